@@ -1,0 +1,46 @@
+"""Tests that use pytest-benchmark's `benchmark` fixture are guarded, unchanged, on their host time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from perfguard.records import Case, CaseResult, Reading
+from perfguard.units import Unit
+
+if TYPE_CHECKING:
+    import pytest
+
+METRIC = "host_time_us"
+TIMER = "pytest-benchmark"
+BLOCKS = 7  # consecutive parts of the rounds, so that drift inside the session shows in the spread
+
+
+def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
+    """The host time of a finished `benchmark` test; None when the plugin measured nothing (disabled, skipped)."""
+    fixture = getattr(item, "funcargs", {}).get("benchmark")
+    stats = getattr(getattr(fixture, "stats", None), "stats", None)
+    data: Sequence[float] = getattr(stats, "data", None) or []
+    return benchmark_reading(data, case) if data else None
+
+
+def benchmark_reading(rounds: Sequence[float], case: Case) -> CaseResult:
+    """Seconds per round, in the order measured, as one reading: the median of the medians of consecutive parts."""
+    size = math.ceil(len(rounds) / BLOCKS)
+    blocks = [1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size)]
+    value = statistics.median(blocks)
+    deviation = 1.4826 * statistics.median(abs(block - value) for block in blocks)
+    reading = Reading(
+        metric=METRIC,
+        unit=Unit.MICROSECONDS,
+        value=value,
+        timer=TIMER,
+        blocks=blocks,
+        spread=1.2533 * deviation / math.sqrt(len(blocks)) / value,
+        promise=0.10,
+        floor=2.0,
+        drifts=True,
+    )
+    return CaseResult(case=case, readings=[reading])

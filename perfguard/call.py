@@ -1,0 +1,99 @@
+"""What a test asks to guard: a candidate, its inputs, its truth, and how closely they must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfguard.errors import UsageError
+
+Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The least work that one call must do; turns its time into throughput.
+
+    Attributes:
+        bytes: bytes that must move through device memory: every input read once, every output written once.
+        flop: floating-point operations (a multiply-add counts as 2).
+        backward_bytes, backward_flop: the same for the backward pass alone.
+    """
+
+    bytes: int | None = None
+    flop: int | None = None
+    backward_bytes: int | None = None
+    backward_flop: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "flop", "backward_bytes", "backward_flop"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise UsageError(f"Work({name}={value!r}): give a count >= 0 as an int, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """Overrides of the numerics rule (docs/numerics.md); each needs a `reason`.
+
+    The rule, for an output with oracle o, eager error e_e and candidate error e_c:
+    RMSE(e_c) <= k·RMSE(e_e) + phi·u·RMS(o), globally and for the worst group.
+
+    Attributes:
+        k: allowed multiple of eager's own error; default by dtype (2 for bf16/fp16, 3 for gradients and fp8,
+            4 for float32).
+        phi: allowed share of one rounding of the output dtype; default 0.25.
+        group_dim: dimension along which rows are the groups; default: all but the last dimension.
+        fp8_step_fraction: share of fp8 codes that may lie one step off away from ties; default 0.
+        min_sqnr_db: besides the rule, the least signal-to-quantisation-noise ratio in dB.
+        reason: why the default does not fit; required.
+    """
+
+    k: float | None = None
+    phi: float | None = None
+    group_dim: int | None = None
+    fp8_step_fraction: float = 0.0
+    min_sqnr_db: float | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip():
+            raise UsageError("Tolerance: say why the default does not fit: Tolerance(…, reason='…')")
+        for name in ("k", "phi"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"Tolerance({name}={value!r}): must be above 0")
+        if not 0 <= self.fp8_step_fraction <= 1:
+            raise UsageError(f"Tolerance(fp8_step_fraction={self.fp8_step_fraction!r}): must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One guarded call.
+
+    Attributes:
+        fn: the candidate.
+        args, kwargs: its inputs; tensors may stand anywhere in nested tuples, lists and dicts.
+        reference: eager truth, called with the same inputs, and again with them in the oracle's dtype.
+        oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
+            whose codes and scales are defined on float32.
+        mutates: positions in `args` that the candidate writes; they are compared like outputs.
+        seed: of the upstream gradients; one per case.
+    """
+
+    fn: Callable[..., Outputs]
+    args: tuple[Any, ...]
+    reference: Callable[..., Outputs]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: Tolerance | None = None
+    work: Work | None = None
+    oracle: Literal["auto", "float64", "float32"] = "auto"
+    mutates: tuple[int, ...] = ()
+    timed: bool = True
+    cache: Literal["cold", "warm"] = "cold"
+    seed: int = 0
+
+    def run(self) -> Outputs:
+        """The candidate, once."""
+        return self.fn(*self.args, **self.kwargs)

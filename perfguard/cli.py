@@ -1,0 +1,99 @@
+"""The `perfguard` command: what a report says, and what this machine can measure."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from perfguard import __version__
+from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
+from perfguard.records import Report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; the exit status is one of `perfguard.ExitStatus`."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except PerfguardError as error:
+        print(f"perfguard: {error}", file=sys.stderr)
+        return int(ExitStatus.USAGE_ERROR)
+    except BrokenPipeError:  # the reader, head for instance, has seen enough
+        sys.stderr.close()
+        return int(ExitStatus.PASSED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    statuses = "\n".join(f"  {int(status):3}  {meaning}" for status, meaning in EXIT_MEANINGS.items())
+    parser = argparse.ArgumentParser(
+        prog="perfguard",
+        description="Guards GPU kernels in pytest: measure and judge with `pytest --perfguard`.",
+        epilog=f"exit status of pytest --perfguard and perfguard:\n{statuses}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"perfguard {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    doctor = commands.add_parser("doctor", help="what this machine can measure, what is missing, and the next step")
+    doctor.set_defaults(command=run_doctor)
+    report = commands.add_parser("report", help="show a report that pytest --perfguard saved")
+    report.add_argument("report", type=Path, metavar="REPORT.json")
+    report.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
+    report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
+    report.set_defaults(command=run_report)
+    return parser
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Print one row per finding; what is missing comes with its next step."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from perfguard.hardware import diagnose
+
+    table = Table("topic", "found", "missing", "next step", box=None, pad_edge=False)
+    for finding in diagnose():
+        style = "yellow" if finding.missing else ""
+        table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
+    Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+    return int(ExitStatus.PASSED)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Print a saved report in the form asked for."""
+    from perfguard.reports import read_report, write_atomically
+
+    text = FORMS[options.form](read_report(options.report))
+    if options.output is None:
+        print(text)
+    else:
+        write_atomically(options.output, f"{text}\n".encode())
+    return int(ExitStatus.PASSED)
+
+
+def _as_terminal(report: Report) -> str:
+    from perfguard.render.terminal import render_summary
+
+    summary = render_summary(report, verbose=True)
+    return "\n".join([f"perfguard: {summary.title}", *(line.text for line in summary.lines)])
+
+
+def _as_json(report: Report) -> str:
+    from perfguard.records import dump_report
+
+    return dump_report(report).decode()
+
+
+def _as_benchmark_json(report: Report) -> str:
+    from perfguard.render.benchmark_json import render_benchmark_json
+
+    return render_benchmark_json(report)
+
+
+FORMS: dict[str, Callable[[Report], str]] = {
+    "json": _as_json,
+    "pytest-benchmark": _as_benchmark_json,
+    "terminal": _as_terminal,
+}

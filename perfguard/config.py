@@ -1,0 +1,84 @@
+"""Config: everything a run was asked for, from `[tool.perfguard]` and the command line, validated once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perfguard.errors import UsageError
+
+Category = Literal["new", "faster", "slower", "changed", "stale"]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tool.perfguard]` of pyproject.toml."""
+
+    baselines: str = "baselines"  # folder, relative to the root directory
+    reports: str = ".perfguard"  # folder of report-<slug>.json
+    device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
+    strict: bool = False  # cases that are not guarded fail
+    sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes that a recorded baseline rests on
+    confirmations: Annotated[int, Meta(ge=1, le=10)] = 3  # fresh processes that must agree before SLOWER
+    case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time a timed metric may take
+    session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up
+
+
+class Config(Struct, frozen=True):
+    """One run's configuration. `update` is None for comparing, else the categories to write."""
+
+    root: Path
+    settings: Settings = Settings()
+    measure: bool = False
+    update: frozenset[Category] | None = None
+    reason: str = ""
+    session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
+
+    @property
+    def baselines_dir(self) -> Path:
+        return self.root / self.settings.baselines
+
+    @property
+    def reports_dir(self) -> Path:
+        return self.root / self.settings.reports
+
+
+def read_settings(root: Path, **overrides: Any) -> Settings:
+    """`[tool.perfguard]` of `root/pyproject.toml`, with command-line values laid over it.
+
+    Raises:
+        UsageError: an unknown key, a wrong type or a value out of range.
+    """
+    path = root / "pyproject.toml"
+    table: dict[str, Any] = {}
+    if path.is_file():
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("perfguard", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: not valid TOML ({error}); mend the file") from error
+    given = {key: value for key, value in overrides.items() if value is not None}
+    try:
+        return msgspec.convert({**table, **given}, Settings)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Settings.__struct_fields__)
+        raise UsageError(f"[tool.perfguard] in {path}: {error}; known keys: {known}") from error
+
+
+def parse_categories(text: str) -> frozenset[Category]:
+    """`new,faster` -> {new, faster}; `all` -> every category.
+
+    Raises:
+        UsageError: an unknown category; the message lists the known ones.
+    """
+    if text.strip() == "all":
+        return frozenset(CATEGORIES)
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in CATEGORIES]
+    if unknown or not names:
+        named = ", ".join(unknown) or "nothing"
+        raise UsageError(f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}")
+    return frozenset(category for category in CATEGORIES if category in names)

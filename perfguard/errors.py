@@ -1,0 +1,84 @@
+"""Every error that perfguard raises, and the exit status a run ends with.
+
+::
+
+    Exception
+    └── PerfguardError            begins with the name of the thing, ends with the next step
+        ├── UsageError            a wrong call, option or configuration value
+        ├── BaselineError         a baseline file that cannot be read or may not be written
+        ├── DeviceError           a device that is absent, busy or cannot be measured
+        └── MeasurementError      a call that could not be measured (it raised, hung, was not deterministic …)
+    AssertionError
+    └── GuardFailure              a guarded case failed: the test fails like any other
+        ├── WrongResult           numerics, contract of NaN/Inf positions, modified inputs
+        └── Regression            slower, heavier or different
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class PerfguardError(Exception):
+    """Something perfguard cannot go on with; the message names the thing and the next step."""
+
+
+class UsageError(PerfguardError, ValueError):
+    """A wrong call, option or configuration value."""
+
+
+class BaselineError(PerfguardError):
+    """A baseline file that cannot be read, or an update that may not be written."""
+
+
+class DeviceError(PerfguardError):
+    """A device that is absent, busy, or that cannot be measured as asked."""
+
+
+class MeasurementError(PerfguardError):
+    """A guarded call that could not be measured."""
+
+
+class GuardFailure(AssertionError):
+    """A guarded case failed; pytest reports it as a failed test."""
+
+
+class WrongResult(GuardFailure):
+    """The candidate's results differ from the reference by more than the tolerance."""
+
+
+class Regression(GuardFailure):
+    """The case is slower, heavier or different than its baseline."""
+
+
+class ExitStatus(enum.IntEnum):
+    """Exit status of `pytest --perfguard` and `perfguard`; 0 to 5 keep pytest's meaning.
+
+    Where several apply, the first of WRONG, REGRESSED, TESTS_FAILED, NOTHING_MEASURED, UNGUARDED wins;
+    INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR and NO_TESTS always stand.
+    """
+
+    PASSED = 0
+    TESTS_FAILED = 1
+    INTERRUPTED = 2
+    INTERNAL_ERROR = 3
+    USAGE_ERROR = 4
+    NO_TESTS = 5
+    REGRESSED = 10
+    WRONG = 11
+    NOTHING_MEASURED = 12
+    UNGUARDED = 13
+
+
+EXIT_MEANINGS: dict[ExitStatus, str] = {
+    ExitStatus.PASSED: "every guarded case passed (new or unresolved cases are listed)",
+    ExitStatus.TESTS_FAILED: "a test failed for a reason of its own, or a guarded case is BROKEN",
+    ExitStatus.INTERRUPTED: "interrupted",
+    ExitStatus.INTERNAL_ERROR: "internal error",
+    ExitStatus.USAGE_ERROR: "wrong option, configuration, baseline file or device",
+    ExitStatus.NO_TESTS: "no tests collected",
+    ExitStatus.REGRESSED: "a guarded case is SLOWER or CHANGED",
+    ExitStatus.WRONG: "a guarded case is WRONG",
+    ExitStatus.NOTHING_MEASURED: "no case was measured",
+    ExitStatus.UNGUARDED: "strict: a case is not guarded (NEW, UNRESOLVED, METHOD_CHANGED, DRIFT, OTHER_HARDWARE)",
+}

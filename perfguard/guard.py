@@ -1,0 +1,229 @@
+"""The fixture: one call turned into a guarded case, with seeded inputs; and the words a failing test says."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from perfguard.call import Call, Tolerance, Work
+from perfguard.check import check
+from perfguard.config import Config, read_settings
+from perfguard.errors import GuardFailure, PerfguardError, Regression, UsageError, WrongResult
+from perfguard.hardware import open_device
+from perfguard.records import Case, CaseResult, Word
+from perfguard.render.words import describe_verdict
+from perfguard.run import Run
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.hardware.device import Device
+
+RUN = pytest.StashKey[Run]()
+DEVICE = pytest.StashKey["Device"]()
+
+
+def suite_of(path: Path, root: Path) -> str:
+    """`tests/kernels/test_quantize.py` -> `kernels.quantize`: names the baseline file, unique in a repository."""
+    try:
+        parts = list(path.relative_to(root).with_suffix("").parts)
+    except ValueError:
+        parts = [path.stem]
+    if len(parts) > 1 and parts[0] in ("test", "tests"):
+        parts = parts[1:]
+    return ".".join([*parts[:-1], parts[-1].removeprefix("test_")])
+
+
+def name_of(nodeid: str) -> str:
+    """`tests/test_a.py::TestB::test_c[64]` -> `TestB.c[64]`."""
+    _, _, inside = nodeid.partition("::")
+    function, bracket, parameters = inside.partition("[")
+    parts = function.split("::")
+    return ".".join([*parts[:-1], parts[-1].removeprefix("test_")]) + bracket + parameters
+
+
+def case_of(item: pytest.Item) -> Case:
+    """The forward case of a test."""
+    return Case(
+        suite=suite_of(item.path, item.config.rootpath),
+        name=name_of(item.nodeid),
+        direction="forward",
+        nodeid=item.nodeid,
+    )
+
+
+def seed_of(case: Case) -> int:
+    """A seed that belongs to the case alone: adding a case moves no other's inputs."""
+    return int.from_bytes(hashlib.sha256(f"{case.suite}::{case.name}".encode()).digest()[:4], "big")
+
+
+class Guarded:
+    """The `perfguard` fixture of one test."""
+
+    def __init__(self, case: Case, device: Device, run: Run | None) -> None:
+        self._case = case
+        self._device = device
+        self._run = run
+        self._labels: set[str] = set()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs of the case belong."""
+        return self._device.torch_device
+
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        reference: Callable[..., Any],
+        tolerance: Tolerance | None = None,
+        work: Work | None = None,
+        oracle: Literal["auto", "float64", "float32"] = "auto",
+        kwargs: Mapping[str, Any] | None = None,
+        mutates: tuple[int, ...] = (),
+        timed: bool = True,
+        cache: Literal["cold", "warm"] = "cold",
+        label: str = "",
+    ) -> None:
+        """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
+
+        Args:
+            fn: the candidate. It may not modify its inputs unless `mutates` names them.
+            args: its inputs; tensors on `perfguard.device`, also inside tuples, lists and dicts.
+            reference: the eager truth, callable with the same inputs in their own dtype and in the oracle's.
+            tolerance: overrides of the numerics rule, with a reason.
+            work: minimum bytes and flop of one call; turns time into GB/s, TFLOP/s and % of the copy ceiling.
+            oracle: dtype of the oracle; "auto" is float64, and float32 for fp8 outputs.
+            kwargs: keyword inputs of `fn` and `reference`.
+            mutates: positions in `args` that the candidate writes; compared like outputs.
+            timed: False guards numerics and exact metrics only.
+            cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
+            label: tells a second call in the same test from the first.
+
+        Raises:
+            WrongResult: the numerics rule is violated; nothing is timed then.
+            Regression: heavier or different than the baseline. Slower is told at the end of the run, after
+                fresh processes agreed; the test fails then.
+            UsageError: the call cannot be guarded as written.
+        """
+        if not callable(fn) or not callable(reference):
+            name = "reference" if callable(fn) else "fn"
+            raise UsageError(f"perfguard({name}={fn if name == 'fn' else reference!r}): must be callable")
+        if label in self._labels:
+            raise UsageError(
+                f"{self._case.nodeid}: two guarded calls with label {label!r}; one call is one case: "
+                "parametrise the test, or give the second call a label='…' of its own"
+            )
+        self._labels.add(label)
+        case = self._case
+        if label:
+            case = Case(case.suite, f"{case.name}:{label}", case.direction, case.nodeid)
+        call = Call(
+            fn, args, reference, dict(kwargs or {}), tolerance, work, oracle, tuple(mutates), timed, cache, seed_of(case)
+        )
+        if self._run is None:
+            problems = check(call).failures
+            if problems:
+                raise WrongResult("\n".join([f"{case.name} is WRONG", *(problem.text for problem in problems)]))
+            return
+        results = self._run.guard(call, case)
+        if not self._run.is_session:
+            raise_for(self._run, results)
+
+
+def raise_for(run: Run, results: list[CaseResult]) -> None:
+    """Fail the test for what is already certain; suspects wait for the fresh processes."""
+    lines = failure_lines(run, results)
+    if lines:
+        words = {verdict.word for result in results for verdict in result.verdicts}
+        kind = WrongResult if Word.WRONG in words else Regression if words & {Word.CHANGED, Word.SLOWER} else GuardFailure
+        raise kind("\n".join(lines))
+
+
+def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
+    """What a failing test says: case, verdicts, how to reproduce, how to accept. Empty when nothing fails."""
+    lines: list[str] = []
+    for result in results:
+        verdicts = [verdict for verdict in run.failing(result) if verdict.word is not Word.SUSPECT]
+        if verdicts:
+            lines.append(f"{result.case.key} on {run.device.identity.slug}")
+            lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
+    if lines:
+        lines.append(f"  reproduce: pytest --perfguard {shlex.quote(results[0].case.nodeid)}")
+    return lines
+
+
+@contextlib.contextmanager
+def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
+    """Seed the case's random numbers, hand out the fixture, put the generators back afterwards."""
+    import torch
+
+    config = request.config
+    case = case_of(request.node)
+    run = config.stash.get(RUN, None)
+    if run is not None:
+        device = run.device
+    elif DEVICE in config.stash:
+        device = config.stash[DEVICE]
+    else:
+        settings = read_settings(config.rootpath, device=config.option.perfguard_device)
+        device = config.stash[DEVICE] = open_device(settings.device)
+    state = random.getstate()
+    kind = device.torch_device.type
+    devices = [] if kind == "cpu" else [device.torch_device]
+    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
+        seed = seed_of(case)
+        random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield Guarded(case, device, run)
+        finally:
+            random.setstate(state)
+
+
+def start(config: pytest.Config) -> None:
+    """Turn measuring on for this pytest run."""
+    from perfguard.hooks import Hooks
+
+    try:
+        built = build_config(config)
+    except PerfguardError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(Hooks(built), "perfguard-hooks")
+
+
+def build_config(config: pytest.Config) -> Config:
+    """The run's configuration from pytest's options and `[tool.perfguard]`.
+
+    Raises:
+        UsageError: an option or a setting that cannot be; also a measuring run spread over xdist workers.
+    """
+    from perfguard.config import parse_categories
+
+    option = config.option
+    workers = getattr(option, "numprocesses", None)
+    if workers:
+        raise UsageError(
+            f"-n {workers}: workers would time on one device at once and disturb each other; "
+            "run pytest --perfguard without -n (numerics alone, without --perfguard, may use -n)"
+        )
+    update = None if option.perfguard_update is None else parse_categories(option.perfguard_update)
+    if option.perfguard_reason and update is None:
+        raise UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
+    return Config(
+        root=config.rootpath,
+        settings=read_settings(
+            config.rootpath, device=option.perfguard_device, reports=option.perfguard_reports
+        ),
+        measure=True,
+        update=update,
+        reason=option.perfguard_reason.strip(),
+        session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
+    )

@@ -1,0 +1,204 @@
+"""pytest's hooks of a measuring run: hold suspects back, confirm them at the end, summary, exit status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from perfguard import __version__
+from perfguard.benchmark_fixture import benchmark_result
+from perfguard.config import Config
+from perfguard.errors import ExitStatus, PerfguardError
+from perfguard.guard import RUN, case_of, failure_lines, name_of, raise_for, suite_of
+from perfguard.hardware import open_device
+from perfguard.judge import exit_status
+from perfguard.records import CaseResult, Word
+from perfguard.render.terminal import render_summary
+from perfguard.run import Collected, Run, open_run
+from perfguard.sessions import Command
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+FIXTURES = ("perfguard", "benchmark")
+
+
+class Hooks:
+    """Registered by `--perfguard`. One instance per pytest run."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._run: Run | None = None
+        self._collected = Collected()
+        self._held: dict[str, list[pytest.TestReport]] = {}
+
+    # -- collection ---------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]):  # type: ignore[no-untyped-def]
+        """Note every guarded test before -k and -m deselect, so that deselected is not taken for gone."""
+        for item in items:
+            if _is_guarded(item):
+                suite = suite_of(item.path, config.rootpath)
+                self._collected.names.setdefault(suite, set()).add(name_of(item.nodeid))
+        chosen = [argument for argument in config.args if "::" in argument]
+        self._collected.whole = {
+            suite_of(item.path, config.rootpath)
+            for item in items
+            if not any(argument.split("::")[0].endswith(item.path.name) for argument in chosen)
+        }
+        return (yield)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Open the device and the baselines, once it is known that they are needed."""
+        guarded = [item for item in session.items if _is_guarded(item)]
+        if not guarded or session.config.option.collectonly:
+            return
+        suites = sorted({suite_of(item.path, session.config.rootpath) for item in guarded})
+        try:
+            self._run = open_run(self._config, open_device(self._config.settings.device), suites, __version__)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        session.config.stash[RUN] = self._run
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a guarded test; a suspect's reports wait until fresh processes have spoken."""
+        run = self._run
+        if run is None or not _is_guarded(item):
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        problem = next((report for report in reports if report.failed), None)
+        if problem is None and any(_is_suspect(result) for result in self._results(item.nodeid)):
+            self._held[item.nodeid] = reports
+        else:
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised."""
+        if self._run is not None and _is_guarded(item):
+            if call.when == "call" and call.excinfo is None and "benchmark" in getattr(item, "fixturenames", ()):
+                call = self._judge_benchmark(self._run, item, call)
+            error = call.excinfo
+            if error is not None and not error.errisinstance((pytest.skip.Exception, pytest.exit.Exception)):
+                reason = f"{call.when} raised {error.exconly(tryshort=True)}"
+                self._run.broken(case_of(item), reason.splitlines()[0])
+        return (yield)
+
+    def _judge_benchmark(self, run: Run, item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.CallInfo[None]:
+        """Guard a test of pytest-benchmark's fixture on its host time."""
+        result = benchmark_result(item, case_of(item))
+        if result is None:
+            return call
+        judged = run.take(result)
+        if run.is_session:
+            return call
+        return pytest.CallInfo.from_call(lambda: raise_for(run, [judged]), when="call")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
+        """After the last test: fresh processes, stale entries, the update; then the held reports go out."""
+        run = self._run
+        try:
+            answer = yield
+            if run is not None and not session.config.option.collectonly:
+                self._finish(session, run)
+        finally:
+            if run is not None:
+                self._tell_held(session, run)
+        return answer
+
+    def _finish(self, session: pytest.Session, run: Run) -> None:
+        reporter: TerminalReporter | None = session.config.pluginmanager.get_plugin("terminalreporter")
+
+        def progress(text: str) -> None:
+            if reporter is not None:
+                reporter.ensure_newline()
+                reporter.write_line(f"perfguard: {text}")
+
+        try:
+            run.measure_again(_command(session.config), progress)
+            run.finish(self._collected)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _tell_held(self, session: pytest.Session, run: Run) -> None:
+        held, self._held = self._held, {}
+        for nodeid, reports in held.items():
+            self._tell(session, run, nodeid, reports)
+
+    def _tell(self, session: pytest.Session, run: Run, nodeid: str, reports: list[pytest.TestReport]) -> None:
+        """Send a held test's reports, failed if the fresh processes confirmed the suspicion."""
+        lines = failure_lines(run, self._results(nodeid))
+        for report in reports:
+            if report.when == "call" and lines:
+                report.outcome = "failed"
+                report.longrepr = "\n".join(lines)
+            session.ihook.pytest_runtest_logreport(report=report)
+
+    def _results(self, nodeid: str) -> list[CaseResult]:
+        run = self._run
+        return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
+
+    # -- ending -------------------------------------------------------------------------------------------
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        run = self._run
+        if run is None or run.is_session:
+            return
+        verbose = terminalreporter.config.option.verbose > 0
+        summary = render_summary(run.snapshot(), changes=run.changes, left=run.left, verbose=verbose)
+        terminalreporter.section(f"perfguard: {summary.title}")
+        for line in summary.lines:
+            terminalreporter.write_line(line.text, **{line.color: True} if line.color else {})
+        terminalreporter.write_line(f"report: {_relative(run.report_path, run)}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Tell apart why a run is not green; pytest's own statuses for interruption and misuse stand."""
+        if exitstatus not in (ExitStatus.PASSED, ExitStatus.TESTS_FAILED) or self._config.session_folder:
+            return
+        results = [] if self._run is None else list(self._run.results.values())
+        words = [
+            verdict.word
+            for result in results
+            for verdict in result.verdicts
+            if self._run is not None and not self._run.accepts(verdict)
+        ]
+        strict = self._config.settings.strict
+        measured = any(result.readings for result in results)
+        status = exit_status(words, strict=strict, measured=measured, tests_failed=session.testsfailed > 0)
+        session.exitstatus = int(status)
+
+
+def _is_guarded(item: pytest.Item) -> bool:
+    return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
+
+
+def _is_suspect(result: CaseResult) -> bool:
+    return any(verdict.word is Word.SUSPECT for verdict in result.verdicts)
+
+
+def _relative(path: object, run: Run) -> str:
+    text = str(path)
+    return text.removeprefix(f"{run.config.root}/")
+
+
+def _command(config: pytest.Config) -> Command:
+    """How fresh processes are started: as this one was, for other tests."""
+    arguments = tuple(str(argument) for argument in config.invocation_params.args)
+    positional = [str(argument) for argument in getattr(config.option, "file_or_dir", None) or []]
+    if config.option.perfguard_update:
+        positional.append(config.option.perfguard_update)
+    extra = ("-n0",) if config.pluginmanager.hasplugin("xdist") else ()
+    return Command(arguments, tuple(positional), config.invocation_params.dir, extra)
+

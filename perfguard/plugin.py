@@ -1,0 +1,65 @@
+"""The pytest side: options, the `perfguard` fixture, and hooks that hand pytest's words to the guard.
+
+Importing this module costs a pytest run without perfguard almost nothing: everything else is loaded on demand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from perfguard.guard import Guarded
+
+OPTIONS_HELP = """\
+exit status: 0 passed, 1 a test failed otherwise or a case is BROKEN, 2 interrupted, 3 internal error, 4 usage,
+5 no tests, 10 a case is SLOWER or CHANGED, 11 a case is WRONG, 12 nothing was measured, 13 strict: not guarded"""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("perfguard", f"perfguard: guard GPU kernels ({OPTIONS_HELP})")
+    group.addoption(
+        "--perfguard",
+        action="store_true",
+        default=False,
+        help="measure guarded cases, compare them with baselines/<hardware>/ and judge them",
+    )
+    group.addoption(
+        "--perfguard-update",
+        nargs="?",
+        const="all",
+        metavar="CATEGORIES",
+        help="measure in fresh processes, show the changes and write them to the baselines; categories: "
+        "new, faster, slower, changed, stale (default: all)",
+    )
+    group.addoption("--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted")
+    group.addoption("--perfguard-device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, xpu, fake (default: auto)")
+    group.addoption("--perfguard-reports", metavar="DIR", help="folder of report-<hardware>.json (default: .perfguard)")
+    group.addoption("--perfguard-session", metavar="FILE", help="internal: measure once for another run, write FILE")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    option = config.option
+    if hasattr(config, "workerinput"):
+        return  # the controlling process has refused or checks numerics only
+    update = option.perfguard_update
+    if not (option.perfguard or option.perfguard_session or update is not None):
+        if option.perfguard_reason:
+            raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
+        return
+    from perfguard.guard import start
+
+    start(config)
+
+
+@pytest.fixture
+def perfguard(request: pytest.FixtureRequest) -> Any:
+    """Guard one call: `perfguard(fn, *args, reference=…)` checks it against its reference and, under
+    `--perfguard`, measures it and compares it with its baseline. `perfguard.device` is where inputs belong."""
+    from perfguard.guard import guarded
+
+    guard: Guarded
+    with guarded(request) as guard:
+        yield guard

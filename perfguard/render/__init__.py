@@ -1,0 +1,1 @@
+"""Reports to text: pure functions, one output format a file."""

@@ -1,0 +1,149 @@
+"""The summary at the end of `pytest --perfguard` and of `perfguard report`: worst first, each with what to do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perfguard.records import CaseResult, Report, Verdict, Word
+from perfguard.render.words import accept_command, describe_verdict, environment, reproduce_command
+from perfguard.units import format_bandwidth, format_flops, format_percent, format_value
+
+COLORS = {
+    Word.WRONG: "red", Word.BROKEN: "red", Word.SLOWER: "red", Word.CHANGED: "red", Word.SUSPECT: "yellow",
+    Word.FASTER: "green", Word.PASS: "green",
+}  # fmt: skip
+
+# Shown case by case, with the commands that act on them; the other words are counted in one line each.
+DETAILED = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.UNRESOLVED, Word.DRIFT,
+            Word.METHOD_CHANGED, Word.RENAMED, Word.SUSPECT, Word.FASTER)  # fmt: skip
+COUNTED = {
+    Word.OTHER_HARDWARE: "are stored for other hardware only",
+    Word.STALE: "are stored but their tests are gone",
+    Word.NEW: "have no baseline here and are not guarded",
+    Word.UNSUPPORTED: "are declared unsupported here",
+}
+MOST_DETAILED = 20
+MOST_ROWS = 60
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of text and its colour, if any."""
+
+    text: str
+    color: str = ""
+
+
+@dataclass
+class Summary:
+    """What to print: the title belongs into a rule."""
+
+    title: str
+    lines: list[Line] = field(default_factory=list)
+
+
+def render_summary(
+    report: Report, *, changes: Sequence[str] = (), left: Sequence[str] = (), verbose: bool = False
+) -> Summary:
+    """The whole summary of one run; `changes` and `left` describe what an update wrote and left alone."""
+    summary = Summary(_title(report))
+    summary.lines.append(Line(environment(report)))
+    summary.lines += [Line(f"warning: {warning}", "yellow") for warning in report.hardware.warnings]
+    summary.lines += _table(report, verbose)
+    by_word: dict[Word, list[CaseResult]] = defaultdict(list)
+    for result in report.results:
+        by_word[result.word].append(result)
+    for word in DETAILED:
+        shown = by_word[word] if verbose else by_word[word][:MOST_DETAILED]
+        for result in _worst_first(shown):
+            summary.lines += _details(result)
+        hidden = len(by_word[word]) - len(shown)
+        if hidden:
+            summary.lines.append(Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, "")))
+    summary.lines += _counted(report, by_word, verbose)
+    summary.lines += [Line(f"written: {text}") for text in changes]
+    summary.lines += [Line(f"left alone: {text}", "yellow") for text in left]
+    return summary
+
+
+def _title(report: Report) -> str:
+    total = len(report.results)
+    title = f"{report.hardware.slug}, {report.guarded} of {total} case{'s' * (total != 1)} guarded"
+    measured = sum(1 for result in report.results if result.readings)
+    if report.remembered:
+        title += f", baselines hold {report.remembered}"
+    if measured != total:
+        title += f", {total - measured} not measured"
+    return title if report.complete else f"{title} (run was cut short)"
+
+
+def _table(report: Report, verbose: bool) -> list[Line]:
+    """Case, time, throughput and verdict of whatever was timed."""
+    rows = [("case", "time", "throughput", "% of copy", "verdict")]
+    timed = [result for result in report.results if any(reading.timed for reading in result.readings)]
+    shown = timed if verbose else timed[:MOST_ROWS]
+    for result in shown:
+        primary = next(reading for reading in result.readings if reading.timed)
+        through = result.throughput
+        rates = []
+        if through and through.bytes_per_second:
+            rates.append(format_bandwidth(through.bytes_per_second))
+        if through and through.flop_per_second:
+            rates.append(format_flops(through.flop_per_second))
+        share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
+        time = format_value(primary.value, primary.unit)
+        rows.append((result.case.key, time, ", ".join(rates), share, str(result.word)))
+    if len(rows) == 1:
+        return []
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = [
+        Line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()) for row in rows
+    ]
+    if len(shown) < len(timed):
+        lines.append(Line(f"… and {len(timed) - len(shown)} more: see the report, or -v"))
+    return lines
+
+
+def _worst_first(results: Sequence[CaseResult]) -> list[CaseResult]:
+    return sorted(results, key=lambda result: -max((verdict.ratio or 0.0 for verdict in result.verdicts), default=0.0))
+
+
+def _details(result: CaseResult) -> list[Line]:
+    word = result.word
+    lines = [Line(f"{word}  {result.case.key}", COLORS.get(word, "yellow"))]
+    for verdict in _told(result.verdicts):
+        lines += [Line(f"    {line}") for line in describe_verdict(verdict)]
+    lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid)}"))
+    accept = accept_command({verdict.word for verdict in result.verdicts}, result.case.nodeid)
+    if accept and word is not Word.WRONG:
+        lines.append(Line(f"    accept:    {accept}"))
+    return lines
+
+
+def _told(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts worth a line, worst first; a PASS is silent unless it carries a note."""
+    order = list(Word)
+    told = [verdict for verdict in verdicts if verdict.word is not Word.PASS]
+    return sorted(told, key=lambda verdict: order.index(verdict.word))
+
+
+def _counted(report: Report, by_word: dict[Word, list[CaseResult]], verbose: bool) -> list[Line]:
+    lines = []
+    for word, text in COUNTED.items():
+        names = [result.case.key for result in by_word[word]]
+        if word is Word.STALE:
+            names = [verdict.case for verdict in report.stale]
+        if not names:
+            continue
+        count = f"{len(names)} case{'s' * (len(names) != 1)}"
+        lines.append(Line(f"{word}  {count}: {text}", "yellow"))
+        lines += [Line(f"    {name}") for name in (names if verbose else names[:MOST_DETAILED])]
+        accept = accept_command({word})
+        if accept:
+            lines.append(Line(f"    {'remove' if word is Word.STALE else 'record'}: {accept}"))
+    passed = len(by_word[Word.PASS])
+    if passed:
+        lines.append(Line(f"PASS  {passed} case{'s' * (passed != 1)}", "green"))
+    return lines

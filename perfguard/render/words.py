@@ -1,0 +1,87 @@
+"""Sentences that every output shares: one verdict, one environment, the commands that act on a case."""
+
+from __future__ import annotations
+
+import shlex
+
+from perfguard.records import Report, Value, Verdict, Word
+from perfguard.units import Unit, format_bandwidth, format_change, format_percent, format_value
+
+CATEGORY_HINT = {
+    Word.SLOWER: "slower",
+    Word.CHANGED: "changed",
+    Word.FASTER: "faster",
+    Word.NEW: "new",
+    Word.RENAMED: "new,stale",
+    Word.OTHER_HARDWARE: "new",
+    Word.METHOD_CHANGED: "changed",
+    Word.DRIFT: "changed",
+    Word.STALE: "stale",
+}
+
+
+def describe_verdict(verdict: Verdict) -> list[str]:
+    """`SLOWER device_time_us: 61.2 µs -> 65 µs (+6.2 %)`, then its reason on lines of its own."""
+    head = str(verdict.word)
+    if verdict.metric:
+        head += f" {verdict.metric}"
+    if verdict.before is not None and verdict.after is not None:
+        head += f": {change_text(verdict.before, verdict.after, verdict.unit)}"
+        if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
+            # A ratio above 1 means worse, whichever way the metric counts.
+            change = format_change(verdict.ratio)
+            head += f" ({change})" if verdict.ratio >= 1 else f" ({change}, better)"
+    lines = [head]
+    lines += [f"  {line}" for line in verdict.reason.splitlines()]
+    if verdict.smallest is not None and verdict.word in (Word.UNRESOLVED, Word.PASS):
+        lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
+    return lines
+
+
+def change_text(before: Value, after: Value, unit: Unit) -> str:
+    """`1 -> 2`; for long lists only what went and what came."""
+    if isinstance(before, list) and isinstance(after, list):
+        gone = [name for name in before if name not in after]
+        came = [name for name in after if name not in before]
+        parts = [f"+ {name}" for name in came] + [f"- {name}" for name in gone]
+        return ", ".join(parts) or f"{len(before)} -> {len(after)}, or another order"
+    return f"{format_value(before, unit)} -> {format_value(after, unit)}"
+
+
+def environment(report: Report) -> str:
+    """One line: device, driver, toolkit, versions, clocks, copy ceiling; what is unknown is left out."""
+    hardware, tools = report.hardware, report.toolchain
+    parts = [hardware.name]
+    parts += [f"{name} {version}" for name, version in _versions(report) if version]
+    if tools.toolkit:
+        parts.append(tools.toolkit)
+    clocks = [condition.clock_mhz for condition in report.conditions if condition.clock_mhz]
+    if clocks:
+        parts.append(f"{clocks[-1]} MHz")
+    throttled = sorted({reason for condition in report.conditions for reason in condition.throttle_reasons})
+    if throttled:
+        parts.append("throttled: " + ", ".join(throttled))
+    if report.copy_bytes_per_second:
+        parts.append(f"copy {format_bandwidth(report.copy_bytes_per_second)}")
+    return " · ".join(parts)
+
+
+def _versions(report: Report) -> list[tuple[str, str | None]]:
+    tools = report.toolchain
+    return [("driver", tools.driver), ("torch", tools.torch), ("triton", tools.triton)]
+
+
+def reproduce_command(nodeid: str) -> str:
+    """The command that measures one test again."""
+    return f"pytest --perfguard {shlex.quote(nodeid)}"
+
+
+def accept_command(words: set[Word], nodeid: str = "") -> str:
+    """The command that writes what was measured into the baselines, for verdicts that can be accepted."""
+    categories = sorted({part for word in words for part in CATEGORY_HINT.get(word, "").split(",") if part})
+    if not categories:
+        return ""
+    command = f"pytest --perfguard --perfguard-update={','.join(categories)}"
+    if words & {Word.SLOWER, Word.CHANGED}:
+        command += " --perfguard-reason 'why'"
+    return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command

@@ -1,0 +1,291 @@
+"""One run on one device: measure, judge at once, re-measure suspects in fresh processes, update, report.
+
+Knows nothing of pytest: cases come in as `Case` and `Call`, tests are named by their node ids.
+"""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.baselines import Change, Store, apply, category_of, plan, select
+from perfguard.call import Call
+from perfguard.config import Config
+from perfguard.judge import Lane, find_stale, judge_case
+from perfguard.records import (
+    SCHEMA,
+    Case,
+    CaseResult,
+    Provenance,
+    Report,
+    TimedEntry,
+    Toolchain,
+    Verdict,
+    Word,
+)
+from perfguard.reports import read_report, save_report
+from perfguard.runner import Runner
+from perfguard.sessions import ANSWER, REQUEST, Command, FreshSessions, measure_fresh
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+
+@dataclass
+class Collected:
+    """What pytest found: `names` of every guarded test by suite, and the suites whose file was collected whole."""
+
+    names: dict[str, set[str]] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Run:
+    """The state of one run. Create it with `open_run`."""
+
+    config: Config
+    device: Device
+    store: Store
+    runner: Runner
+    lane: Lane
+    report: Report
+    results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)
+    fresh: FreshSessions = field(default_factory=FreshSessions)
+    changes: list[Change] = field(default_factory=list)  # written
+    left: list[tuple[Change, str]] = field(default_factory=list)  # not written, and why
+
+    @property
+    def is_session(self) -> bool:
+        """Whether this process only measures for another run."""
+        return self.config.session_folder is not None
+
+    def guard(self, call: Call, case: Case) -> list[CaseResult]:
+        """Measure and judge one guarded call; the report is saved before this returns."""
+        results = [self._judged(result) for result in self.runner.measure(call, case)]
+        self.save()
+        return results
+
+    def take(self, result: CaseResult) -> CaseResult:
+        """Judge a result that somebody else measured; the report is saved before this returns."""
+        judged = self._judged(result)
+        self.save()
+        return judged
+
+    def _judged(self, result: CaseResult) -> CaseResult:
+        if not self.is_session and result.word is not Word.WRONG:
+            verdicts = [*result.verdicts, *judge_case(result, self.lane)]
+            result = msgspec.structs.replace(result, verdicts=verdicts)
+        self.results[result.case.suite, result.case.key] = result
+        return result
+
+    def broken(self, case: Case, reason: str) -> None:
+        """Record a case that was selected but gave no reading."""
+        if (case.suite, case.key) not in self.results:
+            verdict = Verdict(word=Word.BROKEN, reason=reason)
+            self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+            self.save()
+
+    def accepts(self, verdict: Verdict) -> bool:
+        """Whether this run's update will write what `verdict` reports, so that it does not fail the test."""
+        update = self.config.update
+        if update is None or category_of(verdict) not in update:
+            return False
+        return bool(self.config.reason) or not verdict.word.fails
+
+    def failing(self, result: CaseResult) -> list[Verdict]:
+        """The verdicts that fail the case's test, in the order they were given."""
+        strict = self.config.settings.strict
+        return [
+            verdict
+            for verdict in result.verdicts
+            if (verdict.word.fails or (strict and verdict.word.unguarded)) and not self.accepts(verdict)
+        ]
+
+    def to_measure_again(self) -> list[CaseResult]:
+        """Suspects, and what an update will write: each needs fresh processes."""
+        suspects = [result for result in self.results.values() if _is_suspect(result)]
+        update = self.config.update or frozenset()
+        recorded = [
+            result
+            for result in self.results.values()
+            if not _is_suspect(result)
+            and not {Word.WRONG, Word.BROKEN} & {verdict.word for verdict in result.verdicts}
+            and any(reading.timed for reading in result.readings)
+            and any(category_of(verdict) in update for verdict in result.verdicts)
+        ]
+        return suspects + recorded
+
+    def measure_again(self, command: Command, progress: Callable[[str], None]) -> None:
+        """Measure in fresh processes what needs it, and judge the suspects on what those found."""
+        wanted = self.to_measure_again()
+        if not wanted or self.is_session:
+            return
+        settings = self.config.settings
+        count = settings.confirmations if self.config.update is None else settings.sessions
+        nodeids = list(dict.fromkeys(result.case.nodeid for result in wanted))
+        self.fresh = measure_fresh(
+            command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress
+        )
+        for result in wanted:
+            if _is_suspect(result):
+                self._judge_again(result, count)
+        self.save()
+
+    def _judge_again(self, result: CaseResult, count: int) -> None:
+        case = result.case
+        fresh = self.fresh.of(case.suite, case.key)
+        problem = self.fresh.problem if len(fresh) < count else ""
+        if len(fresh) < count and not problem:
+            problem = f"only {len(fresh)} of {count} fresh processes measured it"
+        kept = [verdict for verdict in result.verdicts if verdict.word in (Word.WRONG, Word.BROKEN)]
+        verdicts = [*kept, *judge_case(result, self.lane, fresh, problem)]
+        self.results[case.suite, case.key] = msgspec.structs.replace(result, verdicts=verdicts)
+
+    def finish(self, collected: Collected) -> None:
+        """Name the entries whose cases are gone, write the update, save the complete report."""
+        if not self.is_session:
+            self._find_stale(collected)
+            if self.config.update is not None:
+                self._update()
+        self.report = msgspec.structs.replace(
+            self.report,
+            complete=True,
+            conditions=[*self.report.conditions, self.device.conditions()],
+            copy_bytes_per_second=self.runner.copy_bytes_per_second,
+        )
+        self.save()
+
+    def _find_stale(self, collected: Collected) -> None:
+        stale, renamed = find_stale(self.lane, collected.whole, collected.names, list(self.results.values()))
+        for result in renamed:
+            self.results[result.case.suite, result.case.key] = result
+        self.report = msgspec.structs.replace(self.report, stale=stale)
+
+    def _update(self) -> None:
+        assert self.config.update is not None
+        provenance = self._provenance()
+        results = list(self.results.values())
+        fresh = {(r.case.suite, r.case.key): self.fresh.of(r.case.suite, r.case.key) for r in results}
+        identity = self.device.identity
+        planned = plan(
+            self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
+        )
+        self.changes, self.left = select(planned, self.config.update, self.config.reason)
+        apply(self.store, self.changes, provenance, self.config.reason)
+
+    def _provenance(self) -> Provenance:
+        return Provenance(
+            **msgspec.structs.asdict(self.report.toolchain),
+            power_limit_watts=self.device.identity.power_limit_watts,
+            commit=self.report.commit,
+            recorded=self.report.started[:10],
+        )
+
+    def snapshot(self) -> Report:
+        """The report as it stands now."""
+        results = list(self.results.values())
+        return msgspec.structs.replace(
+            self.report,
+            results=results,
+            guarded=sum(1 for result in results if result.readings and not _unguarded(result)),
+            remembered=len(self.lane.remembered),
+        )
+
+    @property
+    def report_path(self) -> Path:
+        """Where the report is saved."""
+        if self.config.session_folder is not None:
+            return self.config.session_folder / ANSWER
+        return self.config.reports_dir / f"report-{self.device.identity.slug}.json"
+
+    def save(self) -> None:
+        """Write what is known so far."""
+        save_report(self.report_path, self.snapshot())
+
+
+def _is_suspect(result: CaseResult) -> bool:
+    return any(verdict.word is Word.SUSPECT for verdict in result.verdicts)
+
+
+def _unguarded(result: CaseResult) -> bool:
+    words = {verdict.word for verdict in result.verdicts}
+    return bool(words & {Word.NEW, Word.OTHER_HARDWARE, Word.RENAMED, Word.METHOD_CHANGED, Word.BROKEN, Word.WRONG})
+
+
+def open_run(config: Config, device: Device, suites: Sequence[str], version: str) -> Run:
+    """Load what the device's baselines hold for `suites` and make everything ready to guard.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+    """
+    store = Store(config.baselines_dir)
+    toolchain = device.toolchain()
+    lane = load_lane(store, device, toolchain, suites)
+    timers = _requested_timers(config) if config.session_folder else _stored_timers(lane)
+    runner = Runner(device, config.settings, timers, numerics=config.session_folder is None)
+    report = Report(
+        schema=SCHEMA,
+        hardware=device.identity,
+        toolchain=toolchain,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=commit_of(config.root),
+        perfguard=version,
+        conditions=[device.conditions()],
+    )
+    return Run(config=config, device=device, store=store, runner=runner, lane=lane, report=report)
+
+
+def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str]) -> Lane:
+    """The baselines that cases of `suites` are judged with on `device`."""
+    identity = device.identity
+    own = {suite: store.load(identity.slug, suite) for suite in suites}
+    target = f"targets/{identity.target}" if identity.target else None
+    portable = {suite: store.load(target, suite) for suite in suites} if target else {}
+    return Lane(
+        hardware=identity,
+        toolchain=toolchain,
+        baselines={suite: baseline for suite, baseline in own.items() if baseline},
+        portable={suite: baseline for suite, baseline in portable.items() if baseline},
+        elsewhere=store.elsewhere(suites, identity.slug),
+    )
+
+
+def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:
+    def timers(case: Case) -> Mapping[str, str]:
+        baseline = lane.baselines.get(case.suite)
+        stored = baseline.cases.get(case.key) if baseline else None
+        entries = stored.entries if stored else {}
+        return {metric: entry.timer for metric, entry in entries.items() if isinstance(entry, TimedEntry)}
+
+    return timers
+
+
+def _requested_timers(config: Config) -> Callable[[Case], Mapping[str, str]]:
+    """A fresh process reads with the timers its parent read with."""
+    assert config.session_folder is not None
+    request = read_report(config.session_folder / REQUEST)
+    known = {
+        (result.case.suite, result.case.key): {
+            reading.metric: reading.timer for reading in result.readings if reading.timer is not None
+        }
+        for result in request.results
+    }
+    return lambda case: known.get((case.suite, case.key), {})
+
+
+def commit_of(root: Path) -> str | None:
+    """The checkout's short commit hash, with `+` where there are uncommitted changes; None outside git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,158 @@
+"""The one pipeline for a case: correctness, then exact metrics, then times. Measures; judges nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.call import Call
+from perfguard.check import Checked, check, describe_inputs
+from perfguard.config import Settings
+from perfguard.metrics import all_metrics
+from perfguard.metrics.subject import Subject
+from perfguard.records import Case, CaseResult, Pass, Reading, Throughput, Verdict, Word
+from perfguard.units import format_bandwidth, format_percent
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+StoredTimers = Callable[[Case], Mapping[str, str]]
+
+# A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
+MOST_OF_COPY = 1.05
+
+
+@dataclass
+class Runner:
+    """Measures guarded calls on one device. `numerics` is off in fresh processes: their parent has checked."""
+
+    device: Device
+    settings: Settings
+    stored_timers: StoredTimers
+    numerics: bool = True
+    copy_bytes_per_second: float | None = None
+
+    def measure(self, call: Call, case: Case) -> list[CaseResult]:
+        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
+
+        Raises:
+            Exception: whatever the candidate or the reference raises.
+        """
+        started = time.monotonic()
+        checked = check(call) if self.numerics else Checked(inputs=describe_inputs(call))
+        wrong = checked.failures
+        passes: list[Pass] = ["forward"]
+        if _has_backward(call):
+            passes.append("backward")
+        results = []
+        for direction in passes:
+            own = msgspec.structs.replace(case, direction=direction)
+            accuracy = checked.forward if direction == "forward" else checked.backward or []
+            result = CaseResult(case=own, inputs=checked.inputs, accuracy=accuracy)
+            if wrong:
+                mine = [problem for problem in wrong if problem.direction == direction]
+                words = [Verdict(word=Word.WRONG, metric=problem.output, reason=problem.text) for problem in mine]
+                result = msgspec.structs.replace(result, verdicts=words)
+            else:
+                result = self._read(call, result)
+            results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
+            started = time.monotonic()
+        return [result for result in results if result.verdicts or not wrong]
+
+    def _read(self, call: Call, result: CaseResult) -> CaseResult:
+        case = result.case
+        subject = Subject(
+            run=forward(call) if case.direction == "forward" else backward(call),
+            direction=case.direction,
+            cache=call.cache,
+            timed=call.timed,
+            seconds=self.settings.case_seconds,
+            stored_timers=self.stored_timers(case),
+            args=call.args,
+        )
+        readings: list[Reading] = []
+        for metric in all_metrics():
+            readings += metric.read(subject, self.device)
+        return self._with_throughput(call, msgspec.structs.replace(result, readings=readings))
+
+    def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
+        """Throughput from the declared work, and refusal of times that no memory could deliver."""
+        primary = next((reading for reading in result.readings if reading.timed), None)
+        work = call.work
+        if primary is None or work is None or not isinstance(primary.value, int | float):
+            return result
+        forward_pass = result.case.direction == "forward"
+        moved = work.bytes if forward_pass else work.backward_bytes
+        flop = work.flop if forward_pass else work.backward_flop
+        seconds = primary.value * 1e-6
+        bandwidth = moved / seconds if moved else None
+        fraction = bandwidth / self._copy_ceiling() if bandwidth else None
+        result = msgspec.structs.replace(
+            result,
+            throughput=Throughput(
+                bytes_per_second=bandwidth,
+                flop_per_second=flop / seconds if flop else None,
+                copy_fraction=fraction,
+            ),
+        )
+        if bandwidth and fraction and fraction > MOST_OF_COPY and self.device.asynchronous and call.cache == "cold":
+            refused = Verdict(
+                word=Word.UNRESOLVED,
+                metric=primary.metric,
+                reason=f"{format_bandwidth(bandwidth)} is {format_percent(fraction)} of the copy ceiling: "
+                "the cache was not cold or work= counts too many bytes; the time is refused",
+            )
+            kept = [reading for reading in result.readings if reading is not primary]
+            result = msgspec.structs.replace(result, readings=kept, verdicts=[refused])
+        return result
+
+    def _copy_ceiling(self) -> float:
+        if self.copy_bytes_per_second is None:
+            self.copy_bytes_per_second = self.device.copy_bytes_per_second()
+        return self.copy_bytes_per_second
+
+
+def _has_backward(call: Call) -> bool:
+    import torch
+    from torch.utils import _pytree
+
+    leaves = _pytree.tree_leaves((call.args, dict(call.kwargs)))
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
+
+
+def forward(call: Call) -> Callable[[], object]:
+    """One forward call, with grad mode on where the case has gradients: saving tensors is part of it."""
+    return call.run
+
+
+def backward(call: Call) -> Callable[[], object]:
+    """One backward pass over a graph built once: no gradient accumulation, no forward inside.
+
+    The upstream gradients are random and seeded, in the outputs' dtypes.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    def leaf(value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            return value.detach().requires_grad_()
+        return value
+
+    args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
+    inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
+    own = replace(call, args=args, kwargs=kwargs)
+    outputs = [value for value in _pytree.tree_leaves(own.run()) if getattr(value, "requires_grad", False)]
+    generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed)
+    upstream = [
+        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
+        for value in outputs
+    ]
+
+    def run() -> object:
+        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
+
+    return run
