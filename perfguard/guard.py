@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import random
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from perfguard.hardware import open_device
 from perfguard.records import Case, CaseResult, Word
 from perfguard.render.words import describe_verdict
 from perfguard.run import Run
+from perfguard.runner import seeded
 
 if TYPE_CHECKING:
     import torch
@@ -126,12 +126,24 @@ class Guarded:
         if label:
             case = Case(case.suite, f"{case.name}:{label}", case.direction, case.nodeid)
         call = Call(
-            fn, args, reference, dict(kwargs or {}), tolerance, work, oracle, tuple(mutates), timed, cache, seed_of(case)
+            fn,
+            args,
+            reference,
+            dict(kwargs or {}),
+            tolerance,
+            work,
+            oracle,
+            tuple(mutates),
+            timed,
+            cache,
+            seed_of(case),
         )
         if self._run is None:
             problems = check(call).failures
             if problems:
-                raise WrongResult("\n".join([f"{case.name} is WRONG", *(problem.text for problem in problems)]))
+                raise WrongResult(
+                    "\n".join([f"{case.name} is WRONG", *(problem.text for problem in problems)])
+                )
             return
         results = self._run.guard(call, case)
         if not self._run.is_session:
@@ -143,7 +155,13 @@ def raise_for(run: Run, results: list[CaseResult]) -> None:
     lines = failure_lines(run, results)
     if lines:
         words = {verdict.word for result in results for verdict in result.verdicts}
-        kind = WrongResult if Word.WRONG in words else Regression if words & {Word.CHANGED, Word.SLOWER} else GuardFailure
+        kind = (
+            WrongResult
+            if Word.WRONG in words
+            else Regression
+            if words & {Word.CHANGED, Word.SLOWER}
+            else GuardFailure
+        )
         raise kind("\n".join(lines))
 
 
@@ -162,9 +180,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
 
 @contextlib.contextmanager
 def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
-    """Seed the case's random numbers, hand out the fixture, put the generators back afterwards."""
-    import torch
-
+    """The fixture of one test, with the case's random numbers seeded while the test runs."""
     config = request.config
     case = case_of(request.node)
     run = config.stash.get(RUN, None)
@@ -175,17 +191,8 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     else:
         settings = read_settings(config.rootpath, device=config.option.perfguard_device)
         device = config.stash[DEVICE] = open_device(settings.device)
-    state = random.getstate()
-    kind = device.torch_device.type
-    devices = [] if kind == "cpu" else [device.torch_device]
-    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
-        seed = seed_of(case)
-        random.seed(seed)
-        torch.manual_seed(seed)
-        try:
-            yield Guarded(case, device, run)
-        finally:
-            random.setstate(state)
+    with seeded(seed_of(case), device):
+        yield Guarded(case, device, run)
 
 
 def start(config: pytest.Config) -> None:

@@ -10,7 +10,7 @@ from _pytest.runner import runtestprotocol
 from perfguard import __version__
 from perfguard.benchmark_fixture import benchmark_result
 from perfguard.config import Config
-from perfguard.errors import ExitStatus, PerfguardError
+from perfguard.errors import ExitStatus, GuardFailure, PerfguardError
 from perfguard.guard import RUN, case_of, failure_lines, name_of, raise_for, suite_of
 from perfguard.hardware import open_device
 from perfguard.judge import exit_status
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 FIXTURES = ("perfguard", "benchmark")
+_NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 
 
 class Hooks:
@@ -33,6 +34,7 @@ class Hooks:
         self._run: Run | None = None
         self._collected = Collected()
         self._held: dict[str, list[pytest.TestReport]] = {}
+        self._failed_otherwise = False  # a test failed, and not by a verdict
 
     # -- collection ---------------------------------------------------------------------------------------
 
@@ -85,16 +87,24 @@ class Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
         """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised."""
+        if call.excinfo is not None and not call.excinfo.errisinstance((GuardFailure, *_NO_FAILURE)):
+            self._failed_otherwise = True
         if self._run is not None and _is_guarded(item):
-            if call.when == "call" and call.excinfo is None and "benchmark" in getattr(item, "fixturenames", ()):
+            if (
+                call.when == "call"
+                and call.excinfo is None
+                and "benchmark" in getattr(item, "fixturenames", ())
+            ):
                 call = self._judge_benchmark(self._run, item, call)
             error = call.excinfo
-            if error is not None and not error.errisinstance((pytest.skip.Exception, pytest.exit.Exception)):
+            if error is not None and not error.errisinstance((GuardFailure, *_NO_FAILURE)):
                 reason = f"{call.when} raised {error.exconly(tryshort=True)}"
                 self._run.broken(case_of(item), reason.splitlines()[0])
         return (yield)
 
-    def _judge_benchmark(self, run: Run, item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.CallInfo[None]:
+    def _judge_benchmark(
+        self, run: Run, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> pytest.CallInfo[None]:
         """Guard a test of pytest-benchmark's fixture on its host time."""
         result = benchmark_result(item, case_of(item))
         if result is None:
@@ -147,7 +157,9 @@ class Hooks:
 
     def _results(self, nodeid: str) -> list[CaseResult]:
         run = self._run
-        return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
+        return (
+            [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
+        )
 
     # -- ending -------------------------------------------------------------------------------------------
 
@@ -156,7 +168,12 @@ class Hooks:
         if run is None or run.is_session:
             return
         verbose = terminalreporter.config.option.verbose > 0
-        summary = render_summary(run.snapshot(), changes=run.changes, left=run.left, verbose=verbose)
+        summary = render_summary(
+            run.snapshot(),
+            changes=[change.describe() for change in run.changes],
+            left=[f"{change.describe()}: {why}" for change, why in run.left],
+            verbose=verbose,
+        )
         terminalreporter.section(f"perfguard: {summary.title}")
         for line in summary.lines:
             terminalreporter.write_line(line.text, **{line.color: True} if line.color else {})
@@ -174,9 +191,13 @@ class Hooks:
             for verdict in result.verdicts
             if self._run is not None and not self._run.accepts(verdict)
         ]
-        strict = self._config.settings.strict
-        measured = any(result.readings for result in results)
-        status = exit_status(words, strict=strict, measured=measured, tests_failed=session.testsfailed > 0)
+        stale = [] if self._run is None else [verdict.word for verdict in self._run.remaining_stale]
+        status = exit_status(
+            [*words, *stale],
+            strict=self._config.settings.strict,
+            measured=sum(1 for result in results if result.readings),
+            tests_failed=self._failed_otherwise,
+        )
         session.exitstatus = int(status)
 
 
@@ -201,4 +222,3 @@ def _command(config: pytest.Config) -> Command:
         positional.append(config.option.perfguard_update)
     extra = ("-n0",) if config.pluginmanager.hasplugin("xdist") else ()
     return Command(arguments, tuple(positional), config.invocation_params.dir, extra)
-

@@ -17,7 +17,7 @@ import msgspec
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.call import Call
 from perfguard.config import Config
-from perfguard.judge import Lane, find_stale, judge_case
+from perfguard.judge import Lane, count_guarded, find_stale, judge_case
 from perfguard.records import (
     SCHEMA,
     Case,
@@ -193,9 +193,14 @@ class Run:
         return msgspec.structs.replace(
             self.report,
             results=results,
-            guarded=sum(1 for result in results if result.readings and not _unguarded(result)),
+            guarded=count_guarded(results),
             remembered=len(self.lane.remembered),
         )
+
+    @property
+    def remaining_stale(self) -> list[Verdict]:
+        """Gone cases that this run's update did not remove."""
+        return [verdict for verdict in self.report.stale if not self.accepts(verdict)]
 
     @property
     def report_path(self) -> Path:
@@ -213,11 +218,6 @@ def _is_suspect(result: CaseResult) -> bool:
     return any(verdict.word is Word.SUSPECT for verdict in result.verdicts)
 
 
-def _unguarded(result: CaseResult) -> bool:
-    words = {verdict.word for verdict in result.verdicts}
-    return bool(words & {Word.NEW, Word.OTHER_HARDWARE, Word.RENAMED, Word.METHOD_CHANGED, Word.BROKEN, Word.WRONG})
-
-
 def open_run(config: Config, device: Device, suites: Sequence[str], version: str) -> Run:
     """Load what the device's baselines hold for `suites` and make everything ready to guard.
 
@@ -226,7 +226,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     """
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
-    lane = load_lane(store, device, toolchain, suites)
+    lane = load_lane(store, device, toolchain, suites, config.settings.confirmations)
     timers = _requested_timers(config) if config.session_folder else _stored_timers(lane)
     runner = Runner(device, config.settings, timers, numerics=config.session_folder is None)
     report = Report(
@@ -241,7 +241,9 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     return Run(config=config, device=device, store=store, runner=runner, lane=lane, report=report)
 
 
-def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str]) -> Lane:
+def load_lane(
+    store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str], confirmations: int
+) -> Lane:
     """The baselines that cases of `suites` are judged with on `device`."""
     identity = device.identity
     own = {suite: store.load(identity.slug, suite) for suite in suites}
@@ -253,6 +255,7 @@ def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequen
         baselines={suite: baseline for suite, baseline in own.items() if baseline},
         portable={suite: baseline for suite, baseline in portable.items() if baseline},
         elsewhere=store.elsewhere(suites, identity.slug),
+        confirmations=confirmations,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -55,7 +57,9 @@ class Runner:
             result = CaseResult(case=own, inputs=checked.inputs, accuracy=accuracy)
             if wrong:
                 mine = [problem for problem in wrong if problem.direction == direction]
-                words = [Verdict(word=Word.WRONG, metric=problem.output, reason=problem.text) for problem in mine]
+                words = [
+                    Verdict(word=Word.WRONG, metric=problem.output, reason=problem.text) for problem in mine
+                ]
                 result = msgspec.structs.replace(result, verdicts=words)
             else:
                 result = self._read(call, result)
@@ -99,7 +103,13 @@ class Runner:
                 copy_fraction=fraction,
             ),
         )
-        if bandwidth and fraction and fraction > MOST_OF_COPY and self.device.asynchronous and call.cache == "cold":
+        if (
+            bandwidth
+            and fraction
+            and fraction > MOST_OF_COPY
+            and self.device.asynchronous
+            and call.cache == "cold"
+        ):
             refused = Verdict(
                 word=Word.UNRESOLVED,
                 metric=primary.metric,
@@ -143,12 +153,16 @@ def backward(call: Call) -> Callable[[], object]:
         return value
 
     args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
-    inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
+    inputs = [
+        value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)
+    ]
     own = replace(call, args=args, kwargs=kwargs)
     outputs = [value for value in _pytree.tree_leaves(own.run()) if getattr(value, "requires_grad", False)]
     generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed)
     upstream = [
-        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
+        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(
+            value.dtype
+        )
         for value in outputs
     ]
 
@@ -156,3 +170,20 @@ def backward(call: Call) -> Callable[[], object]:
         return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
 
     return run
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: Device) -> Iterator[None]:
+    """Seed the random numbers of Python and torch, and put the generators back afterwards."""
+    import torch
+
+    state = random.getstate()
+    kind = device.torch_device.type
+    devices = [] if kind == "cpu" else [device.torch_device]
+    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
+        random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)

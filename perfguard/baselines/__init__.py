@@ -1,0 +1,11 @@
+"""What perfguard remembers: YAML files a hardware (or target) and suite, and the changes that an update makes.
+
+`Store` reads them, `plan` turns judged results into changes, `select` parts those that were asked for, `apply`
+writes them. The only package that knows YAML.
+"""
+
+from perfguard.baselines.applying import apply
+from perfguard.baselines.changes import Change, category_of, plan, select
+from perfguard.baselines.store import Store, load
+
+__all__ = ["Change", "Store", "apply", "category_of", "load", "plan", "select"]

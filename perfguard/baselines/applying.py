@@ -1,0 +1,97 @@
+"""Writing chosen changes: all files are made and checked before the first one is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from perfguard.baselines.changes import Change, relevant
+from perfguard.baselines.reading import Document, parse
+from perfguard.baselines.store import Store
+from perfguard.baselines.writing import render, revise
+from perfguard.errors import BaselineError
+from perfguard.records import Baseline, CaseBaseline, Provenance
+
+
+def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reason: str = "") -> list[Path]:
+    """Write `changes`, which `select` chose; entries they do not name stay byte for byte.
+
+    A file keeps its head; cases that are recorded anew carry their own provenance, unless all of them are. A file
+    left without cases is removed.
+
+    Returns:
+        The files written or removed.
+
+    Raises:
+        BaselineError: a file is broken, holds something else than when the changes were planned, or cannot be
+            written; a change is refused, or needs a reason and has none. Nothing was written then.
+    """
+    files: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        if change.refused:
+            raise BaselineError(f"{change.name}: {change.refused}")
+        if change.needs_reason and not reason.strip():
+            raise BaselineError(f"{change.name}: slower, heavier or different; say why with --perfguard-reason")
+        files.setdefault((change.folder, change.suite), []).append(change)
+    contents = {}
+    for (folder, suite), group in files.items():
+        path = store.path(folder, suite)
+        now = relevant(folder, provenance)
+        document = store.document(folder, suite)
+        old = document.baseline if document else Baseline(hardware=folder, suite=suite, provenance=now)
+        new = _changed(old, group, now, reason.strip(), path)
+        contents[path] = _bytes(document, new, path) if new.cases else None
+    store.replace(contents)
+    return list(contents)
+
+
+def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: str, path: Path) -> Baseline:
+    cases = dict(old.cases)
+    recorded = set()
+    for change in changes:
+        case = cases.get(change.key, CaseBaseline(entries={}))
+        if change.metric and case.entries.get(change.metric) != change.before:
+            raise BaselineError(f"{path}: {change.name} has changed since it was compared; run the update again")
+        if change.after is None:
+            cases.pop(change.key, None)
+            continue
+        recorded.add(change.key)
+        cases[change.key] = replace(
+            case,
+            entries={**case.entries, change.metric: change.after},
+            inputs=change.inputs,
+            reasons=_reasons(case, change, reason),
+        )
+    afresh = recorded >= set(cases)  # nothing is left of what the head tells about
+    head = now if afresh else old.provenance
+    for key in recorded:
+        cases[key] = replace(cases[key], provenance=None if now == head else now)
+    return replace(old, provenance=head, cases=cases)
+
+
+def _reasons(case: CaseBaseline, change: Change, reason: str) -> dict[str, str]:
+    if change.needs_reason:
+        return {**case.reasons, change.metric: reason}
+    if change.category == "faster":
+        return {metric: why for metric, why in case.reasons.items() if metric != change.metric}
+    return case.reasons
+
+
+def _bytes(document: Document | None, new: Baseline, path: Path) -> bytes:
+    """The file's new bytes, read back before anything is written: perfguard writes nothing it cannot read."""
+    try:
+        for text in ([revise(document, new)] if document else []) + [render(new)]:
+            data = text.encode("utf-8")
+            try:
+                read = parse(data, path, new.hardware, new.suite).baseline
+            except BaselineError:
+                if text == render(new):
+                    raise
+                continue
+            if read == new:
+                return data
+    except UnicodeEncodeError as error:
+        raise BaselineError(f"{path}: a name holds no valid text ({error}); give the case another id") from error
+    raise AssertionError(f"{path}: what was written reads back otherwise")

@@ -1,0 +1,142 @@
+"""The folder of baseline files: which there are, what they hold, and how they are replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from perfguard.baselines.reading import Document, parse
+from perfguard.errors import BaselineError
+from perfguard.records import Baseline
+
+_PART = re.compile(r"\w[\w.+-]*")
+
+
+def load(path: Path) -> Baseline:
+    """The baseline in `<root>/<slug>/<suite>.yaml` or `<root>/targets/<target>/<suite>.yaml`.
+
+    Raises:
+        BaselineError: no such file, or whatever is wrong in it, with file and line.
+    """
+    folder = path.parent.name
+    if path.parent.parent.name == "targets":
+        folder = f"targets/{folder}"
+    data = _read(path)
+    if data is None:
+        raise BaselineError(f"{path}: no such file; record it with: pytest --perfguard --perfguard-update")
+    return parse(data, path, folder, path.stem).baseline
+
+
+class Store:
+    """The baseline files under `root`. A folder is a hardware's slug or `targets/<target>`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._parsed: dict[Path, tuple[bytes, Document]] = {}  # valid while the file has these bytes
+
+    def path(self, folder: str, suite: str) -> Path:
+        """Where the suite's file lies.
+
+        Raises:
+            BaselineError: a name that cannot be a path below the root.
+        """
+        for part in (*folder.split("/"), *suite.split("/")):
+            if not _PART.fullmatch(part):
+                raise BaselineError(
+                    f"{folder}/{suite}: {part!r} cannot name a baseline file; "
+                    "use letters, digits, '_', '.', '+' and '-'"
+                )
+        return self.root / folder / f"{suite}.yaml"
+
+    def document(self, folder: str, suite: str) -> Document | None:
+        """The suite's file taken apart, None where there is none.
+
+        Raises:
+            BaselineError: the file cannot be read as a baseline of this folder.
+        """
+        path = self.path(folder, suite)
+        data = _read(path)
+        if data is None:
+            return None
+        known = self._parsed.get(path)
+        if known is None or known[0] != data:
+            known = self._parsed[path] = data, parse(data, path, folder, suite)
+        return known[1]
+
+    def load(self, folder: str, suite: str) -> Baseline | None:
+        """What the folder remembers of the suite, None where there is no file.
+
+        Raises:
+            BaselineError: the file cannot be read as a baseline of this folder.
+        """
+        document = self.document(folder, suite)
+        return None if document is None else document.baseline
+
+    def folders(self) -> list[str]:
+        """Slugs of the hardware that anything is remembered of, sorted."""
+        return sorted(
+            folder.name
+            for folder in (self.root.iterdir() if self.root.is_dir() else ())
+            if folder.name != "targets" and folder.is_dir() and any(folder.rglob("*.yaml"))
+        )
+
+    def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
+        """(suite, case key) -> the slugs of other hardware that remember the case, sorted."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for suite in suites:
+            for other in self.folders():
+                baseline = self.load(other, suite) if other != slug else None
+                for key in baseline.cases if baseline else ():
+                    found.setdefault((suite, key), []).append(other)
+        return found
+
+    def replace(self, contents: Mapping[Path, bytes | None]) -> None:
+        """Give each file its new bytes, None removes it; every file is complete on disk before the first moves.
+
+        Raises:
+            BaselineError: a file cannot be written; none has changed unless the message says so.
+        """
+        ready: dict[Path, Path] = {}
+        done: list[Path] = []
+        try:
+            for path, data in contents.items():
+                if data is not None:
+                    # Noted before it exists: a full disk may leave a part of it.
+                    temporary = ready[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                    _write(temporary, data)
+            for path, data in contents.items():
+                if data is None:
+                    path.unlink()
+                else:
+                    os.replace(ready[path], path)
+                done.append(path)
+        except OSError as error:
+            written = f" (already written: {', '.join(map(str, done))})" if done else ""
+            raise BaselineError(
+                f"{error.filename or self.root}: cannot write ({error.strerror}){written}; "
+                "make room or mend the permissions, then record again"
+            ) from error
+        finally:
+            for temporary in ready.values():
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BaselineError(f"{path}: cannot read ({error.strerror}); mend its permissions") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,123 @@
+"""From a `Baseline` to its text: readable, stable, and laid out so that plain git merges it.
+
+Every case is a block of lines of its own, closed by a blank line: two branches that touch different cases never
+touch neighbouring lines. The head never depends on the cases (no count, no checksum), and `...` ends the file, so
+that a truncated one is noticed. A block's last line is its provenance where it has its own: when two branches add
+a case at the same place, the conflict is then one block a side, not lines of two cases woven together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from perfguard.baselines.reading import CASE_FIELDS, Document, identity
+from perfguard.records import SCHEMA, Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.units import significant
+
+_WIDTH = 110
+_KEY_LIMIT = 1000  # YAML wants the colon within 1024 characters
+_RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
+# Narrower than YAML's plain scalars, so that every YAML reader understands ours alike.
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w\[\](){}.,/+=<>@*-]*", re.ASCII)
+_PLAIN_ITEM = re.compile(r"[A-Za-z_][\w()./+=<>@*-]*", re.ASCII)
+_PLAIN_VERSION = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
+_FORBIDDEN = re.compile(
+    "[^\x09\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+
+
+def render(baseline: Baseline) -> str:
+    """The whole file."""
+    blocks = [_block(key, case) for key, case in sorted(baseline.cases.items())]
+    return _assembled(_head(baseline), blocks)
+
+
+def revise(document: Document, baseline: Baseline) -> str:
+    """The file with `baseline`'s content; lines of cases that did not change stay byte for byte."""
+    old = document.baseline
+    head = document.head if baseline.provenance == old.provenance else _head(baseline)
+    blocks = [
+        document.blocks[key] if case == old.cases.get(key) else _block(key, case)
+        for key, case in sorted(baseline.cases.items())
+    ]
+    return _assembled(head, blocks)
+
+
+def stored_number(value: int | float) -> int | float:
+    """A number as it is stored: whole ones exactly, others with four significant digits."""
+    return value if isinstance(value, int) or value.is_integer() else significant(value)
+
+
+def _assembled(head: str, blocks: list[str]) -> str:
+    return head + "".join(f"{block}\n" for block in blocks) + "...\n"
+
+
+def _head(baseline: Baseline) -> str:
+    name, value = identity(baseline.hardware)
+    lines = [
+        f"schema: {SCHEMA}",
+        f"{name}: {_scalar(value, _PLAIN_VERSION)}",
+        f"provenance: {_provenance(baseline.provenance)}",
+        "cases:",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _block(key: str, case: CaseBaseline) -> str:
+    lines = [f"  {_key(key)}:"]
+    for metric, entry in sorted(case.entries.items()):
+        assert metric not in CASE_FIELDS, f"{metric}: a metric may not have the name of a field of its case"
+        lines += _entry(_key(metric), entry)
+    if case.inputs:
+        lines.append(f"    inputs: {_scalar(case.inputs, _PLAIN_KEY)}")
+    if case.reasons:
+        lines.append("    reasons:")
+        lines += [f"      {_key(metric)}: {_quoted(why)}" for metric, why in sorted(case.reasons.items())]
+    if case.provenance is not None:
+        lines.append(f"    provenance: {_provenance(case.provenance)}")
+    return "\n".join(lines) + "\n"
+
+
+def _entry(metric: str, entry: Entry) -> list[str]:
+    if isinstance(entry, TimedEntry):
+        sessions = ", ".join(_number(significant(value)) for value in entry.sessions)
+        return [f"    {metric}: {{sessions: [{sessions}], timer: {_scalar(entry.timer, _PLAIN_ITEM)}}}"]
+    if isinstance(entry, list):
+        items = [_scalar(item, _PLAIN_ITEM) for item in entry]
+        line = f"    {metric}: [{', '.join(items)}]"
+        return [line] if len(line) <= _WIDTH else [f"    {metric}:", *(f"      - {item}" for item in items)]
+    if isinstance(entry, str):
+        return [f"    {metric}: {_quoted(entry)}"]
+    return [f"    {metric}: {_number(stored_number(entry))}"]
+
+
+def _provenance(provenance: Provenance) -> str:
+    shown = []
+    for name in Provenance.__struct_fields__:
+        value = getattr(provenance, name)
+        if value is not None:
+            text = _scalar(value, _PLAIN_VERSION) if isinstance(value, str) else _number(stored_number(value))
+            shown.append(f"{name}: {text}")
+    return f"{{{', '.join(shown)}}}"
+
+
+def _number(value: int | float) -> str:
+    text = repr(value)
+    mantissa, exponent, power = text.partition("e")
+    # YAML 1.1 takes 1e-05 for text; 1.0e-05 is a number to every reader.
+    return f"{mantissa}.0e{power}" if exponent and "." not in mantissa else text
+
+
+def _key(text: str) -> str:
+    key = _scalar(text, _PLAIN_KEY)
+    return key if len(key) <= _KEY_LIMIT else f"? {key}\n   "
+
+
+def _scalar(text: str, plain: re.Pattern[str]) -> str:
+    return text if plain.fullmatch(text) and text.lower() not in _RESERVED else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    """Double-quoted YAML, which is JSON except for the characters that YAML wants escaped."""
+    return _FORBIDDEN.sub(lambda found: f"\\U{ord(found[0]):08x}", json.dumps(text, ensure_ascii=False))

@@ -1,0 +1,60 @@
+"""Devices: `open_device` finds one by its name, `diagnose` says what is there and what is missing."""
+
+from __future__ import annotations
+
+from perfguard.errors import DeviceError, UsageError
+from perfguard.hardware import diagnosis
+from perfguard.hardware.device import Device, Event
+from perfguard.hardware.diagnosis import Finding
+
+__all__ = ["Device", "Event", "Finding", "diagnose", "open_device"]
+
+KNOWN = ("auto", "cpu", "cuda", "cuda:<index>", "xpu", "xpu:<index>", "fake", "fake:<slug>")
+
+
+def open_device(name: str) -> Device:
+    """The device called `name`: one of `KNOWN`. 'auto' takes a CUDA or ROCm GPU, else Intel's, else the CPU.
+
+    Raises:
+        UsageError: no such name.
+        DeviceError: the device is absent, or torch is.
+    """
+    kind, colon, rest = name.partition(":")
+    if kind == "fake" and (rest or not colon):
+        from perfguard.hardware.fake import SLUG, FakeDevice
+
+        return FakeDevice(rest or SLUG)
+    if name not in ("auto", "cpu") and not (kind in ("cuda", "xpu") and (rest.isdecimal() or not colon)):
+        raise UsageError(f"device {name!r}: unknown; known: {', '.join(KNOWN)}")
+    try:
+        import torch
+    except ImportError as error:
+        raise DeviceError(
+            f"device {name!r}: torch cannot be imported ({error}); pip install 'perfguard[kernels]'"
+        ) from error
+    if name == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "xpu" if torch.xpu.is_available() else "cpu"
+    if kind == "cpu":
+        from perfguard.hardware.cpu import CpuDevice
+
+        return CpuDevice()
+    return _open_gpu(kind, int(rest or 0), rocm=torch.version.hip is not None)
+
+
+def _open_gpu(kind: str, index: int, *, rocm: bool) -> Device:
+    if kind == "xpu":
+        from perfguard.hardware.intel import IntelDevice
+
+        return IntelDevice(index)
+    if rocm:
+        from perfguard.hardware.amd import AmdDevice
+
+        return AmdDevice(index)
+    from perfguard.hardware.nvidia import NvidiaDevice
+
+    return NvidiaDevice(index)
+
+
+def diagnose(device: str = "auto") -> list[Finding]:
+    """Everything `perfguard doctor` prints about this machine; never raises, and works without torch."""
+    return diagnosis.findings(lambda: open_device(device))

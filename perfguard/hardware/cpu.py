@@ -1,0 +1,215 @@
+"""The CPU: calls return when the work is done, so there is no queue; operators dispatched stand for launches."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfguard.errors import DeviceError
+from perfguard.hardware import facts, kineto
+from perfguard.hardware.device import Device, Event
+from perfguard.hardware.torch_gpu import triton_version
+from perfguard.records import Conditions, Hardware, Toolchain
+
+_LEAST_COPY_BYTES = 256 * 2**20
+_LEAST_FLUSH_BYTES = 64 * 2**20
+_COPIES = 11
+_FP8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_NO_QUEUE = "has no queue; time it with now_us() around the call"
+
+
+class CpuDevice(Device):
+    """This machine's processor, with the cores that this process may use.
+
+    Args:
+        root: where the kernel shows itself (`/proc`, `/sys`).
+    """
+
+    asynchronous = False
+
+    def __init__(self, *, root: Path = Path("/")) -> None:
+        self._root = root
+
+    @cached_property
+    def identity(self) -> Hardware:
+        name = model_name(self._root)
+        cores = cores_in_use(self._root)
+        cache = cache_bytes(self._root)
+        warnings = [] if cache else ["cpu: the cache size is unknown; cold readings write 64 MiB instead"]
+        return Hardware(
+            slug=f"{cpu_slug(name)}-{cores}c",
+            vendor="cpu",
+            name=name,
+            architecture=platform.machine(),
+            target="cpu",
+            memory_bytes=_memory_bytes(),
+            cache_bytes=cache,
+            units=cores,
+            fp8_dtypes=[dtype for dtype in _FP8 if hasattr(torch, dtype)],  # codes by torch's casts
+            warnings=warnings,
+        )
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def toolchain(self) -> Toolchain:
+        return Toolchain(
+            torch=torch.__version__,
+            triton=triton_version(),
+            python=".".join(platform.python_version_tuple()[:2]),
+        )
+
+    def conditions(self) -> Conditions:
+        kilohertz = _number(self._root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+        return Conditions(clock_mhz=None if kilohertz is None else kilohertz // 1000)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def now_us(self) -> float:
+        return time.perf_counter_ns() / 1e3
+
+    def event(self) -> Event:
+        raise DeviceError(f"cpu: event() {_NO_QUEUE}")
+
+    def sleep(self, microseconds: float) -> None:
+        raise DeviceError(f"cpu: sleep() {_NO_QUEUE}")
+
+    def flush_cache(self) -> None:
+        self._flush_buffer.zero_()
+
+    def peak_bytes(self, call: Callable[[], object]) -> int:
+        """Counts what torch's CPU allocator gives out, inside custom operators as well."""
+        gc.collect()
+        return kineto.peak_allocated(call)
+
+    def launches(self, call: Callable[[], object]) -> list[str]:
+        """Operators below autograd, in order, e.g. `aten.mul.Tensor`; a custom operator is one entry.
+
+        Of a torch.compile'd region only the operators that it calls show; its fused loops do not.
+        """
+        operators = _Operators()
+        with operators:
+            call()
+        return operators.names
+
+    def copy_bytes_per_second(self) -> float:
+        count = max(_LEAST_COPY_BYTES, 4 * (self.identity.cache_bytes or 0))
+        source = torch.ones(count, dtype=torch.uint8)
+        target = torch.ones_like(source)
+        times_us = []
+        for _ in range(_COPIES + 1):
+            start = self.now_us()
+            target.copy_(source)
+            times_us.append(self.now_us() - start)
+        return 2 * count / (statistics.median(times_us[1:]) * 1e-6)
+
+    @cached_property
+    def _flush_buffer(self) -> torch.Tensor:
+        return torch.zeros(max(_LEAST_FLUSH_BYTES, 2 * (self.identity.cache_bytes or 0)), dtype=torch.uint8)
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down the name of every operator that reaches a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.append(str(func).removesuffix(".default"))
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise torch.compile steps aside while this mode is on, and eager operators are counted
+
+
+def model_name(root: Path) -> str:
+    """The processor's name; where the kernel gives none (Arm), its implementer and part numbers."""
+    cpuinfo = _text(root / "proc/cpuinfo")
+    fields = {
+        key.strip(): value.strip()
+        for key, _, value in (line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines())
+    }
+    name = fields.get("model name", "")
+    if name and not re.search(r"\d{3}", name):  # hypervisors shorten it: "AMD EPYC"
+        name = f"{name.split('@')[0].strip()} family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
+    if not name and "CPU part" in fields:
+        name = f"{platform.machine()} implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
+    return name or _darwin_name() or platform.processor() or platform.machine()
+
+
+def cpu_slug(name: str) -> str:
+    """'Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz' -> 'cpu-xeon-platinum-8481c'."""
+    return facts.slugify(re.sub(r"\b(intel|amd)\b", "", name, flags=re.IGNORECASE), "cpu")
+
+
+def cores_in_use(root: Path) -> int:
+    """Least of torch's threads, the cores this process may run on, and its control group's quota."""
+    limits = [torch.get_num_threads(), len(_cores())]
+    quota = _text(root / "sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit():
+        limits.append(math.ceil(int(quota[0]) / int(quota[1])))
+    return max(1, min(limits))
+
+
+def cache_bytes(root: Path) -> int | None:
+    """Size of the last-level cache, all instances of it that this process' cores share added up."""
+    instances: dict[tuple[int, str], int] = {}
+    for core in _cores():
+        for folder in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
+            level, size = _number(folder / "level"), _text(folder / "size").strip()
+            if level is not None and re.fullmatch(r"\d+[KM]", size):
+                shared = _text(folder / "shared_cpu_list").strip()
+                instances[level, shared] = int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]]
+    last = max((level for level, _ in instances), default=0)
+    return sum(size for (level, _), size in instances.items() if level == last) or None
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _darwin_name() -> str:
+    if platform.system() != "Darwin":
+        return ""
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,85 @@
+"""NVIDIA GPUs, through torch.cuda and the driver's own words."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from perfguard.hardware import facts, nvml
+from perfguard.hardware.torch_gpu import TorchGpu
+from perfguard.records import Conditions, Hardware
+
+
+class NvidiaDevice(TorchGpu):
+    """One NVIDIA GPU or one MIG partition of it.
+
+    Args:
+        index: of the device, as torch counts.
+        backend: `torch.cuda`, or a stand-in for it.
+        pynvml, run: see `nvml.read`.
+    """
+
+    def __init__(self, index: int = 0, *, backend: Any = None, pynvml: Any = None, run: nvml.Run | None = None) -> None:
+        super().__init__(index, backend=backend)
+        self._pynvml = pynvml
+        self._run = run
+
+    @cached_property
+    def identity(self) -> Hardware:
+        properties = self.properties
+        architecture = f"sm_{properties.major}{properties.minor}"
+        dtypes, warnings = facts.fp8_dtypes(architecture)
+        state = self._first_state
+        if state.warning:
+            warnings.append(state.warning)
+        return Hardware(
+            slug=facts.slugify(properties.name, "nvidia"),
+            vendor="nvidia",
+            name=properties.name,
+            architecture=architecture,
+            memory_bytes=properties.total_memory,
+            cache_bytes=getattr(properties, "L2_cache_size", None) or None,
+            units=properties.multi_processor_count,
+            fp8_dtypes=dtypes,
+            partition=self._partition,
+            power_limit_watts=state.power_limit_watts,
+            index=self._index,
+            warnings=warnings,
+        )
+
+    @property
+    def driver(self) -> str | None:
+        return self._first_state.driver
+
+    @property
+    def toolkit(self) -> str | None:
+        return torch.version.cuda
+
+    def conditions(self) -> Conditions:
+        return self._state().conditions
+
+    @property
+    def _partition(self) -> str | None:
+        found = re.search(r"\bMIG (\S+)", self.properties.name)
+        return found[1] if found else None
+
+    @cached_property
+    def _first_state(self) -> nvml.State:
+        return self._state()
+
+    def _state(self) -> nvml.State:
+        return nvml.read(self._uuid, self._index, pynvml=self._pynvml, run=self._run)
+
+    @property
+    def _uuid(self) -> str | None:
+        """As the driver writes it: 'GPU-…', or 'MIG-…' for a partition."""
+        uuid = getattr(self.properties, "uuid", None)
+        if uuid is None:
+            return None
+        text = str(uuid)
+        if text.startswith(("GPU-", "MIG-")):
+            return text
+        return f"{'GPU' if self._partition is None else 'MIG'}-{text}"

@@ -1,0 +1,189 @@
+"""The state of an NVIDIA GPU as its driver tells it: through pynvml where it imports, else through nvidia-smi."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from perfguard.records import Conditions
+
+Run = Callable[[list[str]], str]
+
+#: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU: that slows nothing down.
+THROTTLE_REASONS: dict[int, str] = {
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+
+_FIELDS = (
+    "driver_version",
+    "enforced.power.limit",
+    "clocks.sm",
+    "clocks.mem",
+    "temperature.gpu",
+    "power.draw",
+    "clocks_throttle_reasons.active",
+)
+_VERSION_FILE = Path("/proc/driver/nvidia/version")
+
+
+class State(Struct, frozen=True):
+    """One look at the GPU; what could not be read is empty, and `warning` says why and what to do."""
+
+    conditions: Conditions = Conditions()
+    driver: str | None = None
+    power_limit_watts: float | None = None
+    warning: str = ""
+
+
+def read(uuid: str | None, index: int = 0, *, pynvml: Any = None, run: Run | None = None) -> State:
+    """The state of the GPU with this UUID (else of number `index`). Never raises.
+
+    Args:
+        pynvml: the module, if not the installed one.
+        run: runs a command and returns its output, if not a subprocess.
+    """
+    problem = ""
+    try:
+        return _through_pynvml(pynvml or importlib.import_module("pynvml"), uuid, index)
+    except ImportError:
+        problem = "pynvml is not installed"
+    except Exception as error:  # pynvml's errors have no common base outside the module
+        problem = f"pynvml: {error}"
+    try:
+        return _through_smi(run or _run, uuid, index)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        problem += f"; nvidia-smi: {error}"
+    hint = "clocks and throttling are unknown: pip install nvidia-ml-py"
+    return State(driver=_driver_from(_VERSION_FILE), warning=f"NVIDIA driver state: {problem}; {hint}")
+
+
+def throttle_reasons(mask: int) -> list[str]:
+    """Names of the bits set in `mask`."""
+    return [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
+
+
+def others(pids: list[int]) -> int:
+    """How many of these processes are not this one.
+
+    In a container the driver may name processes by the host's numbers; then one of them is this process,
+    because it holds a context itself.
+    """
+    if os.getpid() in pids:
+        return len(pids) - 1
+    foreign = any(not Path(f"/proc/{pid}").exists() for pid in pids)
+    return len(pids) - 1 if foreign else len(pids)
+
+
+def _through_pynvml(pynvml: Any, uuid: str | None, index: int) -> State:
+    pynvml.nvmlInit()
+    try:
+        handle = _handle(pynvml, uuid, index)
+        board = handle
+        if uuid is not None and uuid.startswith("MIG-"):  # clocks and power belong to the whole board
+            board = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+
+        def asked(name: str, *args: object) -> Any:
+            try:
+                return getattr(pynvml, name)(*args)
+            except (pynvml.NVMLError, AttributeError):  # not supported by this GPU or this driver
+                return None
+
+        power_mw, limit_mw = asked("nvmlDeviceGetPowerUsage", board), asked("nvmlDeviceGetEnforcedPowerLimit", board)
+        mask = asked("nvmlDeviceGetCurrentClocksEventReasons", board)
+        if mask is None:
+            mask = asked("nvmlDeviceGetCurrentClocksThrottleReasons", board)
+        processes = asked("nvmlDeviceGetComputeRunningProcesses", handle)
+        driver = asked("nvmlSystemGetDriverVersion")
+        return State(
+            conditions=Conditions(
+                clock_mhz=asked("nvmlDeviceGetClockInfo", board, pynvml.NVML_CLOCK_SM),
+                memory_clock_mhz=asked("nvmlDeviceGetClockInfo", board, pynvml.NVML_CLOCK_MEM),
+                temperature_celsius=asked("nvmlDeviceGetTemperature", board, pynvml.NVML_TEMPERATURE_GPU),
+                power_watts=None if power_mw is None else power_mw / 1e3,
+                throttle_reasons=throttle_reasons(mask or 0),
+                other_processes=None if processes is None else others([process.pid for process in processes]),
+            ),
+            driver=driver.decode() if isinstance(driver, bytes) else driver,
+            power_limit_watts=None if limit_mw is None else limit_mw / 1e3,
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _handle(pynvml: Any, uuid: str | None, index: int) -> Any:
+    # the number that torch gives a device is not the driver's once CUDA_VISIBLE_DEVICES is set; the UUID is
+    if uuid is None:
+        return pynvml.nvmlDeviceGetHandleByIndex(index)
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def _through_smi(run: Run, uuid: str | None, index: int) -> State:
+    which = f"--id={index if uuid is None else uuid}"
+    line = run(["nvidia-smi", which, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    processes = run(["nvidia-smi", which, "--query-compute-apps=pid", "--format=csv,noheader,nounits"])
+    state = parse_smi(line)
+    pids = [int(word) for word in processes.split() if word.isdigit()]
+    conditions = state.conditions
+    return State(
+        conditions=Conditions(
+            clock_mhz=conditions.clock_mhz,
+            memory_clock_mhz=conditions.memory_clock_mhz,
+            temperature_celsius=conditions.temperature_celsius,
+            power_watts=conditions.power_watts,
+            throttle_reasons=conditions.throttle_reasons,
+            other_processes=others(pids),
+        ),
+        driver=state.driver,
+        power_limit_watts=state.power_limit_watts,
+    )
+
+
+def parse_smi(line: str) -> State:
+    """One CSV line of `nvidia-smi --query-gpu`; values in brackets ('[N/A]') are unknown.
+
+    Raises:
+        ValueError: not the columns that were asked for.
+    """
+    values = [value.strip() for value in line.strip().split(",")]
+    if len(values) != len(_FIELDS):
+        raise ValueError(f"{len(_FIELDS)} values expected, got {line.strip()!r}")
+    driver, limit, clock, memory_clock, temperature, power, mask = (
+        None if value.startswith("[") or value == "N/A" else value for value in values
+    )
+    return State(
+        conditions=Conditions(
+            clock_mhz=None if clock is None else int(clock),
+            memory_clock_mhz=None if memory_clock is None else int(memory_clock),
+            temperature_celsius=None if temperature is None else int(temperature),
+            power_watts=None if power is None else float(power),
+            throttle_reasons=throttle_reasons(0 if mask is None else int(mask, 16)),
+        ),
+        driver=driver,
+        power_limit_watts=None if limit is None else float(limit),
+    )
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+
+
+def _driver_from(version_file: Path) -> str | None:
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", version_file.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None

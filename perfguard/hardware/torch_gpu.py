@@ -1,0 +1,182 @@
+"""A GPU behind torch.cuda (NVIDIA, AMD) or torch.xpu (Intel): everything but who it is and how it feels."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from functools import cached_property
+from importlib import metadata
+from typing import Any, ClassVar
+
+import torch
+
+from perfguard.errors import DeviceError
+from perfguard.hardware import kineto, waiting
+from perfguard.hardware.device import Device, Event
+from perfguard.records import Toolchain
+
+_LEAST_FLUSH_BYTES = 256 * 2**20
+_COPY_BYTES = 2**30
+_COPIES = 15
+
+
+class TorchEvent:
+    """A timed torch event."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def record(self) -> None:
+        """Enqueue the mark on the current stream."""
+        self._event.record()
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark."""
+        return bool(self._event.query())
+
+    def elapsed_us(self, end: Event) -> float:
+        """Device time from this mark to `end`, µs.
+
+        Raises:
+            DeviceError: a mark that was never recorded, or that the device has not passed yet.
+        """
+        assert isinstance(end, TorchEvent)
+        try:
+            return 1e3 * float(self._event.elapsed_time(end._event))
+        except (RuntimeError, ValueError) as error:
+            raise DeviceError(f"event: not passed yet ({error}); record both and synchronize() first") from error
+
+
+class TorchGpu(Device):
+    """Base of the vendors. A subclass adds `identity`, `conditions` and what `driver` says.
+
+    Args:
+        index: which device of the kind; it becomes torch's current device, since a process guards one.
+        backend: `torch.cuda` or `torch.xpu`.
+
+    Raises:
+        DeviceError: no such device.
+    """
+
+    kind: ClassVar[str] = "cuda"
+
+    def __init__(self, index: int = 0, *, backend: Any = None) -> None:
+        self._backend = getattr(torch, self.kind) if backend is None else backend
+        self._index = index
+        if not self._backend.is_available():
+            raise DeviceError(f"{self.kind}: torch {torch.__version__} sees no device; run `perfguard doctor`")
+        count = self._backend.device_count()
+        if index >= count:
+            raise DeviceError(f"{self.kind}:{index}: torch sees {count} device(s); use {self.kind}:0 to :{count - 1}")
+        self._backend.set_device(index)
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device(self.kind, self._index)
+
+    @cached_property
+    def properties(self) -> Any:
+        """What torch knows of the device."""
+        return self._backend.get_device_properties(self._index)
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the driver."""
+        return None
+
+    @property
+    def toolkit(self) -> str | None:
+        """Version of CUDA, ROCm or oneAPI that torch was built with."""
+        return None
+
+    def toolchain(self) -> Toolchain:
+        return Toolchain(
+            torch=torch.__version__,
+            triton=triton_version(),
+            driver=self.driver,
+            toolkit=self.toolkit,
+            python=".".join(platform.python_version_tuple()[:2]),
+        )
+
+    def synchronize(self) -> None:
+        self._backend.synchronize(self._index)
+
+    def now_us(self) -> float:
+        return time.perf_counter_ns() / 1e3
+
+    def event(self) -> TorchEvent:
+        return TorchEvent(self._backend.Event(enable_timing=True))
+
+    def sleep(self, microseconds: float) -> None:
+        self._wait(microseconds)
+
+    def flush_cache(self) -> None:
+        self._flush_buffer.zero_()
+
+    def peak_bytes(self, call: Callable[[], object]) -> int:
+        gc.collect()
+        self.synchronize()
+        self._backend.empty_cache()
+        before = int(self._backend.memory_allocated(self._index))
+        self._backend.reset_peak_memory_stats(self._index)
+        result = call()
+        self.synchronize()
+        peak = int(self._backend.max_memory_allocated(self._index))
+        del result  # a caller holds its result, so the peak includes it
+        return max(0, peak - before)
+
+    def launches(self, call: Callable[[], object]) -> list[str]:
+        def finished() -> object:
+            result = call()
+            self.synchronize()
+            return result
+
+        self.synchronize()
+        return kineto.device_work(finished, self.kind)
+
+    def copy_bytes_per_second(self) -> float:
+        source, target = self._buffer(_COPY_BYTES), self._buffer(_COPY_BYTES)
+        for _ in range(3):
+            target.copy_(source)
+        marks = [self.event() for _ in range(_COPIES + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
+            target.copy_(source)
+            mark.record()
+        self.synchronize()
+        times_us = [start.elapsed_us(end) for start, end in itertools.pairwise(marks)]
+        del source, target
+        self._backend.empty_cache()
+        return 2 * _COPY_BYTES / (statistics.median(times_us) * 1e-6)
+
+    @cached_property
+    def _wait(self) -> waiting.Wait:
+        spin = getattr(self._backend, "_sleep", None)
+        wait = None if spin is None else waiting.spinning(self, spin)
+        return waiting.matmul_chain(self) if wait is None else wait
+
+    @cached_property
+    def _flush_buffer(self) -> torch.Tensor:
+        return self._buffer(max(_LEAST_FLUSH_BYTES, 2 * (self.identity.cache_bytes or 0)))
+
+    def _buffer(self, count: int) -> torch.Tensor:
+        try:
+            return torch.zeros(count, dtype=torch.uint8, device=self.torch_device)
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"{self.identity.name}: {count} bytes could not be allocated; free the device's memory"
+            ) from error
+
+
+def triton_version() -> str | None:
+    """Version of triton, under any of the names it is distributed as."""
+    for distribution in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-xpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

@@ -1,0 +1,145 @@
+"""What concerns the run as a whole: entries whose case is gone, renamed cases, the exit status."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from perfguard.errors import ExitStatus
+from perfguard.judge.ladder import Lane
+from perfguard.records import CaseResult, Verdict, Word
+
+SIMILAR_NAMES = 0.6  # difflib ratio from which a new and a gone case may be one, renamed
+
+_Id = tuple[str, str]  # suite, case key
+
+
+def find_stale(
+    lane: Lane,
+    suites_collected_whole: Collection[str],
+    names_collected: Mapping[str, Collection[str]],
+    results: Sequence[CaseResult],
+) -> tuple[list[Verdict], list[CaseResult]]:
+    """Baseline entries whose case is gone, and the new cases that look like them under another name.
+
+    An entry is gone when its suite was collected whole and holds no test of its name, or when its test ran to
+    its end and did not guard this pass or label.
+
+    Args:
+        names_collected: suite -> names of its guarded tests, deselected ones too. A test's further calls are
+            named `<test>:<label>`.
+
+    Returns:
+        A verdict for every gone entry, with its `suite` and `case`: STALE, or RENAMED where a new case has
+        the same pass and inputs and a similar name. And those new cases, with RENAMED in place of NEW.
+    """
+    gone = sorted(_gone(lane, suites_collected_whole, names_collected, results))
+    new = {
+        (result.case.suite, result.case.key): result
+        for result in results
+        if any(verdict.word is Word.NEW for verdict in result.verdicts)
+        and (result.case.suite, result.case.key) not in lane.remembered
+    }
+    renamed = _match(lane, gone, new)
+    verdicts = [_verdict(old, renamed.get(old)) for old in gone]
+    return verdicts, [_rename(new[now], old) for old, now in renamed.items()]
+
+
+def _gone(
+    lane: Lane, whole: Collection[str], names: Mapping[str, Collection[str]], results: Sequence[CaseResult]
+) -> list[_Id]:
+    present = {(result.case.suite, result.case.key) for result in results}
+    reached_end: dict[_Id, bool] = {}
+    for result in results:
+        test = (result.case.suite, _test_of(result.case.name, names.get(result.case.suite, ())))
+        quiet = result.word in (Word.PASS, Word.FASTER, Word.NEW)  # any other may have ended the test early
+        reached_end[test] = reached_end.get(test, True) and quiet
+    gone = []
+    for suite, key in lane.remembered - present:
+        collected = names.get(suite, ())
+        test = (suite, _test_of(key.rpartition("/")[0], collected))
+        if suite in whole and (test[1] not in collected or reached_end.get(test, False)):
+            gone.append((suite, key))
+    return gone
+
+
+def _test_of(name: str, collected: Collection[str]) -> str:
+    """The collected test that guards `name`: itself, or what stands before the label of a further call."""
+    if name in collected:
+        return name
+    before = [name[:at] for at, letter in enumerate(name) if letter == ":"]
+    return next((test for test in reversed(before) if test in collected), name)
+
+
+def _match(lane: Lane, gone: Sequence[_Id], new: Mapping[_Id, CaseResult]) -> dict[_Id, _Id]:
+    """Old -> new, one to one, most similar names first. A test that moved to another file kept its name."""
+    candidates = []
+    for old in gone:
+        name, _, direction = old[1].rpartition("/")
+        inputs = {stored.inputs for stored in lane.stored_cases(*old)} - {""}
+        for now, result in new.items():
+            if result.case.direction != direction or result.inputs not in inputs:
+                continue
+            alike = difflib.SequenceMatcher(None, name, result.case.name, autojunk=False).ratio()
+            if alike >= (SIMILAR_NAMES if now[0] == old[0] else 1.0):
+                candidates.append((-alike, now[0] != old[0], old, now))
+    pairs: dict[_Id, _Id] = {}
+    for _, _, old, now in sorted(candidates):
+        if old not in pairs and now not in pairs.values():
+            pairs[old] = now
+    return pairs
+
+
+def _verdict(old: _Id, now: _Id | None) -> Verdict:
+    suite, key = old
+    if now is None:
+        return Verdict(Word.STALE, reason=f"{key} of {suite}: the case is gone", suite=suite, case=key)
+    reason = f"{key} of {suite}: now {now[1]}" + (f" of {now[0]}" if now[0] != suite else "")
+    return Verdict(Word.RENAMED, reason=reason, suite=suite, case=key)
+
+
+def _rename(result: CaseResult, old: _Id) -> CaseResult:
+    suite, key = old
+    was = f"was {key}" + (f" of {suite}" if suite != result.case.suite else "")
+    verdicts = [
+        msgspec.structs.replace(verdict, word=Word.RENAMED, reason=was)
+        if verdict.word is Word.NEW
+        else verdict
+        for verdict in result.verdicts
+    ]
+    return msgspec.structs.replace(result, verdicts=verdicts)
+
+
+def exit_status(words: Iterable[Word], strict: bool, measured: int, tests_failed: bool = False) -> ExitStatus:
+    """The status that a run with these verdicts ends with.
+
+    Args:
+        words: those of every case, and of stale entries.
+        measured: cases with at least one reading.
+        tests_failed: whether a test failed for a reason other than a verdict of its cases.
+    """
+    found = set(words)
+    if Word.WRONG in found:
+        return ExitStatus.WRONG
+    if found & {Word.SLOWER, Word.CHANGED}:
+        return ExitStatus.REGRESSED
+    if tests_failed or Word.BROKEN in found:
+        return ExitStatus.TESTS_FAILED
+    if measured == 0:
+        return ExitStatus.NOTHING_MEASURED
+    if strict and any(word.unguarded for word in found):
+        return ExitStatus.UNGUARDED
+    return ExitStatus.PASSED
+
+
+def count_guarded(results: Iterable[CaseResult]) -> int:
+    """Cases of which at least one gated reading was judged against a baseline."""
+    return sum(1 for result in results if _is_guarded(result))
+
+
+def _is_guarded(result: CaseResult) -> bool:
+    gated = {reading.metric for reading in result.readings if reading.gated}
+    judged = (Word.PASS, Word.FASTER, Word.SLOWER, Word.CHANGED)
+    return any(verdict.word in judged and verdict.metric in gated for verdict in result.verdicts)

@@ -1,0 +1,44 @@
+"""What perfguard reads of a case: one quantity family a file, found by being here."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Protocol, cast
+
+from perfguard.metrics.subject import Subject
+from perfguard.records import Reading
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+
+class Metric(Protocol):
+    """What a metric module has."""
+
+    TIMED: bool
+
+    def read(self, subject: Subject, device: Device) -> list[Reading]:
+        """The family's readings of `subject`; an empty list where it has none on this device.
+
+        Raises:
+            Exception: whatever the subject's `run` raises.
+        """
+
+
+def all_metrics() -> tuple[Metric, ...]:
+    """The metric modules: exact ones before timed ones, because counting may disturb times; then by name.
+
+    Device time so comes before host time, and is the first timed reading of a case.
+    """
+    modules = [
+        importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
+    ]
+    metrics = [module for module in modules if hasattr(module, "read")]
+    metrics.sort(key=lambda module: (module.TIMED, module.__name__))
+    return cast(tuple[Metric, ...], tuple(metrics))
+
+
+def read_all(subject: Subject, device: Device) -> list[Reading]:
+    """All readings of `subject`, exact ones first."""
+    return [reading for metric in all_metrics() for reading in metric.read(subject, device)]

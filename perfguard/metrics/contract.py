@@ -1,0 +1,108 @@
+"""The output contract: what a caller may rely on besides the values.
+
+One text reading, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfguard.metrics.subject import Subject
+from perfguard.records import Better, Reading
+from perfguard.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.hardware.device import Device
+
+TIMED = False
+
+# Compilers specialise on pointers that 16 divides; every allocator gives at least that.
+_FULL_ALIGNMENT = 16
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`contract`: dtype, shape and strides of every output or gradient; and, only where they are out of the
+    ordinary, requires_grad, storage offset, alignment below 16 bytes, another device, shared memory."""
+    outputs = subject.run()
+    device.synchronize()
+    text = describe(outputs, device.torch_device, subject.args)
+    return [Reading("contract", Unit.TEXT, text, better=Better.SAME, portable=True)]
+
+
+def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -> str:
+    """The contract of `outputs` as text: tuples in (), lists in [], dicts in {}, a plain tuple without ().
+
+    Args:
+        outputs: a tensor, or any nesting of tuples, lists and dicts of tensors and other values.
+        device: where tensors are expected.
+        inputs: tensors, possibly nested, that an output may share its memory with.
+    """
+    describer = _Describer(device, inputs)
+    if isinstance(outputs, tuple) and len(outputs) > 1:
+        return "; ".join(describer.value(item) for item in outputs)
+    return describer.value(outputs)
+
+
+class _Describer:
+    """Walks the outputs and remembers which memory it has met, and under which name."""
+
+    def __init__(self, device: torch.device, inputs: tuple[Any, ...]) -> None:
+        from torch.utils import _pytree
+
+        self._device = device
+        self._owners: dict[int, str] = {}
+        for index, value in enumerate(inputs):
+            for leaf in _pytree.tree_leaves(value):
+                self._own(leaf, f"input {index}")
+        self._seen = 0
+
+    def _own(self, value: object, owner: str) -> str | None:
+        """Who had this value's memory first; None for the owner itself, and for what has no memory."""
+        import torch
+
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return None
+        address = value.untyped_storage().data_ptr()
+        if address == 0:
+            return None
+        first = self._owners.setdefault(address, owner)
+        return None if first == owner else first
+
+    def value(self, value: Any) -> str:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, dict):
+            return "{" + "; ".join(f"{key}: {self.value(item)}" for key, item in value.items()) + "}"
+        if isinstance(value, tuple):
+            return "(" + "; ".join(self.value(item) for item in value) + ")"
+        if isinstance(value, list):
+            return "[" + "; ".join(self.value(item) for item in value) + "]"
+        return "None" if value is None else type(value).__name__
+
+    def _tensor(self, tensor: torch.Tensor) -> str:
+        import torch
+
+        owner = self._own(tensor, f"output {self._seen}")
+        self._seen += 1
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        parts = [f"{dtype}[{','.join(map(str, tensor.shape))}]"]
+        if tensor.layout is torch.strided:
+            parts.append(f"strides ({','.join(map(str, tensor.stride()))})")
+            if tensor.storage_offset():
+                parts.append(f"offset {tensor.storage_offset()}")
+            alignment = tensor.data_ptr() & -tensor.data_ptr()  # the lowest set bit; 0 without memory
+            if 0 < alignment < _FULL_ALIGNMENT:
+                parts.append(f"aligned to {alignment}")
+        else:
+            parts.append(str(tensor.layout).removeprefix("torch."))
+        if tensor.requires_grad:
+            parts.append("requires_grad")
+        if tensor.device.type != self._device.type:
+            parts.append(f"on {tensor.device.type}")
+        if owner is not None:
+            parts.append(f"shares memory with {owner}")
+        return " ".join(parts)

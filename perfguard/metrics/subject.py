@@ -1,0 +1,34 @@
+"""What a metric reads: one pass of one guarded call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfguard.call import Outputs
+from perfguard.records import Pass
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One pass of one call, ready to be measured.
+
+    Attributes:
+        run: does the pass once and returns its outputs (backward: the gradients). Grad mode, the forward pass
+            before a backward one, and the upstream gradients are its own business.
+        direction: which pass it is.
+        cache: state of the last-level cache when a timed call starts.
+        timed: False: only exact metrics are read.
+        seconds: most measuring time for each timed metric.
+        stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
+        args: the inputs, so that outputs that share memory with one are told.
+    """
+
+    run: Callable[[], Outputs]
+    direction: Pass = "forward"
+    cache: Literal["cold", "warm"] = "cold"
+    timed: bool = True
+    seconds: float = 1.0
+    stored_timers: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[Any, ...] = ()

@@ -1,0 +1,141 @@
+"""What all timers share: warming up, blocks, when to stop, when to drop a block."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfguard.timing.timing import spread
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+LEAST_BLOCKS = 3
+MOST_BLOCKS = 9
+MOST_REJECTED = 3
+SAMPLE_US = 1_000.0  # a sample of short calls holds so many of them that it lasts this long
+_BLOCK_US = 10_000.0
+_LEAST_SAMPLES = 5
+_MOST_SAMPLES = 500  # their median is good to 0.1 % where single calls scatter by 2 %
+_WARM_UP_US = 25_000.0
+_WARM_UP_CALLS = 5
+_MOST_WARM_UP_CALLS = 50_000
+_SETTLED = 0.001  # relative standard error below which more blocks tell nothing new
+_ODD_BLOCK = 0.015  # a block this far off the others asks for a look at the device (measuring.md 2.4)
+_LONGEST_SAMPLE_US = 100_000.0
+
+# In the words of every vendor: what says that the device is slower than it should be. A power cap is not
+# among them: it is the normal state of tensor-core work, and a filter on it discards everything.
+_SLOWED_DOWN = ("thermal", "hardware", "hw_", "brake", "reliability", "prochot")
+_POWER_CAP = ("power_cap", "power cap", "power-cap")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Block medians, µs per call, and how many blocks were dropped."""
+
+    medians: tuple[float, ...]
+    rejected: int
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """The garbage collector, emptied once and then off: a collection would land in somebody's sample."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def warm_up(call: Callable[[], object], device: Device, seconds: float) -> float:
+    """Call until 25 ms and 5 calls are over, or `seconds` are; returns one waited-for call's time, µs."""
+    times: list[float] = []
+    started = now = device.now_us()
+    while True:
+        call()
+        device.synchronize()
+        times.append(device.now_us() - now)
+        now = device.now_us()
+        enough = len(times) >= _WARM_UP_CALLS and now - started >= _WARM_UP_US
+        if enough or now - started >= 1e6 * seconds or len(times) >= _MOST_WARM_UP_CALLS:
+            return statistics.median(times[len(times) // 2 :])
+
+
+def power_of_two(count: float, most: int) -> int:
+    """The smallest power of two >= `count`, in [1, most]: an id must not change with every measurement."""
+    return int(min(most, 2 ** math.ceil(math.log2(max(1.0, count)))))
+
+
+def calls_in_sample(calls: int, call_us: float) -> int:
+    """`calls`, unless a sample of so many would last for ever.
+
+    The number of calls in a sample belongs to the timer's id, and a slower candidate must not change it. One
+    that became so slow that a sample takes 100 ms is timed over fewer calls under the same id: what a clock
+    adds to a sample is lost in 100 ms either way.
+    """
+    return max(1, min(calls, int(_LONGEST_SAMPLE_US / max(call_us, 1e-3))))
+
+
+def samples_in_block(sample_us: float, seconds: float) -> int:
+    """How many samples fill a block of 10 ms, so that the least number of blocks fits into `seconds`."""
+    sample_us = max(sample_us, 1e-3)
+    wanted = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(_BLOCK_US / sample_us)))
+    return max(1, min(wanted, int(1e6 * seconds / (LEAST_BLOCKS * sample_us))))
+
+
+def collect(
+    sample_block: Callable[[], float | None],
+    device: Device,
+    *,
+    seconds: float,
+    least: int = LEAST_BLOCKS,
+    most: int = MOST_BLOCKS,
+) -> Blocks | None:
+    """Blocks until their median is settled or `seconds` are over, but at least `least`; None if a block is.
+
+    A block 1.5 % off the others, on a device that says it is slowed down by heat or hardware, is dropped and
+    measured again, at most 3 times. The device is only asked then: asking may take a tenth of a second.
+
+    Args:
+        sample_block: measures one block and returns its median, µs per call; None where the method fails.
+        seconds: most time for all blocks, on the host's clock.
+    """
+    medians: list[float] = []
+    rejected = 0
+    started = device.now_us()
+    while len(medians) < most and rejected < MOST_REJECTED:
+        median_us = sample_block()
+        if median_us is None:
+            return None
+        if _odd(median_us, medians) and slowed_down(device):
+            rejected += 1
+            continue
+        medians.append(median_us)
+        spent_us = device.now_us() - started
+        next_us = spent_us / (len(medians) + rejected)
+        if len(medians) >= least and (spread(medians) < _SETTLED or spent_us + next_us > 1e6 * seconds):
+            break
+    return Blocks(tuple(medians), rejected)
+
+
+def _odd(median_us: float, others: list[float]) -> bool:
+    return bool(others) and abs(math.log(median_us / statistics.median(others))) > _ODD_BLOCK
+
+
+def slowed_down(device: Device) -> bool:
+    """Whether the device says that heat or hardware protection slows it down now; a power cap is none."""
+    reasons = [reason.lower() for reason in device.conditions().throttle_reasons]
+    return any(
+        any(word in reason for word in _SLOWED_DOWN)
+        for reason in reasons
+        if not any(word in reason for word in _POWER_CAP)
+    )

@@ -1,0 +1,86 @@
+"""What every timer returns, and the interface that a timer module has."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+Cache = Literal["cold", "warm"]
+
+# Of MAD to SD for normal data, and of the median's standard error to the mean's (measuring.md 2.3.4).
+_MAD_TO_SD = 1.4826
+_MEDIAN_TO_MEAN = 1.2533
+
+# No device clock that we know of resolves a change of less than this, whatever its event grid.
+_LEAST_FLOOR_US = 0.05
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One timed quantity of one case in one session.
+
+    Attributes:
+        timer: the method, e.g. `queue-cold`; times under different timers are never compared.
+        blocks: block medians, µs per call, in the order of measuring; at least one.
+        rejected: blocks dropped because the device was throttled.
+        floor_us: the smallest change of the time that this timer can tell, µs.
+        samples: samples per block.
+        note: what a reader must know about the method; empty for the usual.
+    """
+
+    timer: str
+    blocks: tuple[float, ...]
+    rejected: int
+    floor_us: float
+    samples: int
+    note: str = ""
+
+    @property
+    def value_us(self) -> float:
+        """The session's value, µs per call: the median of the block medians."""
+        return statistics.median(self.blocks)
+
+    @property
+    def spread(self) -> float:
+        """Standard error of `value_us` within the session, relative."""
+        return spread(self.blocks)
+
+
+def spread(blocks: Sequence[float]) -> float:
+    """Relative standard error of the median of `blocks`: 1.4826·MAD(ln blocks)·1.2533/√B; 0 for one block."""
+    logs = [math.log(block) for block in blocks]
+    center = statistics.median(logs)
+    deviation = statistics.median(abs(log - center) for log in logs)
+    return _MAD_TO_SD * deviation * _MEDIAN_TO_MEAN / math.sqrt(len(logs))
+
+
+def floor_us(grid_us: float, calls: int) -> float:
+    """Smallest change of one call's time that a clock of this grid tells, µs: two steps over the calls."""
+    return max(_LEAST_FLOOR_US, 2 * grid_us / calls)
+
+
+class Timer(Protocol):
+    """What a timer module of device time has: a new timer is one file and its place in `TIMERS`."""
+
+    def suits(self, device: Device) -> bool:
+        """Whether the timer works on this kind of device."""
+
+    def understands(self, timer: str) -> bool:
+        """Whether `timer` is an id that this module wrote."""
+
+    def measure(
+        self,
+        call: Callable[[], object],
+        device: Device,
+        *,
+        cache: Cache = "cold",
+        seconds: float = 1.0,
+        stored: str | None = None,
+    ) -> Timing:
+        """Time `call`; `stored` is the id of the timer the baseline was read with, to be reproduced."""

@@ -1,0 +1,76 @@
+"""Time on the host's clock, for devices whose calls return when the work is done (CPU).
+
+Ids: `wall-u16`, 16 calls per sample. Always warm: what a case finds in the cache is what the last call left.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perfguard.timing.blocks import (
+    SAMPLE_US,
+    calls_in_sample,
+    collect,
+    collector_paused,
+    power_of_two,
+    samples_in_block,
+    warm_up,
+)
+from perfguard.timing.timing import Cache, Timing, floor_us
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+_MOST_CALLS = 2**16
+_CLOCK_GRID_US = 0.1  # reading the clock twice and storing the difference costs about as much
+_ID = re.compile(r"wall-u(?P<calls>\d{1,6})")
+
+
+def _parse(timer: str | None) -> int | None:
+    match = _ID.fullmatch(timer or "")
+    calls = int(match["calls"]) if match else 0
+    return calls if 1 <= calls <= _MOST_CALLS else None
+
+
+def suits(device: Device) -> bool:
+    """Whether calls return when the work is done."""
+    return not device.asynchronous
+
+
+def understands(timer: str) -> bool:
+    """Whether `timer` is an id of this module."""
+    return _parse(timer) is not None
+
+
+def measure(
+    call: Callable[[], object],
+    device: Device,
+    *,
+    cache: Cache = "cold",
+    seconds: float = 1.0,
+    stored: str | None = None,
+) -> Timing:
+    """Wall time of one call; `cache` changes nothing here."""
+    with collector_paused():
+        call_us = warm_up(call, device, seconds)
+        counted = _parse(stored) or power_of_two(SAMPLE_US / max(call_us, 1e-3), _MOST_CALLS)
+        calls = calls_in_sample(counted, call_us)
+        samples = samples_in_block(calls * call_us, seconds)
+
+        def sample() -> float:
+            started = device.now_us()
+            for _ in range(calls):
+                call()
+            return (device.now_us() - started) / calls
+
+        def sample_block() -> float:
+            return max(statistics.median(sample() for _ in range(samples)), _CLOCK_GRID_US / calls)
+
+        blocks = collect(sample_block, device, seconds=seconds)
+    assert blocks is not None
+    return Timing(
+        f"wall-u{counted}", blocks.medians, blocks.rejected, floor_us(_CLOCK_GRID_US, calls), samples
+    )

@@ -1,0 +1,94 @@
+"""Record -> pass -> wrong, slower, one launch heavier, more memory: each caught in its own word -> accept -> pass."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from perfguard import ExitStatus
+
+from .conftest import Project
+
+CASES = {"double[64]/forward", "double[96]/forward"}
+
+
+def test_record_then_every_kind_of_regression_then_accept(project: Project) -> None:
+    # The first run ever: measured, NEW, said in words, not green in silence.
+    first = project.guard()
+    assert first.ret == ExitStatus.PASSED
+    first.stdout.fnmatch_lines(["*2 passed*"])
+    first.stdout.fnmatch_lines(["*0 of 2 cases guarded*", "NEW  2 cases: have no baseline here*"])
+    assert not project.baseline.exists()  # comparing never writes
+
+    recorded = project.guard("--perfguard-update=new")
+    assert recorded.ret == ExitStatus.PASSED
+    recorded.stdout.fnmatch_lines(["*fresh process 5 of 5: 2 tests", "written: *double?64?/forward*"])
+    stored = project.baseline.read_bytes()
+
+    passed = project.guard()
+    assert passed.ret == ExitStatus.PASSED
+    passed.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "PASS  2 cases"])
+    assert project.words("device_time_us") == {case: {"PASS"} for case in CASES}
+    assert project.baseline.read_bytes() == stored
+
+    project.kernel(factor=2.5)
+    wrong = project.guard()
+    assert wrong.ret == ExitStatus.WRONG
+    wrong.stdout.fnmatch_lines(["WRONG  double?64?/forward", "*2 failed*"])
+    assert project.words("device_time_us") == {case: set() for case in CASES}  # never timed beside a wrong result
+
+    project.kernel(us=55.0)
+    slower = project.guard("--junitxml=junit.xml")
+    assert slower.ret == ExitStatus.REGRESSED
+    slower.stdout.fnmatch_lines(
+        [
+            "*fresh process 3 of 3: 2 tests",
+            "SLOWER  double?*?/forward",
+            "*SLOWER device_time_us: 5? µs -> 5* µs (+*",
+            "*no exact metric moved*",
+            "*reproduce: pytest --perfguard *test_suite.py::test_double*",
+            "*accept: *--perfguard-update=slower --perfguard-reason*",
+            "*2 failed*",
+        ]
+    )
+    assert project.words("launches") == {case: {"PASS"} for case in CASES}
+    suite = ET.parse(project.path / "junit.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "2", "0")
+
+    project.kernel(launches=2)
+    heavier = project.guard()
+    assert heavier.ret == ExitStatus.REGRESSED
+    heavier.stdout.fnmatch_lines(["CHANGED  double?64?/forward", "*CHANGED launches: 1 -> 2 (+100.0 %)"])
+
+    project.kernel(allocate=8 << 20)
+    greedy = project.guard()
+    assert greedy.ret == ExitStatus.REGRESSED
+    greedy.stdout.fnmatch_lines(["*CHANGED peak_memory_bytes: 1 MiB -> 8 MiB (+700.0 %)"])
+    assert project.baseline.read_bytes() == stored
+
+    # Accepting needs the category and a reason; without them nothing is written and the run stays red.
+    project.kernel(us=55.0, launches=2)
+    refused = project.guard("--perfguard-update")
+    assert refused.ret == ExitStatus.REGRESSED
+    refused.stdout.fnmatch_lines(["left alone: *--perfguard-reason*"])
+    assert project.baseline.read_bytes() == stored
+
+    accepted = project.guard("--perfguard-update=slower,changed", "--perfguard-reason", "two stages, #412")
+    assert accepted.ret == ExitStatus.PASSED, accepted.stdout.str()
+    assert "two stages, #412" in project.baseline.read_text()
+
+    again = project.guard()
+    assert again.ret == ExitStatus.PASSED
+    again.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "PASS  2 cases"])
+
+
+def test_faster_passes_and_is_offered(project: Project) -> None:
+    project.record()
+    stored = project.baseline.read_bytes()
+    project.kernel(us=40.0)
+    faster = project.guard()
+    assert faster.ret == ExitStatus.PASSED
+    faster.stdout.fnmatch_lines(["FASTER  double?*?/forward", "*accept: *--perfguard-update=faster*"])
+    assert project.baseline.read_bytes() == stored
+    assert project.guard("--perfguard-update=faster").ret == ExitStatus.PASSED
+    assert project.baseline.read_bytes() != stored
+    assert project.guard().stdout.str().count("FASTER") == 0

@@ -1,0 +1,97 @@
+"""Exit statuses and refusals that no measuring is needed for; and a suite that does not use perfguard."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from perfguard import ExitStatus
+
+from .conftest import TEST, Project
+
+
+def test_without_the_option_only_numerics_are_checked(project: Project) -> None:
+    result = project.pytester.runpytest_subprocess()
+    assert result.ret == ExitStatus.PASSED
+    assert "perfguard" not in result.stdout.str().replace(str(project.path), "").split("collected")[1]
+    assert not (project.path / ".perfguard").exists()
+    project.kernel(factor=2.5)
+    wrong = project.pytester.runpytest_subprocess()
+    assert wrong.ret == ExitStatus.TESTS_FAILED
+    wrong.stdout.fnmatch_lines(["*WrongResult*", "*2 failed*"])
+
+
+def test_nothing_measured_is_not_green(project: Project) -> None:
+    project.test_file("def test_plain():\n    pass\n")
+    assert project.guard().ret == ExitStatus.NOTHING_MEASURED
+    project.test_file(TEST.replace("def test_double", "@pytest.mark.skip\ndef test_double"))
+    assert project.guard().ret == ExitStatus.NOTHING_MEASURED
+
+
+def test_nothing_collected_keeps_pytests_status(project: Project) -> None:
+    assert project.guard("-k", "nothing_has_this_name").ret == ExitStatus.NO_TESTS
+
+
+def test_an_ordinary_failure_keeps_pytests_status(project: Project) -> None:
+    project.test_file(TEST + "\ndef test_plain():\n    assert False\n")
+    assert project.guard().ret == ExitStatus.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--perfguard-update=quicker"], "*quicker is no category; known: new, faster, slower, changed, stale*"),
+        (["--perfguard-reason=why"], "*--perfguard-reason: goes with --perfguard-update*"),
+        (["--perfguard-device=abacus"], "*abacus*auto*cpu*"),
+        (["-n2"], "*-n 2: workers would time on one device*"),
+    ],
+)
+def test_misuse_is_one_clear_error(project: Project, arguments: list[str], said: str) -> None:
+    result = project.guard(*arguments)
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+    assert "Traceback" not in result.stderr.str()
+
+
+def test_an_unknown_setting_is_named(project: Project) -> None:
+    project.configure(sesions=3)
+    result = project.guard()
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*pyproject.toml*sesions*known keys: baselines*"])
+
+
+def test_a_broken_baseline_stops_the_run_and_stays_as_it_is(project: Project) -> None:
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_text("schema: 1\nhardware: [fake-gpu\n")
+    before = project.baseline.read_bytes()
+    for arguments in ([], ["--perfguard-update"]):
+        result = project.guard(*arguments)
+        assert result.ret == ExitStatus.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*suite.yaml:*"])
+        assert project.baseline.read_bytes() == before
+
+
+def test_a_killed_run_leaves_its_report(project: Project) -> None:
+    killed = "import os\n" + TEST.replace("    x = ", "    if n == 96: os.kill(os.getpid(), 9)\n    x = ")
+    project.test_file(killed)
+    assert project.guard().ret not in (0, 1)
+    report = project.report()
+    assert [result["case"]["name"] for result in report["results"]] == ["double[64]"]
+    assert not report.get("complete", False)
+
+
+def test_numerics_run_under_xdist(project: Project) -> None:
+    assert project.pytester.runpytest_subprocess("-n2").ret == ExitStatus.PASSED
+
+
+def test_xdist_in_addopts_does_not_reach_fresh_processes(project: Project) -> None:
+    project.record()
+    pyproject = project.path / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace("-p no:cacheprovider", "-p no:cacheprovider -n2"))
+    assert project.guard("-n0").ret == ExitStatus.PASSED
+
+
+def test_reports_folder_can_be_chosen(project: Project) -> None:
+    assert project.guard("--perfguard-reports=out").ret == ExitStatus.PASSED
+    assert os.listdir(project.path / "out") == ["report-fake-gpu.json"]

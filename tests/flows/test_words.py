@@ -1,0 +1,115 @@
+"""Every way in which a case is not judged has its own word, and none of them is silently green."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perfguard import ExitStatus
+
+from .conftest import TEST, Project
+
+
+@pytest.fixture
+def recorded(project: Project) -> Project:
+    project.record()
+    return project
+
+
+def test_a_removed_case_is_stale_and_can_be_removed(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("[64, 96]", "[64]"))
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*baselines hold 2*", "STALE  1 case: *", "*double?96?/forward", "*=stale"])
+    assert recorded.guard("--perfguard-update=stale").ret == ExitStatus.PASSED
+    assert "double[96]" not in recorded.baseline.read_text()
+
+
+def test_a_selection_does_not_make_the_others_stale(recorded: Project) -> None:
+    for selection in (["-k", "64"], ["test_suite.py::test_double[64]"]):
+        result = recorded.guard(*selection)
+        assert result.ret == ExitStatus.PASSED
+        assert "STALE" not in result.stdout.str()
+
+
+def test_a_renamed_case_says_its_old_name(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("def test_double", "def test_doubled"))
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["RENAMED  doubled?64?/forward", "*double?64?/forward*"])
+
+
+def test_other_hardware_is_named(recorded: Project) -> None:
+    result = recorded.guard("--perfguard-device=fake:fake-two")
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*fake-two, 0 of 2 cases guarded*", "OTHER_HARDWARE  2 cases: *"])
+
+
+def test_other_toolchain_is_drift_and_does_not_fail(recorded: Project) -> None:
+    text = recorded.baseline.read_text()
+    recorded.baseline.write_text(re.sub(r"torch: [^,}\s]+", "torch: 2.11.0", text, count=1))
+    recorded.kernel(us=60)
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["DRIFT  double?*", "*torch 2.11.0 -> *"])
+
+
+def test_other_timer_is_method_changed(recorded: Project) -> None:
+    text = recorded.baseline.read_text()
+    recorded.baseline.write_text(re.sub(r"timer: queue-cold[\w-]*", "timer: sundial", text))
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["METHOD_CHANGED  double?*", "*sundial*"])
+
+
+def test_another_shape_behind_the_name_is_method_changed(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("torch.randn(n, 16)", "torch.randn(n, 32)"))
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["METHOD_CHANGED  double?64?/forward", "*64,16*64,32*"])
+
+
+def test_strict_makes_new_cases_fail(project: Project) -> None:
+    project.configure(strict=True)
+    result = project.guard()
+    assert result.ret == ExitStatus.UNGUARDED
+    result.stdout.fnmatch_lines(["*2 failed*"])
+    project.record()
+    assert project.guard().ret == ExitStatus.PASSED
+
+
+def test_few_sessions_are_unresolved_not_green(project: Project) -> None:
+    project.configure(sessions=2)
+    project.record()
+    project.configure(strict=False)
+    result = project.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["UNRESOLVED  double?64?/forward"])
+
+
+def test_a_throwing_test_is_broken_with_its_step(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("    x = torch.randn(n, 16)", "    raise RuntimeError('no inputs today')"))
+    result = recorded.guard()
+    assert result.ret == ExitStatus.NOTHING_MEASURED or result.ret == ExitStatus.TESTS_FAILED
+    result.stdout.fnmatch_lines(["BROKEN  double?64?/forward", "*call raised RuntimeError: no inputs today*"])
+
+
+def test_crashing_fresh_processes_never_accuse(recorded: Project) -> None:
+    recorded.kernel(us=60)
+    source = (recorded.path / "kernel.py").read_text()
+    crash = "import sys, os\nif any('perfguard-session' in a for a in sys.argv): os._exit(7)\n"
+    (recorded.path / "kernel.py").write_text(crash + source)
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["UNRESOLVED  double?64?/forward", "*status 7*"])
+
+
+def test_a_second_call_needs_a_label(project: Project) -> None:
+    again = TEST + "    perfguard(kernel.double, x, reference=lambda x: 2 * x)\n"
+    project.test_file(again)
+    result = project.guard()
+    assert result.ret == ExitStatus.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*two guarded calls with label ''*"])
+    project.test_file(again.replace("reference=lambda x: 2 * x)\n", "reference=lambda x: 2 * x, label='b')\n"))
+    assert project.guard().ret == ExitStatus.PASSED

@@ -1,0 +1,213 @@
+"""The house rules of the design, held by tests: floors, the torch line, public names, options, size budget."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import perfguard
+import perfguard.plugin
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "perfguard"
+KERNELS = ROOT / "kernels"
+
+# A module imports only from floors below its own (or from its own package).
+FLOORS = {
+    "errors": 0,
+    "units": 0,
+    "records": 1,
+    "call": 1,
+    "config": 2,
+    "reports": 2,
+    "numerics": 2,
+    "poison": 2,
+    "hardware": 2,
+    "timing": 2,
+    "judge": 3,
+    "baselines": 3,
+    "render": 3,
+    "github": 3,
+    "check": 3,
+    "metrics": 4,
+    "runner": 5,
+    "sessions": 5,
+    "run": 6,
+    "benchmark_fixture": 6,
+    "guard": 7,
+    "hooks": 8,
+    "plugin": 9,
+    "cli": 9,
+}
+TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "runner"}
+# In these packages files do not import each other, but for the base that they all stand on.
+SIBLINGS = {"metrics": {"subject"}, "hardware": {"device", "torch_gpu"}, "render": {"words"}}
+PUBLIC = [
+    "BaselineError",
+    "DeviceError",
+    "ExitStatus",
+    "GuardFailure",
+    "MeasurementError",
+    "PerfguardError",
+    "Regression",
+    "Tolerance",
+    "UsageError",
+    "Work",
+    "WrongResult",
+]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def module_of(path: Path) -> tuple[str, ...]:
+    return path.relative_to(ROOT).with_suffix("").parts
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write it absolute"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
+def test_a_file_imports_only_from_floors_below(path: Path) -> None:
+    own = module_of(path)[1]
+    if own == "__init__":
+        return
+    assert own in FLOORS, f"{own}: give it a floor in FLOORS"
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "perfguard" or len(parts) < 2 or parts[1] not in FLOORS:
+            continue
+        assert parts[1] == own or FLOORS[parts[1]] < FLOORS[own], f"{own} may not import {name}"
+
+
+@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
+def test_siblings_do_not_import_each_other(path: Path) -> None:
+    parts = module_of(path)
+    if len(parts) < 3 or parts[1] not in SIBLINGS or parts[2] == "__init__":
+        return
+    siblings = {other.stem for other in path.parent.glob("*.py")} - {"__init__"} - SIBLINGS[parts[1]]
+    for name in imports(path):
+        named = name.split(".")
+        if named[:2] == ["perfguard", parts[1]] and len(named) > 2:
+            assert named[2] not in siblings - {parts[2]}, f"{path.name} may not import its sibling {name}"
+
+
+@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
+def test_only_measuring_modules_import_torch(path: Path) -> None:
+    if module_of(path)[1] in TORCH:
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in typing_only:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            assert not any(name.split(".")[0] in ("torch", "triton") for name in names), (
+                f"{path.name}: {names}"
+            )
+
+
+def loaded_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stdout.split())
+
+
+def test_the_plugin_loads_nothing_heavy() -> None:
+    extra = loaded_after("import pytest, perfguard.plugin") - loaded_after("import pytest")
+    assert not extra & {
+        "torch",
+        "triton",
+        "numpy",
+        "scipy",
+        "msgspec",
+        "yaml",
+        "rich",
+        "requests",
+        "subprocess",
+    }
+    assert "perfguard.plugin" in extra
+
+
+def test_report_runs_without_torch(tmp_path: Path) -> None:
+    """From JSON, on a machine that has no torch."""
+    from perfguard.records import SCHEMA, Hardware, Report, Toolchain
+    from perfguard.reports import save_report
+
+    hardware = Hardware(slug="nvidia-h200", vendor="nvidia", name="NVIDIA H200", architecture="sm_90")
+    report = Report(schema=SCHEMA, hardware=hardware, toolchain=Toolchain(), started="2026-11-21T00:00:00")
+    path = tmp_path / "report.json"
+    save_report(path, report)
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
+        f"from perfguard.cli import main; assert main(['report', {str(path)!r}]) == 0"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "nvidia-h200" in done.stdout
+
+
+def test_public_names_are_pinned_and_sorted() -> None:
+    assert perfguard.__all__ == sorted(perfguard.__all__) == PUBLIC
+    assert all(hasattr(perfguard, name) for name in PUBLIC)
+
+
+def test_at_most_eight_options() -> None:
+    source = (PACKAGE / "plugin.py").read_text(encoding="utf-8")
+    options = [
+        node.args[0].value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "addoption"
+        if isinstance(node.args[0], ast.Constant)
+    ]
+    assert 0 < len(options) <= 8
+    assert all(str(option).startswith("--perfguard") for option in options)
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_size_budget() -> None:
+    tool, kernels = files(PACKAGE), files(KERNELS)
+    assert {path: lines(path) for path in tool if lines(path) > 400} == {}
+    assert {path: lines(path) for path in kernels if lines(path) > 500} == {}
+    assert statistics.median(lines(path) for path in [*tool, *kernels]) <= 160
+
+
+def test_kernels_know_nothing_of_perfguard_and_only_tests_know_kernels() -> None:
+    for path in files(KERNELS):
+        assert not [name for name in imports(path) if name.split(".")[0] == "perfguard"], path
+    for path in files(PACKAGE):
+        assert not [name for name in imports(path) if name.split(".")[0] == "kernels"], path
+
+
+def test_the_tool_names_no_kernel() -> None:
+    for path in files(PACKAGE):
+        assert "quantize" not in path.read_text(encoding="utf-8").replace("quantize_rowwise[", "").replace(
+            "test_quantize.py", ""
+        ).replace("kernels.quantize", ""), path
