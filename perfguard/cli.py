@@ -36,18 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"perfguard {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    doctor = commands.add_parser(
-        "doctor", help="what this machine can measure, what is missing, and the next step"
-    )
+    doctor = commands.add_parser("doctor", help="what this machine can measure, what is missing, and the next step")
     doctor.set_defaults(command=run_doctor)
     report = commands.add_parser("report", help="show a report that pytest --perfguard saved")
     report.add_argument("report", type=Path, metavar="REPORT.json")
-    report.add_argument(
-        "--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal"
-    )
-    report.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output"
-    )
+    report.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
+    report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     report.set_defaults(command=run_report)
     return parser
 

@@ -13,8 +13,8 @@ import pytest
 
 from perfguard.call import Call, Tolerance, Work
 from perfguard.check import check
-from perfguard.config import Config, read_settings
-from perfguard.errors import GuardFailure, PerfguardError, Regression, UsageError, WrongResult
+from perfguard.config import read_settings
+from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
 from perfguard.records import Case, CaseResult, Word
 from perfguard.render.words import describe_verdict
@@ -141,9 +141,7 @@ class Guarded:
         if self._run is None:
             problems = check(call).failures
             if problems:
-                raise WrongResult(
-                    "\n".join([f"{case.name} is WRONG", *(problem.text for problem in problems)])
-                )
+                raise WrongResult("\n".join([f"{case.name} is WRONG", *(problem.text for problem in problems)]))
             return
         results = self._run.guard(call, case)
         if not self._run.is_session:
@@ -156,11 +154,7 @@ def raise_for(run: Run, results: list[CaseResult]) -> None:
     if lines:
         words = {verdict.word for result in results for verdict in result.verdicts}
         kind = (
-            WrongResult
-            if Word.WRONG in words
-            else Regression
-            if words & {Word.CHANGED, Word.SLOWER}
-            else GuardFailure
+            WrongResult if Word.WRONG in words else Regression if words & {Word.CHANGED, Word.SLOWER} else GuardFailure
         )
         raise kind("\n".join(lines))
 
@@ -193,44 +187,3 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
         device = config.stash[DEVICE] = open_device(settings.device)
     with seeded(seed_of(case), device):
         yield Guarded(case, device, run)
-
-
-def start(config: pytest.Config) -> None:
-    """Turn measuring on for this pytest run."""
-    from perfguard.hooks import Hooks
-
-    try:
-        built = build_config(config)
-    except PerfguardError as error:
-        raise pytest.UsageError(str(error)) from error
-    config.pluginmanager.register(Hooks(built), "perfguard-hooks")
-
-
-def build_config(config: pytest.Config) -> Config:
-    """The run's configuration from pytest's options and `[tool.perfguard]`.
-
-    Raises:
-        UsageError: an option or a setting that cannot be; also a measuring run spread over xdist workers.
-    """
-    from perfguard.config import parse_categories
-
-    option = config.option
-    workers = getattr(option, "numprocesses", None)
-    if workers:
-        raise UsageError(
-            f"-n {workers}: workers would time on one device at once and disturb each other; "
-            "run pytest --perfguard without -n (numerics alone, without --perfguard, may use -n)"
-        )
-    update = None if option.perfguard_update is None else parse_categories(option.perfguard_update)
-    if option.perfguard_reason and update is None:
-        raise UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
-    return Config(
-        root=config.rootpath,
-        settings=read_settings(
-            config.rootpath, device=option.perfguard_device, reports=option.perfguard_reports
-        ),
-        measure=True,
-        update=update,
-        reason=option.perfguard_reason.strip(),
-        session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,8 @@ from _pytest.runner import runtestprotocol
 
 from perfguard import __version__
 from perfguard.benchmark_fixture import benchmark_result
-from perfguard.config import Config
-from perfguard.errors import ExitStatus, GuardFailure, PerfguardError
+from perfguard.config import Config, parse_categories, read_settings
+from perfguard.errors import ExitStatus, GuardFailure, PerfguardError, UsageError
 from perfguard.guard import RUN, case_of, failure_lines, name_of, raise_for, suite_of
 from perfguard.hardware import open_device
 from perfguard.judge import exit_status
@@ -90,11 +91,7 @@ class Hooks:
         if call.excinfo is not None and not call.excinfo.errisinstance((GuardFailure, *_NO_FAILURE)):
             self._failed_otherwise = True
         if self._run is not None and _is_guarded(item):
-            if (
-                call.when == "call"
-                and call.excinfo is None
-                and "benchmark" in getattr(item, "fixturenames", ())
-            ):
+            if call.when == "call" and call.excinfo is None and "benchmark" in getattr(item, "fixturenames", ()):
                 call = self._judge_benchmark(self._run, item, call)
             error = call.excinfo
             if error is not None and not error.errisinstance((GuardFailure, *_NO_FAILURE)):
@@ -102,9 +99,7 @@ class Hooks:
                 self._run.broken(case_of(item), reason.splitlines()[0])
         return (yield)
 
-    def _judge_benchmark(
-        self, run: Run, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> pytest.CallInfo[None]:
+    def _judge_benchmark(self, run: Run, item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.CallInfo[None]:
         """Guard a test of pytest-benchmark's fixture on its host time."""
         result = benchmark_result(item, case_of(item))
         if result is None:
@@ -157,9 +152,7 @@ class Hooks:
 
     def _results(self, nodeid: str) -> list[CaseResult]:
         run = self._run
-        return (
-            [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
-        )
+        return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
 
     # -- ending -------------------------------------------------------------------------------------------
 
@@ -222,3 +215,38 @@ def _command(config: pytest.Config) -> Command:
         positional.append(config.option.perfguard_update)
     extra = ("-n0",) if config.pluginmanager.hasplugin("xdist") else ()
     return Command(arguments, tuple(positional), config.invocation_params.dir, extra)
+
+
+def start(config: pytest.Config) -> None:
+    """Turn measuring on for this pytest run."""
+    try:
+        built = build_config(config)
+    except PerfguardError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(Hooks(built), "perfguard-hooks")
+
+
+def build_config(config: pytest.Config) -> Config:
+    """The run's configuration from pytest's options and `[tool.perfguard]`.
+
+    Raises:
+        UsageError: an option or a setting that cannot be; also a measuring run spread over xdist workers.
+    """
+    option = config.option
+    workers = getattr(option, "numprocesses", None)
+    if workers:
+        raise UsageError(
+            f"-n {workers}: workers would time on one device at once and disturb each other; "
+            "run pytest --perfguard without -n (numerics alone, without --perfguard, may use -n)"
+        )
+    update = None if option.perfguard_update is None else parse_categories(option.perfguard_update)
+    if option.perfguard_reason and update is None:
+        raise UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
+    return Config(
+        root=config.rootpath,
+        settings=read_settings(config.rootpath, device=option.perfguard_device, reports=option.perfguard_reports),
+        measure=True,
+        update=update,
+        reason=option.perfguard_reason.strip(),
+        session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
+    )

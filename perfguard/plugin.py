@@ -33,18 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="measure in fresh processes, show the changes and write them to the baselines; categories: "
         "new, faster, slower, changed, stale (default: all)",
     )
-    group.addoption(
-        "--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted"
-    )
-    group.addoption(
-        "--perfguard-device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, xpu, fake (default: auto)"
-    )
-    group.addoption(
-        "--perfguard-reports", metavar="DIR", help="folder of report-<hardware>.json (default: .perfguard)"
-    )
-    group.addoption(
-        "--perfguard-session", metavar="FILE", help="internal: measure once for another run, write FILE"
-    )
+    group.addoption("--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted")
+    group.addoption("--perfguard-device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, xpu, fake (default: auto)")
+    group.addoption("--perfguard-reports", metavar="DIR", help="folder of report-<hardware>.json (default: .perfguard)")
+    group.addoption("--perfguard-session", metavar="FILE", help="internal: measure once for another run, write FILE")
 
 
 @pytest.hookimpl(trylast=True)
@@ -55,11 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     update = option.perfguard_update
     if not (option.perfguard or option.perfguard_session or update is not None):
         if option.perfguard_reason:
-            raise pytest.UsageError(
-                "--perfguard-reason: goes with --perfguard-update; add it or leave both out"
-            )
+            raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
         return
-    from perfguard.guard import start
+    from perfguard.hooks import start
 
     start(config)
 

@@ -103,9 +103,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     tolerance: float = 0.0
     gated: bool = True  # False: stored and shown, explains other verdicts, never one by itself
     portable: bool = False  # holds on every machine of the target (contract, operators), not on this one only
-    drifts: bool = (
-        False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
-    )
+    drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
     note: str = ""
 
     @property

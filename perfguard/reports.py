@@ -45,9 +45,7 @@ def read_report(path: Path) -> Report:
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such report; make one with: pytest --perfguard") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{path}: not a perfguard report ({error}); make one with: pytest --perfguard"
-        ) from error
+        raise UsageError(f"{path}: not a perfguard report ({error}); make one with: pytest --perfguard") from error
     if report.schema != SCHEMA:
         raise UsageError(
             f"{path}: report schema {report.schema}, this perfguard reads {SCHEMA}; "

@@ -241,9 +241,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     return Run(config=config, device=device, store=store, runner=runner, lane=lane, report=report)
 
 
-def load_lane(
-    store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str], confirmations: int
-) -> Lane:
+def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str], confirmations: int) -> Lane:
     """The baselines that cases of `suites` are judged with on `device`."""
     identity = device.identity
     own = {suite: store.load(identity.slug, suite) for suite in suites}

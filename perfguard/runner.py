@@ -57,9 +57,7 @@ class Runner:
             result = CaseResult(case=own, inputs=checked.inputs, accuracy=accuracy)
             if wrong:
                 mine = [problem for problem in wrong if problem.direction == direction]
-                words = [
-                    Verdict(word=Word.WRONG, metric=problem.output, reason=problem.text) for problem in mine
-                ]
+                words = [Verdict(word=Word.WRONG, metric=problem.output, reason=problem.text) for problem in mine]
                 result = msgspec.structs.replace(result, verdicts=words)
             else:
                 result = self._read(call, result)
@@ -103,13 +101,7 @@ class Runner:
                 copy_fraction=fraction,
             ),
         )
-        if (
-            bandwidth
-            and fraction
-            and fraction > MOST_OF_COPY
-            and self.device.asynchronous
-            and call.cache == "cold"
-        ):
+        if bandwidth and fraction and fraction > MOST_OF_COPY and self.device.asynchronous and call.cache == "cold":
             refused = Verdict(
                 word=Word.UNRESOLVED,
                 metric=primary.metric,
@@ -153,16 +145,12 @@ def backward(call: Call) -> Callable[[], object]:
         return value
 
     args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
-    inputs = [
-        value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)
-    ]
+    inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
     own = replace(call, args=args, kwargs=kwargs)
     outputs = [value for value in _pytree.tree_leaves(own.run()) if getattr(value, "requires_grad", False)]
     generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed)
     upstream = [
-        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(
-            value.dtype
-        )
+        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
         for value in outputs
     ]
 

@@ -69,9 +69,12 @@ def _kept(arguments: Sequence[str], positional: Sequence[str]) -> Iterator[str]:
             skip_value = False
         elif argument in _WITH_VALUE:
             skip_value = True
-        elif argument in positional or name in _WITH_VALUE or name in _FLAGS:
-            pass
-        elif len(argument) > 2 and argument[:2] in ("-k", "-m", "-n", "-r"):  # glued: -n4, -rA
+        elif (
+            argument in positional
+            or name in _WITH_VALUE
+            or name in _FLAGS
+            or (len(argument) > 2 and argument[:2] in ("-k", "-m", "-n", "-r"))
+        ):
             pass
         else:
             yield argument
@@ -131,18 +134,18 @@ def measure_fresh(
 
 def _run(line: list[str], folder: Path, minutes: float) -> str:
     """Run one fresh process; empty when it ended by itself, else what went wrong with its last words."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         line, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=60 * minutes)
-    except subprocess.TimeoutExpired:
-        _stop(process)
-        return f"a fresh process took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
-    except BaseException:
-        _stop(process)
-        raise
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=60 * minutes)
+        except subprocess.TimeoutExpired:
+            _stop(process)
+            return f"a fresh process took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
+        except BaseException:
+            _stop(process)
+            raise
     if process.returncode in (0, 1):  # 1: a test of its own failed there; its other readings stand
         return ""
     last = "\n".join(output.strip().splitlines()[-15:])

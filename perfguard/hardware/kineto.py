@@ -14,8 +14,10 @@ from torch.profiler import ProfilerActivity, profile
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
 
-# Functions in a kernel's template arguments that say nothing about what it computes.
-_WRAPPERS = re.compile(r"gpu_kernel|Load|Store|Unroll|TrivialOffset|.UnaryFunctor|BUnaryFunctor|BinaryFunctor$")
+# ATen's kernels that compute whatever their template arguments say …
+_GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
+# … and the words there that only pass it on.
+_WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
 
 
 _ON = {
@@ -87,7 +89,7 @@ def _outside_brackets(name: str) -> str:
 
 
 def _events(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> list[Any]:
-    with _quiet(), profile(activities=activities, profile_memory=memory) as profiler:
+    with _quiet(), profile(activities=activities, profile_memory=memory, acc_events=True) as profiler:
         result = call()  # kept: what a caller holds is not freed before the profile ends
     del result
     results = profiler.profiler.kineto_results if profiler.profiler is not None else None

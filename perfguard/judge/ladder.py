@@ -145,9 +145,7 @@ def _judge_reading(
     values = _confirmations(result, reading, fresh or ())
     if fresh is not None and not fresh_problem:
         fresh_problem = f"{len(values)} of {len(fresh)} fresh processes read it"
-    return judge_timed(
-        reading, entry, lane.family(entry.timer), values, drift=drift, fresh_problem=fresh_problem
-    )
+    return judge_timed(reading, entry, lane.family(entry.timer), values, drift=drift, fresh_problem=fresh_problem)
 
 
 def _unknown(result: CaseResult, reading: Reading, lane: Lane, stored: CaseBaseline | None) -> Verdict:

@@ -104,9 +104,7 @@ def _rename(result: CaseResult, old: _Id) -> CaseResult:
     suite, key = old
     was = f"was {key}" + (f" of {suite}" if suite != result.case.suite else "")
     verdicts = [
-        msgspec.structs.replace(verdict, word=Word.RENAMED, reason=was)
-        if verdict.word is Word.NEW
-        else verdict
+        msgspec.structs.replace(verdict, word=Word.RENAMED, reason=was) if verdict.word is Word.NEW else verdict
         for verdict in result.verdicts
     ]
     return msgspec.structs.replace(result, verdicts=verdicts)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import msgspec
+
 from perfguard.judge.statistics import (
     MIN_SESSIONS,
     MISS_ERROR,
@@ -68,16 +70,16 @@ def judge_timed(
     judgement = _Judgement(reading, history, family, moderate(history, family.prior))
     shift = judgement.slowdown(value)
     if not reading.gated:
-        return judgement.verdict(Word.PASS, f"not gated: {_change(shift)}", shift)
+        return judgement.shown(Word.PASS, f"not gated: {_change(shift)}", shift)
     if drift:
         reason = f"{_change(shift)}; another toolchain: {', '.join(drift)}"
-        return judgement.verdict(Word.DRIFT, reason, shift)
+        return judgement.shown(Word.DRIFT, reason, shift)
     if len(entry.sessions) < MIN_SESSIONS:
         reason = (
             f"FEW: {len(entry.sessions)} sessions stored, {MIN_SESSIONS} are needed to judge a time "
             f"({_change(shift)} in this one); add them: pytest --perfguard --perfguard-update=new"
         )
-        return judgement.verdict(Word.UNRESOLVED, reason, shift)
+        return judgement.shown(Word.UNRESOLVED, reason, shift)
     if not judgement.suspects(shift):
         return judgement.pass_or_noisy(shift)
     if len(fresh) >= family.confirmations:
@@ -148,16 +150,21 @@ class _Judgement:
         return self.verdict(Word.UNRESOLVED, reason, mean, fresh)
 
     def verdict(self, word: Word, reason: str, slowdown: float, fresh: Sequence[float] = ()) -> Verdict:
+        """A judgement, with the smallest change it could have seen."""
         after = math.exp(fmean(math.log(value) for value in fresh)) if fresh else self.reading.value
+        shown = self.shown(word, reason, slowdown)
+        return msgspec.structs.replace(shown, after=after, smallest=self.smallest)
+
+    def shown(self, word: Word, reason: str, slowdown: float) -> Verdict:
+        """What was seen, without a judgement."""
         return Verdict(
             word=word,
             metric=self.reading.metric,
             reason=reason,
             before=math.exp(self.history.centre),
-            after=after,
+            after=self.reading.value,
             unit=self.reading.unit,
             ratio=math.exp(slowdown),
-            smallest=self.smallest,
         )
 
 

@@ -23,10 +23,7 @@ def render_benchmark_json(report: Report) -> str:
         },
         "commit_info": {"id": report.commit, "dirty": bool(report.commit and report.commit.endswith("+"))},
         "benchmarks": [
-            _benchmark(result, reading)
-            for result in report.results
-            for reading in result.readings
-            if reading.timed
+            _benchmark(result, reading) for result in report.results for reading in result.readings if reading.timed
         ],
         "datetime": report.started,
         "version": f"perfguard {report.perfguard}",

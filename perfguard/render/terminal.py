@@ -61,9 +61,7 @@ def render_summary(
             summary.lines += _details(result)
         hidden = len(by_word[word]) - len(shown)
         if hidden:
-            summary.lines.append(
-                Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, ""))
-            )
+            summary.lines.append(Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, "")))
     summary.lines += _counted(report, by_word, verbose)
     summary.lines += [Line(f"written: {text}") for text in changes]
     summary.lines += [Line(f"left alone: {text}", "yellow") for text in left]
@@ -101,8 +99,7 @@ def _table(report: Report, verbose: bool) -> list[Line]:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [
-        Line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        for row in rows
+        Line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()) for row in rows
     ]
     if len(shown) < len(timed):
         lines.append(Line(f"… and {len(timed) - len(shown)} more: see the report, or -v"))
@@ -110,9 +107,7 @@ def _table(report: Report, verbose: bool) -> list[Line]:
 
 
 def _worst_first(results: Sequence[CaseResult]) -> list[CaseResult]:
-    return sorted(
-        results, key=lambda result: -max((verdict.ratio or 0.0 for verdict in result.verdicts), default=0.0)
-    )
+    return sorted(results, key=lambda result: -max((verdict.ratio or 0.0 for verdict in result.verdicts), default=0.0))
 
 
 def _details(result: CaseResult) -> list[Line]:

@@ -16,6 +16,7 @@ LONGEST_SLEEP_US = 250_000.0
 _SHORTEST_SLEEP_US = 200.0
 _PATIENCE_US = 20_000.0
 _GRID_MARKS = 64
+_GRID_LEAD_US = 2_000.0
 _DEFAULT_GRID_US = 0.032
 
 
@@ -81,6 +82,7 @@ def event_grid_us(device: Device) -> float:
     on a device without any jitter. Probed with each measurement: it costs less than one of its blocks.
     """
     marks = []
+    device.sleep(_GRID_LEAD_US)  # else the gaps would be the host's
     for index in range(_GRID_MARKS):
         mark = device.event()
         mark.record()

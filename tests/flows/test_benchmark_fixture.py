@@ -7,7 +7,7 @@ import json
 from perfguard import ExitStatus
 from perfguard.cli import main
 
-from .conftest import Project
+from tests.flows.conftest import Project
 
 BENCHMARK = """
 def busy():

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 from perfguard import ExitStatus
 
-from .conftest import Project
+from tests.flows.conftest import Project
 
 CASES = {"double[64]/forward", "double[96]/forward"}
 

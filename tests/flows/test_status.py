@@ -8,7 +8,7 @@ import pytest
 
 from perfguard import ExitStatus
 
-from .conftest import TEST, Project
+from tests.flows.conftest import TEST, Project
 
 
 def test_without_the_option_only_numerics_are_checked(project: Project) -> None:

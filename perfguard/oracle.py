@@ -1,0 +1,123 @@
+"""The reference in a wider dtype: the oracle, and the values of 8-bit floats before rounding.
+
+A reference that says `x.float()` or `.to(torch.bfloat16)` would round inside the oracle as well. So it first
+runs with every narrow dtype that it asks for replaced by the wide one; where that fails (bit tricks, checks
+of dtypes, custom operators) it runs as it stands, on wide inputs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfguard.codes import FP8_DTYPES
+
+NARROW = (torch.bfloat16, torch.float16, torch.float32)
+COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
+#: Share of the free memory that a float64 oracle may take.
+MEMORY_SHARE = 0.25
+#: Tensors of the inputs' and outputs' size that the reference and the comparison hold at a time.
+COPIES = 3
+
+
+class Widen(TorchDispatchMode):
+    """Operators that would make a tensor of one of `dtypes` make one of `wide`.
+
+    Views of a wide tensor's bytes as one of `dtypes` give the tensor itself.
+    """
+
+    def __init__(self, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
+        super().__init__()
+        self.dtypes = frozenset(dtypes) - {wide}
+        self.wide = wide
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func is torch.ops.aten.view.dtype and args[0].dtype is self.wide and args[1] in self.dtypes:
+            return torch.ops.aten.alias.default(args[0])
+        if named.get("dtype") in self.dtypes:
+            named["dtype"] = self.wide
+        return func(*args, **named)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Matrix products of float32 without shortcuts such as TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def widened(tensor: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+    """A floating or complex tensor in `wide` (strides kept); 8-bit floats are codes and stay, as integers do."""
+    if tensor.dtype in FP8_DTYPES or not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor
+    return tensor.to(COMPLEX[wide] if tensor.is_complex() else wide)
+
+
+def run_wide(run: Callable[[], list[torch.Tensor]], wide: torch.dtype) -> list[torch.Tensor]:
+    """`run` with every narrower float it asks for widened, or as it stands where that raises.
+
+    Raises:
+        Exception: whatever `run` raises as it stands.
+    """
+    with full_precision():
+        try:
+            with Widen(NARROW, wide):
+                return run()
+        except Exception:
+            return run()
+
+
+def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[Any]:
+    """The reference's values before its casts to 8-bit floats.
+
+    Args:
+        run: the reference; returns its tensors.
+        coded: the same tensors from a plain run.
+
+    Returns:
+        For each tensor float32 values of the same shape, or None where it is no 8-bit float or the values
+        cannot be had. Bytes are widened too, since references keep codes in uint8 buffers.
+    """
+    nothing = [None] * len(coded)
+    try:
+        with torch.no_grad(), full_precision(), Widen((*FP8_DTYPES, torch.uint8), torch.float32):
+            values = run()
+    except Exception:
+        return nothing
+    if len(values) != len(coded):
+        return nothing
+    return [
+        value if code.dtype in FP8_DTYPES and value.dtype is torch.float32 and value.shape == code.shape else None
+        for value, code in zip(values, coded, strict=True)
+    ]
+
+
+def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the floating ones among `tensors` in float64, a few times over, fit in a quarter of free memory."""
+    wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
+    if not wide:
+        return True
+    needed = COPIES * 8 * sum(tensor.numel() for tensor in wide)
+    return needed <= MEMORY_SHARE * _free_bytes(wide[0].device)
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cpu":
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    module = torch.get_device_module(device)
+    if not hasattr(module, "mem_get_info"):
+        return float("inf")
+    reserved = module.memory_reserved(device) - module.memory_allocated(device)
+    return float(module.mem_get_info(device)[0] + reserved)

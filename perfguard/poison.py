@@ -1,0 +1,119 @@
+"""Old memory made visible: whatever a candidate forgets to write must not look right by luck.
+
+Three values, because each hides what another shows: NaN (lost by `max` and by masks), a large finite number
+(survives both), zeros (what fresh pages hold, and what an empty sum should be).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+import torch
+
+Value = Literal["nan", "large", "zero"]
+VALUES: tuple[Value, ...] = get_args(Value)
+
+LARGE = 3e4  # finite in fp16 too
+#: Bytes for memory whose dtype is unknown: 0xFF is NaN in every IEEE format, in e4m3fn and in e5m2; 0x76 is
+#: large and finite in all of them (e4m3fn 224, fp16 2.6e4, bf16 and fp32 1.2e33, int8 118).
+RAW_BYTES: dict[Value, int] = {"nan": 0xFF, "large": 0x76, "zero": 0}
+#: (NaN, largest finite) of the 8-bit floats, which have no `fill_` of their own on some devices
+CODES: dict[torch.dtype, tuple[int, int]] = {
+    torch.float8_e4m3fn: (0x7F, 0x7E),
+    torch.float8_e4m3fnuz: (0x80, 0x7F),
+    torch.float8_e5m2: (0x7F, 0x7B),
+    torch.float8_e5m2fnuz: (0x80, 0x7F),
+    torch.float8_e8m0fnu: (0xFF, 0xFE),
+}
+ALLOCATORS: tuple[tuple[Any, str], ...] = (
+    (torch, "empty"),
+    (torch, "empty_like"),
+    (torch, "empty_strided"),
+    (torch, "empty_permuted"),
+    (torch.Tensor, "new_empty"),
+    (torch.Tensor, "new_empty_strided"),
+)
+_new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
+
+#: The values of the `poisoned` contexts that are open, innermost last. It lives in the module, and so do the
+#: wrappers, because `torch.compile` guards on the identity of `torch.empty`: one wrapper for good costs a
+#: compiled function one recompilation, one a context would cost one each time and run into the limit. Not
+#: a ContextVar: backward passes run on threads of their own.
+_open: list[Value] = []
+
+
+@contextmanager
+def poisoned(value: Value) -> Iterator[None]:
+    """Fill what `torch.empty` and its kin (`ALLOCATORS`) return with `value` until the context ends.
+
+    Integers get their largest value for "nan": read as any float, its bytes are NaN too. Code that is being
+    traced or compiled gets the plain functions; names imported earlier (`from torch import empty`) and memory
+    that C++ code allocates for itself escape: `recycle` is for those.
+    """
+    before = [owner.__dict__.get(name) for owner, name in ALLOCATORS]
+    _open.append(value)
+    try:
+        for (owner, name), wrapper in zip(ALLOCATORS, _WRAPPERS, strict=True):
+            setattr(owner, name, wrapper)
+        yield
+    finally:
+        _open.pop()
+        for (owner, name), original in zip(ALLOCATORS, before, strict=True):
+            if original is None:
+                delattr(owner, name)  # Tensor inherits its own from the C base class
+            else:
+                setattr(owner, name, original)
+
+
+def recycle(sizes: Iterable[int], device: torch.device, value: Value, *, copies: int = 2) -> None:
+    """Allocate blocks of these sizes (bytes), fill them with `value`, and free them.
+
+    The allocator hands them out again, so memory that nobody fills afterwards still holds `value`. Sizes
+    above what is free are left out.
+    """
+    blocks = []
+    for size in sorted(set(sizes), reverse=True):
+        for _ in range(copies if size else 0):
+            try:
+                block = _new_tensor(size, dtype=torch.uint8, device=device)
+            except torch.OutOfMemoryError:
+                break
+            blocks.append(block.fill_(RAW_BYTES[value]))
+
+
+def fill(tensor: torch.Tensor, value: Value) -> None:
+    """Overwrite all elements in place, whatever the dtype."""
+    dtype = tensor.dtype
+    with torch.no_grad():
+        if value == "zero":
+            tensor.zero_()
+        elif dtype in CODES:
+            tensor.view(torch.uint8).fill_(CODES[dtype][value == "large"])
+        elif dtype.is_floating_point or dtype.is_complex:
+            tensor.fill_(float("nan") if value == "nan" else LARGE)
+        elif dtype is torch.bool:
+            tensor.fill_(True)
+        elif value == "nan":
+            tensor.fill_(torch.iinfo(dtype).max)
+        else:
+            byte = RAW_BYTES[value]
+            tensor.fill_(int.from_bytes(bytes([byte] * dtype.itemsize), "little"))
+
+
+def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def allocate(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        if torch.compiler.is_compiling() or not _open or type(tensor) is not torch.Tensor:
+            return tensor  # fake and functional tensors hold no memory; subclasses know their own
+        if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
+            fill(tensor, _open[-1])
+        return tensor
+
+    return allocate
+
+
+_WRAPPERS = tuple(_filling(getattr(owner, name)) for owner, name in ALLOCATORS)

@@ -1,0 +1,160 @@
+"""The simulated GPU behaves like one: a queue behind a clock, memory that is held, noise of a known size."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfguard.errors import DeviceError
+from perfguard.hardware import fake
+from perfguard.hardware.fake import FakeDevice
+
+
+def quiet(**options: object) -> FakeDevice:
+    return FakeDevice(session_noise=0, block_noise=0, launch_noise=0, seed=1, **options)  # type: ignore[arg-type]
+
+
+def timed(device: FakeDevice, call: Callable[[], object], *, sleep_us: float = 0.0) -> tuple[float, bool]:
+    """Device time of `call`, and whether its queue was full until everything was enqueued."""
+    guard, start, end = device.event(), device.event(), device.event()
+    if sleep_us:
+        device.sleep(sleep_us)
+    guard.record()
+    start.record()
+    call()
+    end.record()
+    full = not guard.query()
+    device.synchronize()
+    return start.elapsed_us(end), full
+
+
+def test_kernel_behind_a_sleep_reads_its_own_time() -> None:
+    time_us, full = timed(quiet(), lambda: fake.launch("k", us=10.0, host_us=2.0), sleep_us=100)
+    assert full
+    assert time_us == pytest.approx(10.0)
+
+
+def test_empty_queue_shows_the_host_instead_of_the_kernel() -> None:
+    def slow_host() -> None:
+        for _ in range(3):
+            fake.launch("k", us=1.0, host_us=20.0)
+
+    time_us, full = timed(quiet(), slow_host)
+    assert not full
+    assert time_us > 60
+    time_us, full = timed(quiet(), slow_host, sleep_us=1000)
+    assert full
+    assert time_us == pytest.approx(3.0)
+
+
+def test_full_launch_queue_makes_the_host_wait() -> None:
+    device = quiet(queue_depth=16)
+    _, full = timed(device, lambda: [fake.launch("k", us=1.0) for _ in range(20)], sleep_us=1000)
+    assert not full
+
+
+def test_no_event_is_passed_before_its_time() -> None:
+    device = quiet()
+    start, end = device.event(), device.event()
+    start.record()
+    fake.launch("k", us=50.0)
+    end.record()
+    assert not end.query()
+    with pytest.raises(DeviceError, match="synchronize"):
+        start.elapsed_us(end)
+    with pytest.raises(DeviceError, match="record"):
+        start.elapsed_us(device.event())
+    while not end.query():
+        pass
+    assert start.elapsed_us(end) >= 50
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=20))
+def test_a_queue_is_never_faster_than_its_work(kernels: list[tuple[float, float]]) -> None:
+    device = quiet()
+    time_us, _ = timed(device, lambda: [fake.launch("k", us=us, host_us=host) for us, host in kernels])
+    assert time_us >= sum(us for us, _ in kernels) - 1e-6
+    assert device.now_us() >= sum(host for _, host in kernels)
+
+
+def test_names_in_order_and_only_during_the_call() -> None:
+    device = quiet()
+    fake.launch("before")
+
+    def call() -> None:
+        fake.launch("a")
+        device.flush_cache()
+        fake.launch("b")
+
+    assert device.launches(call) == ["a", "b"]
+    assert device.launches(lambda: None) == []
+
+
+def test_peak_counts_temporaries_and_what_is_returned_above_what_was_held() -> None:
+    device = quiet()
+    with fake.allocate(1000):
+
+        def call() -> fake.Allocation:
+            kept = fake.allocate(100)
+            with fake.allocate(50):
+                pass
+            fake.allocate(20).free()
+            return kept
+
+        assert device.peak_bytes(call) == 150
+        assert device.peak_bytes(lambda: None) == 0
+    assert device.peak_bytes(lambda: fake.allocate(7)) == 7
+
+
+def test_session_noise_lies_between_instances_not_within() -> None:
+    def session(seed: int) -> list[float]:
+        device = FakeDevice(seed=seed)
+        return [timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0] for _ in range(20)]
+
+    sessions = [session(seed) for seed in range(60)]
+    within = statistics.mean(statistics.stdev(session) for session in sessions)
+    between = statistics.stdev(statistics.mean(session) for session in sessions)
+    assert 0.1 < within < 0.2  # block 0.1 % and launch 0.1 % of 100 µs
+    assert 0.15 < between < 0.27  # session 0.2 %
+    assert session(3) == sessions[3]
+    assert session(3) != sessions[4]
+
+
+def test_unseeded_instances_differ() -> None:
+    def reading() -> float:
+        device = FakeDevice()
+        return timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0]
+
+    assert len({reading() for _ in range(4)}) == 4
+
+
+def test_faults() -> None:
+    device = quiet()
+    healthy = timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0]
+    device.slowdown = 1.1
+    device.state = msgspec.structs.replace(device.conditions(), throttle_reasons=["hw_thermal_slowdown"])
+    throttled = timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0]
+    assert throttled == pytest.approx(1.1 * healthy)
+    assert device.conditions().throttle_reasons == ["hw_thermal_slowdown"]
+    with pytest.raises(DeviceError, match="bad"):
+        fake.launch("bad", us=-1.0)
+
+
+def test_identity_and_current() -> None:
+    device = FakeDevice("other-slug", name="Other")
+    assert (device.identity.slug, device.identity.name) == ("other-slug", "Other")
+    assert fake.current() is device
+    assert device.torch_device.type == "cpu"
+    assert device.copy_bytes_per_second() > 0
+
+
+def test_kernels_run_without_a_fake_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "_current", None)
+    fake.launch("k")
+    with fake.allocate(10):
+        assert fake.current() is None

@@ -1,0 +1,80 @@
+"""The contract text of outputs: ordinary ones short, and everything out of the ordinary told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfguard.hardware.fake import FakeDevice
+from perfguard.metrics import contract
+from perfguard.metrics.subject import Subject
+
+CPU = torch.device("cpu")
+
+
+def describe(outputs: Any, *inputs: Any) -> str:
+    return contract.describe(outputs, CPU, inputs)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: torch.zeros(3, 4), "float32[3,4] strides (4,1)"),
+        (lambda: torch.zeros(4, 3).t(), "float32[3,4] strides (1,3)"),
+        (lambda: torch.zeros(4, 1).expand(4, 5), "float32[4,5] strides (1,0)"),
+        (lambda: torch.zeros(8, 8)[::2, ::4], "float32[4,2] strides (16,4)"),
+        (lambda: torch.tensor(1.0, dtype=torch.float64), "float64[] strides ()"),
+        (lambda: torch.zeros(0, 5), "float32[0,5] strides (5,1)"),
+        (lambda: torch.zeros(2, dtype=torch.float8_e4m3fn), "float8_e4m3fn[2] strides (1)"),
+        (lambda: torch.zeros(2, requires_grad=True), "float32[2] strides (1) requires_grad"),
+        (lambda: torch.zeros(9)[1:], "float32[8] strides (1) offset 1 aligned to 4"),
+        (lambda: torch.zeros(9)[4:], "float32[5] strides (1) offset 4"),  # 16 bytes on: as aligned as any
+        (lambda: torch.zeros(9, dtype=torch.bfloat16)[4:], "bfloat16[5] strides (1) offset 4 aligned to 8"),
+        (lambda: torch.zeros(2, 2).to_sparse(), "float32[2,2] sparse_coo"),
+        (lambda: torch.zeros(2, device="meta"), "float32[2] strides (1) on meta"),
+        (lambda: None, "None"),
+        (lambda: 3, "int"),
+        (lambda: (), "()"),
+        (lambda: (torch.zeros(1),), "(float32[1] strides (1))"),
+        (lambda: (torch.zeros(1), None), "float32[1] strides (1); None"),
+        (lambda: [torch.zeros(1)], "[float32[1] strides (1)]"),
+        (lambda: {"x": torch.zeros(1), "y": (1.0, 2)}, "{x: float32[1] strides (1); y: (float; int)}"),
+    ],
+)
+def test_text(make: Callable[[], Any], text: str) -> None:
+    assert describe(make()) == text
+
+
+def test_outputs_that_share_memory() -> None:
+    x, y = torch.zeros(4), torch.zeros(4)
+    assert describe(x.view(2, 2), y, [x]) == "float32[2,2] strides (2,1) shares memory with input 1"
+    z = torch.zeros(4)
+    assert describe((z, z.view(2, 2)), x) == (
+        "float32[4] strides (1); float32[2,2] strides (2,1) shares memory with output 0"
+    )
+    assert "shares" not in describe((torch.zeros(0), torch.zeros(0)), torch.zeros(0))
+
+
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    permutation=st.randoms(use_true_random=False),
+)
+def test_any_layout_is_told_apart(shape: list[int], permutation: Any) -> None:
+    order = list(range(len(shape)))
+    permutation.shuffle(order)
+    tensor = torch.zeros(shape).permute(order)
+    told = describe(tensor)
+    assert told == f"float32[{','.join(map(str, tensor.shape))}] strides ({','.join(map(str, tensor.stride()))})"
+
+
+def test_reading_sees_inputs_and_grad_mode() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    (reading,) = contract.read(Subject(run=lambda: x * 2, args=(x,)), FakeDevice(seed=1))
+    assert (reading.metric, reading.value) == ("contract", "float32[2] strides (1) requires_grad")
+    (reading,) = contract.read(Subject(run=lambda: x.detach(), args=(x,)), FakeDevice(seed=1))
+    assert reading.value == "float32[2] strides (1) shares memory with input 0"

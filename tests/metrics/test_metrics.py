@@ -1,0 +1,143 @@
+"""The metric modules together: found, ordered, and each describing its readings."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from perfguard import metrics
+from perfguard.hardware import fake
+from perfguard.hardware.fake import FakeDevice
+from perfguard.metrics import all_metrics, read_all
+from perfguard.metrics.subject import Subject
+from perfguard.records import Better
+
+
+def names() -> list[str]:
+    return [getattr(metric, "__name__", "").rpartition(".")[2] for metric in all_metrics()]
+
+
+def work() -> int:
+    with fake.allocate(3 * 2**20):
+        fake.launch("first", us=10.0, host_us=4.0)
+        fake.launch("second", us=20.0, host_us=4.0)
+    return 7
+
+
+def quiet() -> FakeDevice:
+    return FakeDevice(session_noise=0, block_noise=0, launch_noise=0, seed=1)
+
+
+def test_exact_metrics_come_before_timed_ones() -> None:
+    assert names() == ["contract", "launches", "memory", "device_time", "host_time"]
+
+
+def test_a_new_file_is_a_new_metric(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("more")
+    (folder / "bark.py").write_text("TIMED = False\ndef read(subject, device): return []\n")
+    (folder / "base.py").write_text("TIMED = False  # no read(): no metric\n")
+    monkeypatch.setattr(metrics, "__path__", [*metrics.__path__, str(folder)])
+    before = dict(sys.modules)
+    try:
+        assert names() == ["bark", "contract", "launches", "memory", "device_time", "host_time"]
+    finally:
+        for name in set(sys.modules) - set(before):
+            del sys.modules[name]
+
+
+def test_the_modules_are_the_same_each_time() -> None:
+    assert all(isinstance(metric, ModuleType) for metric in all_metrics())
+    assert all_metrics() == all_metrics()
+
+
+def test_readings_of_a_gpu_case() -> None:
+    readings = {reading.metric: reading for reading in read_all(Subject(run=work), quiet())}
+    assert list(readings) == [
+        "contract",
+        "launches",
+        "kernels",
+        "peak_memory_bytes",
+        "device_time_us",
+        "host_time_us",
+    ]
+    assert readings["contract"].value == "int"
+    assert readings["launches"].value == 2
+    assert readings["kernels"].value == ["first", "second"]
+    assert readings["peak_memory_bytes"].value == 3 * 2**20
+    assert readings["device_time_us"].value == pytest.approx(30.0)
+    assert readings["host_time_us"].value == pytest.approx(8.0)
+
+
+def test_how_the_readings_gate() -> None:
+    readings = {reading.metric: reading for reading in read_all(Subject(run=work), quiet())}
+    contract, launches, kernels = (readings[name] for name in ("contract", "launches", "kernels"))
+    memory, device_time, host_time = (
+        readings[name] for name in ("peak_memory_bytes", "device_time_us", "host_time_us")
+    )
+    assert (contract.better, contract.portable, contract.drifts) == (Better.SAME, True, False)
+    assert (launches.better, launches.gated, launches.drifts) == (Better.LOWER, True, True)
+    assert (kernels.better, kernels.gated, kernels.drifts) == (Better.SAME, False, True)
+    assert (memory.tolerance, memory.floor, memory.drifts) == (0.005, 2**20, False)
+    assert (device_time.promise, device_time.floor, device_time.drifts) == (0.03, 0.05, True)
+    assert (host_time.promise, host_time.floor, host_time.drifts) == (0.10, 2.0, True)
+    assert [reading.metric for reading in readings.values() if reading.timed] == ["device_time_us", "host_time_us"]
+
+
+def test_an_untimed_subject_has_exact_readings_only() -> None:
+    readings = read_all(Subject(run=work, timed=False), quiet())
+    assert [reading.metric for reading in readings] == ["contract", "launches", "kernels", "peak_memory_bytes"]
+
+
+def test_stored_timers_reach_their_metrics() -> None:
+    stored = {"device_time_us": "queue-warm-u8", "host_time_us": "host-u32"}
+    subject = Subject(run=work, cache="warm", stored_timers=stored)
+    timers = {reading.metric: reading.timer for reading in read_all(subject, quiet()) if reading.timed}
+    assert timers == stored
+
+
+def test_blocks_and_their_spread_are_kept() -> None:
+    reading = next(reading for reading in read_all(Subject(run=work), FakeDevice(seed=1)) if reading.timed)
+    assert len(reading.blocks) >= 3
+    assert reading.spread > 0
+    assert reading.rejected_blocks == 0
+
+
+def test_host_bound_time_carries_its_note() -> None:
+    device = quiet()
+
+    def waits() -> None:
+        work()
+        device.synchronize()
+
+    readings = {reading.metric: reading for reading in read_all(Subject(run=waits), device)}
+    assert readings["device_time_us"].timer == "queue-cold-hostbound"
+    assert "host-bound" in readings["device_time_us"].note
+    assert readings["host_time_us"].timer == "host-u16-blocked"
+
+
+def test_first_call_does_not_count() -> None:
+    """Compiling and autotuning launch and allocate; the second call is what is guarded."""
+    for metric in all_metrics():
+        calls: list[int] = []
+
+        def tunes(calls: list[int] = calls) -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                with fake.allocate(2**30):
+                    fake.launch("tuning")
+            work()
+
+        for reading in metric.read(Subject(run=tunes, timed=False), quiet()):
+            assert reading.value not in (3, ["tuning", "first", "second"])
+            assert reading.metric != "peak_memory_bytes" or reading.value == 3 * 2**20
+
+
+@pytest.mark.parametrize("metric", all_metrics(), ids=lambda metric: metric.__name__.rpartition(".")[2])
+def test_exceptions_of_the_call_propagate(metric: metrics.Metric) -> None:
+    def broken() -> None:
+        raise RuntimeError("illegal memory access")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        metric.read(Subject(run=broken), quiet())

@@ -1,0 +1,54 @@
+"""Settings and categories: right ones read, wrong ones named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfguard.config import CATEGORIES, Settings, parse_categories, read_settings
+from perfguard.errors import UsageError
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "pyproject.toml").write_text(text)
+    return folder
+
+
+def test_defaults_without_a_table_or_a_file(tmp_path: Path) -> None:
+    assert read_settings(tmp_path) == Settings()
+    assert read_settings(write(tmp_path, "[project]\nname = 'x'\n")) == Settings()
+
+
+def test_the_command_line_lies_over_the_table(tmp_path: Path) -> None:
+    write(tmp_path, "[tool.perfguard]\ndevice = 'cpu'\nstrict = true\n")
+    settings = read_settings(tmp_path, device="cuda:1", reports=None)
+    assert (settings.device, settings.strict, settings.reports) == ("cuda:1", True, ".perfguard")
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ("sesions = 3", "sesions"),
+        ("sessions = 0", "sessions"),
+        ("sessions = 'five'", "sessions"),
+        ("strict = 1", "strict"),
+        ("case_seconds = -1.0", "case_seconds"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_known_ones(tmp_path: Path, table: str, named: str) -> None:
+    with pytest.raises(UsageError, match=rf"pyproject.toml.*{named}.*known keys: baselines, reports"):
+        read_settings(write(tmp_path, f"[tool.perfguard]\n{table}\n"))
+
+
+def test_broken_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"pyproject.toml: not valid TOML"):
+        read_settings(write(tmp_path, "[tool.perfguard\n"))
+
+
+def test_categories() -> None:
+    assert parse_categories("all") == frozenset(CATEGORIES)
+    assert parse_categories("new, faster") == {"new", "faster"}
+    for text in ("quicker", "new,quicker", "", ","):
+        with pytest.raises(UsageError, match="is no category; known: new, faster, slower, changed, stale"):
+            parse_categories(text)

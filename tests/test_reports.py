@@ -1,0 +1,62 @@
+"""Reports are replaced whole or not at all, and unreadable ones are refused by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfguard.errors import UsageError
+from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.reports import read_report, save_report, write_atomically
+from perfguard.units import Unit
+
+HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake", architecture="fake_1")
+CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
+READINGS = [Reading("launches", Unit.COUNT, 1), Reading("device_time_us", Unit.MICROSECONDS, 5.0, timer="queue-cold")]
+REPORT = Report(
+    schema=SCHEMA,
+    hardware=HARDWARE,
+    toolchain=Toolchain(torch="2.13.0"),
+    started="2026-11-21T00:00:00+00:00",
+    results=[CaseResult(case=CASE, readings=READINGS)],
+)
+
+
+def test_what_is_saved_is_read(tmp_path: Path) -> None:
+    save_report(tmp_path / "new" / "report.json", REPORT)
+    assert read_report(tmp_path / "new" / "report.json") == REPORT
+
+
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.json"
+    save_report(path, REPORT)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"other")
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"schema": 1}', b"\xff", b"[" * 100_000])
+def test_no_report_is_refused_with_its_name(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"report.json: not a perfguard report.*pytest --perfguard"):
+        read_report(path)
+
+
+def test_another_schema_and_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    save_report(path, msgspec.structs.replace(REPORT, schema=SCHEMA + 1))
+    with pytest.raises(UsageError, match=f"report schema {SCHEMA + 1}, this perfguard reads {SCHEMA}"):
+        read_report(path)
+    with pytest.raises(UsageError, match="no such report"):
+        read_report(tmp_path / "none.json")

@@ -1,0 +1,83 @@
+"""Fresh processes: started as the parent was, for the named tests only; crashes and hangs are told."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfguard.records import CaseResult
+from perfguard.reports import save_report
+from perfguard.sessions import Command, measure_fresh
+
+from tests.test_reports import CASE, READINGS, REPORT
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["tests", "--perfguard"], ["--perfguard"]),
+        (["-k", "a or b", "--perfguard", "-x"], ["--perfguard"]),
+        (["-kfoo", "-n4", "-rA", "-vv"], []),
+        (["--junitxml=x.xml", "--junitxml", "y.xml", "-p", "plugin"], ["-p", "plugin"]),
+        (["--perfguard-update", "--perfguard-reason", "why", "--model=large"], ["--model=large"]),
+        (["-c", "other.ini", "--rootdir=/r", "--perfguard-device=fake"], ["-c", "other.ini", "--rootdir=/r",
+                                                                           "--perfguard-device=fake"]),
+    ],
+)  # fmt: skip
+def test_a_fresh_process_starts_as_the_parent_did(given: list[str], kept: list[str]) -> None:
+    line = Command(tuple(given), ("tests",), Path.cwd()).line(Path("tests.txt"), Path("folder"))
+    assert line[:3] == [sys.executable, "-m", "pytest"]
+    assert line[3 : 3 + len(kept)] == kept
+    assert line[3 + len(kept)] == "-q"
+    assert line[-2:] == ["--perfguard-session=folder", "@tests.txt"]
+
+
+class Scripted(Command):
+    """Runs a Python script in place of pytest; the session's folder is its only argument."""
+
+    def __init__(self, script: str, folder: Path) -> None:
+        super().__init__((), (), folder, (script,))
+
+    def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
+        return [sys.executable, "-c", self.extra[0], str(session_folder)]
+
+
+def measure(script: str, folder: Path, minutes: float = 1.0):  # type: ignore[no-untyped-def]
+    save_report(folder / "answer.json", REPORT)
+    prologue = "import pathlib, shutil, sys, time\nfolder = pathlib.Path(sys.argv[1])\n"
+    answer = f"shutil.copy({str(folder / 'answer.json')!r}, folder / 'session.json')"
+    said: list[str] = []
+    script = prologue + script.replace("ANSWER", answer)
+    fresh = measure_fresh(Scripted(script, folder), REPORT, ["a", "b"], 2, minutes=minutes, progress=said.append)
+    return fresh, said
+
+
+def test_answers_are_collected_in_order(tmp_path: Path) -> None:
+    fresh, said = measure("assert (folder / 'request.json').exists(); ANSWER", tmp_path)
+    assert fresh.problem == ""
+    assert said == ["fresh process 1 of 2: 2 tests", "fresh process 2 of 2: 2 tests"]
+    assert fresh.of("suite", "double[64]/forward") == [CaseResult(case=CASE, readings=READINGS)] * 2
+    assert fresh.of("suite", "double[64]/backward") == []
+
+
+def test_a_crash_keeps_what_it_measured_and_is_told(tmp_path: Path) -> None:
+    fresh, said = measure("ANSWER; print('last words'); sys.exit(7)", tmp_path)
+    assert len(fresh.reports) == 1
+    assert len(said) == 1
+    assert "status 7" in fresh.problem
+    assert "last words" in fresh.problem
+
+
+def test_silence_is_told(tmp_path: Path) -> None:
+    fresh, _ = measure("pass", tmp_path)
+    assert (fresh.reports, fresh.problem) == ([], "the fresh process measured nothing")
+
+
+def test_a_hanging_process_is_stopped(tmp_path: Path) -> None:
+    started = time.monotonic()
+    fresh, _ = measure("time.sleep(600)", tmp_path, minutes=0.02)
+    assert "longer than 0.02 minutes" in fresh.problem
+    assert time.monotonic() - started < 60
