@@ -139,9 +139,9 @@ class Guarded:
             seed_of(case),
         )
         if self._run is None:
-            problems = check(call).failures
+            problems = check(call).wrong
             if problems:
-                raise WrongResult("\n".join([f"{case.name} is WRONG", *(problem.text for problem in problems)]))
+                raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
             return
         results = self._run.guard(call, case)
         if not self._run.is_session:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.call import Call
-from perfguard.check import Checked, check, describe_inputs
+from perfguard.check import Checked, check
 from perfguard.config import Settings
 from perfguard.metrics import all_metrics
 from perfguard.metrics.subject import Subject
-from perfguard.records import Case, CaseResult, Pass, Reading, Throughput, Verdict, Word
+from perfguard.records import Accuracy, Case, CaseResult, Pass, Reading, Throughput, Verdict, Word
+from perfguard.trial import Inputs
 from perfguard.units import format_bandwidth, format_percent
 
 if TYPE_CHECKING:
+    import torch
+
     from perfguard.hardware.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
@@ -45,25 +48,20 @@ class Runner:
             Exception: whatever the candidate or the reference raises.
         """
         started = time.monotonic()
-        checked = check(call) if self.numerics else Checked(inputs=describe_inputs(call))
-        wrong = checked.failures
-        passes: list[Pass] = ["forward"]
-        if _has_backward(call):
-            passes.append("backward")
+        checked = check(call) if self.numerics else None
         results = []
-        for direction in passes:
-            own = msgspec.structs.replace(case, direction=direction)
-            accuracy = checked.forward if direction == "forward" else checked.backward or []
-            result = CaseResult(case=own, inputs=checked.inputs, accuracy=accuracy)
-            if wrong:
-                mine = [problem for problem in wrong if problem.direction == direction]
-                words = [Verdict(word=Word.WRONG, metric=problem.output, reason=problem.text) for problem in mine]
-                result = msgspec.structs.replace(result, verdicts=words)
-            else:
+        for direction in _passes(call, checked):
+            result = CaseResult(
+                case=msgspec.structs.replace(case, direction=direction),
+                inputs=checked.inputs if checked else Inputs(call).describe(),
+                accuracy=_accuracy(checked, direction),
+                verdicts=_wrong(checked, direction),
+            )
+            if checked is None or not checked.wrong:
                 result = self._read(call, result)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
-        return [result for result in results if result.verdicts or not wrong]
+        return [result for result in results if result.readings or result.verdicts]
 
     def _read(self, call: Call, result: CaseResult) -> CaseResult:
         case = result.case
@@ -118,12 +116,34 @@ class Runner:
         return self.copy_bytes_per_second
 
 
-def _has_backward(call: Call) -> bool:
-    import torch
+def _passes(call: Call, checked: Checked | None) -> list[Pass]:
+    """Forward, and backward where an input requires grad and the outputs depend on it."""
+    differentiable = bool(_differentiable_outputs(call)) if checked is None else checked.backward is not None
+    return ["forward", "backward"] if differentiable else ["forward"]
+
+
+def _differentiable_outputs(call: Call) -> list[torch.Tensor]:
     from torch.utils import _pytree
 
-    leaves = _pytree.tree_leaves((call.args, dict(call.kwargs)))
-    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
+    return [leaf for leaf in _pytree.tree_leaves(call.run()) if getattr(leaf, "requires_grad", False)]
+
+
+def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
+    if checked is None:
+        return []
+    return checked.forward if direction == "forward" else checked.backward or []
+
+
+def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
+    """One verdict for each wrong output or gradient; what no single one is to blame for goes with forward."""
+    verdicts = [
+        Verdict(word=Word.WRONG, metric=accuracy.output, reason=accuracy.problem)
+        for accuracy in _accuracy(checked, direction)
+        if accuracy.problem
+    ]
+    if checked is not None and direction == "forward":
+        verdicts += [Verdict(word=Word.WRONG, reason=problem) for problem in checked.problems]
+    return verdicts
 
 
 def forward(call: Call) -> Callable[[], object]:
@@ -146,8 +166,9 @@ def backward(call: Call) -> Callable[[], object]:
 
     args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
     inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
-    own = replace(call, args=args, kwargs=kwargs)
-    outputs = [value for value in _pytree.tree_leaves(own.run()) if getattr(value, "requires_grad", False)]
+    if isinstance(call.fn, torch.nn.Module):
+        inputs += [value for value in call.fn.parameters() if value.requires_grad]
+    outputs = _differentiable_outputs(replace(call, args=args, kwargs=kwargs))
     generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed)
     upstream = [
         torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-import textwrap
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ def test_double(perfguard, n):
 class Project:
     """A repository that uses perfguard, and what its runs said."""
 
+    path: Path
     pytester: pytest.Pytester
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -50,24 +53,20 @@ class Project:
         text = ini + "[tool.perfguard]\n" + "\n".join(lines) + "\n"
         (self.path / "pyproject.toml").write_text(text)
 
-    @property
-    def path(self) -> Path:
-        return self.pytester.path
-
     def kernel(self, *, factor: float = 2, us: float = 50.0, launches: int = 1, allocate: int = 1 << 20) -> None:
         source = KERNEL.format(factor=factor, us=us, launches=launches, allocate=allocate)
         (self.path / "kernel.py").write_text(source)
 
     def test_file(self, source: str = TEST, name: str = "test_suite.py") -> None:
-        (self.path / name).write_text(textwrap.dedent(source))
+        (self.path / name).write_text(source)
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        """`pytest`, as a user runs it."""
+        return self.pytester.runpytest_subprocess(*arguments)
 
     def guard(self, *arguments: str) -> pytest.RunResult:
         """`pytest --perfguard`, as a user runs it."""
-        return self.pytester.runpytest_subprocess("--perfguard", *arguments)
-
-    def record(self) -> None:
-        result = self.guard("--perfguard-update=new")
-        assert result.ret == 0, result.stdout.str()
+        return self.run("--perfguard", *arguments)
 
     @property
     def baseline(self) -> Path:
@@ -91,8 +90,30 @@ class Project:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> Project:
-    made = Project(pytester)
+    """Nothing recorded yet."""
+    made = Project(pytester.path, pytester)
     made.configure(device="fake", sessions=5, confirmations=3, case_seconds=0.2)
     made.kernel()
     made.test_file()
     return made
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The baselines of the unchanged project, recorded once for all flows that start from them."""
+    path: Path = tmp_path_factory.mktemp("recording")
+    made = Project(path, None)  # type: ignore[arg-type]
+    made.configure(device="fake", sessions=5, case_seconds=0.2)
+    made.kernel()
+    made.test_file()
+    line = [sys.executable, "-m", "pytest", "--perfguard", "--perfguard-update=new"]
+    done = subprocess.run(line, cwd=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return path / "baselines"
+
+
+@pytest.fixture
+def recorded(project: Project, recording: Path) -> Project:
+    """Recorded in five sessions, and unchanged since."""
+    shutil.copytree(recording, project.path / "baselines")
+    return project

@@ -81,8 +81,8 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     again.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "PASS  2 cases"])
 
 
-def test_faster_passes_and_is_offered(project: Project) -> None:
-    project.record()
+def test_faster_passes_and_is_offered(recorded: Project) -> None:
+    project = recorded
     stored = project.baseline.read_bytes()
     project.kernel(us=40.0)
     faster = project.guard()

@@ -12,12 +12,12 @@ from tests.flows.conftest import TEST, Project
 
 
 def test_without_the_option_only_numerics_are_checked(project: Project) -> None:
-    result = project.pytester.runpytest_subprocess()
+    result = project.run()
     assert result.ret == ExitStatus.PASSED
     assert "perfguard" not in result.stdout.str().replace(str(project.path), "").split("collected")[1]
     assert not (project.path / ".perfguard").exists()
     project.kernel(factor=2.5)
-    wrong = project.pytester.runpytest_subprocess()
+    wrong = project.run()
     assert wrong.ret == ExitStatus.TESTS_FAILED
     wrong.stdout.fnmatch_lines(["*WrongResult*", "*2 failed*"])
 
@@ -82,14 +82,15 @@ def test_a_killed_run_leaves_its_report(project: Project) -> None:
 
 
 def test_numerics_run_under_xdist(project: Project) -> None:
-    assert project.pytester.runpytest_subprocess("-n2").ret == ExitStatus.PASSED
+    assert project.run("-n2").ret == ExitStatus.PASSED
 
 
-def test_xdist_in_addopts_does_not_reach_fresh_processes(project: Project) -> None:
-    project.record()
+def test_xdist_in_addopts_does_not_reach_fresh_processes(recorded: Project) -> None:
+    project = recorded
+    project.kernel(us=60)
     pyproject = project.path / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace("-p no:cacheprovider", "-p no:cacheprovider -n2"))
-    assert project.guard("-n0").ret == ExitStatus.PASSED
+    assert project.guard("-n0").ret == ExitStatus.REGRESSED
 
 
 def test_reports_folder_can_be_chosen(project: Project) -> None:

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from perfguard import ExitStatus
 
 from tests.flows.conftest import TEST, Project
-
-
-@pytest.fixture
-def recorded(project: Project) -> Project:
-    project.record()
-    return project
 
 
 def test_a_removed_case_is_stale_and_can_be_removed(recorded: Project) -> None:
@@ -75,17 +67,22 @@ def test_strict_makes_new_cases_fail(project: Project) -> None:
     result = project.guard()
     assert result.ret == ExitStatus.UNGUARDED
     result.stdout.fnmatch_lines(["*2 failed*"])
-    project.record()
-    assert project.guard().ret == ExitStatus.PASSED
 
 
-def test_few_sessions_are_unresolved_not_green(project: Project) -> None:
-    project.configure(sessions=2)
-    project.record()
-    project.configure(strict=False)
-    result = project.guard()
+def test_strict_passes_what_is_guarded(recorded: Project) -> None:
+    recorded.configure(strict=True)
+    assert recorded.guard().ret == ExitStatus.PASSED
+
+
+def test_few_sessions_are_unresolved_and_can_be_added(recorded: Project) -> None:
+    text = recorded.baseline.read_text()
+    recorded.baseline.write_text(re.sub(r"sessions: \[([^,]+), ([^,]+),[^]]*\]", r"sessions: [\1, \2]", text))
+    result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
-    result.stdout.fnmatch_lines(["UNRESOLVED  double?64?/forward"])
+    result.stdout.fnmatch_lines(["UNRESOLVED  double?64?/forward", "*2 sessions stored, 5 are needed*"])
+    assert recorded.guard("--perfguard-update=new").ret == ExitStatus.PASSED
+    assert recorded.baseline.read_text().count("timer") == 4
+    assert recorded.guard().stdout.str().count("UNRESOLVED") == 0
 
 
 def test_a_throwing_test_is_broken_with_its_step(recorded: Project) -> None:

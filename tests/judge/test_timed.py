@@ -99,6 +99,13 @@ def test_fresh_processes_that_disagree_are_a_conflict() -> None:
     assert verdict.reason.startswith("CONFLICT: +9.0 % in one session, +0.2 %, +9.0 %, +9.0 %")
 
 
+def test_a_sure_effect_below_the_least_one_is_no_slowdown() -> None:
+    very_quiet = [100.0, 100.0, 100.01, 100.0, 99.99, 100.0, 100.0, 100.0]
+    family = Family(size=1, prior=Prior(8.0, 0.0005))
+    assert judged(102.0, [100.8] * 3, very_quiet, family=family).word is Word.PASS
+    assert judged(102.0, [101.2] * 3, very_quiet, family=family).word is Word.SLOWER
+
+
 def test_fresh_processes_cannot_accuse_in_the_other_direction() -> None:
     verdict = judged(92.0, [109.0, 109.0, 109.0])
     assert (verdict.word, verdict.reason[:8]) == (Word.UNRESOLVED, "CONFLICT")
