@@ -91,20 +91,14 @@ def _triton(load: Import) -> Iterator[Finding]:
 
 def _drivers(root: Path, load: Import) -> Iterator[Finding]:
     build = _build_or_none(load)
-    index = "https://pytorch.org/get-started/locally"
-    for vendor, present, word in _vendors(root):
-        if not present:
-            continue
+    present = [(vendor, word) for vendor, found, word in _vendors(root) if found]
+    for vendor, word in present:
+        missing = step = ""
         if build is not None and word not in build:
             missing = f"torch is built for {build}, so it cannot use the {vendor} GPU"
-            yield Finding(f"{vendor} driver", "present", missing, f"install a {word} build of torch: {index}")
-        else:
-            yield Finding(f"{vendor} driver", "present")
-    if (
-        build is not None
-        and build != "CPU only"
-        and not any(word in build for _, found, word in _vendors(root) if found)
-    ):
+            step = f"install a {word} build of torch: https://pytorch.org/get-started/locally"
+        yield Finding(f"{vendor} driver", "present", missing, step)
+    if build not in (None, "CPU only") and not any(word in str(build) for _, word in present):
         missing = f"torch is built for {build}, but no such driver is loaded"
         yield Finding("driver", "", missing, "install the GPU's driver; in a container, pass the GPU in")
 
@@ -152,10 +146,12 @@ def _permissions(root: Path) -> Iterator[Finding]:
     parameters = root / "proc/driver/nvidia/params"
     if parameters.exists():
         text = parameters.read_text()
-        limited = "RmProfilingAdminOnly: 1" in text and os.geteuid() != 0
-        missing = "hardware counters are for administrators only (times and launches do not need them)"
-        step = "load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"
-        yield Finding("NVIDIA counters", "" if limited else "readable", missing * limited, step * limited)
+        if "RmProfilingAdminOnly: 1" in text and os.geteuid() != 0:
+            missing = "hardware counters are for administrators only (times and launches do not need them)"
+            step = "load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"
+            yield Finding("NVIDIA counters", "", missing, step)
+        else:
+            yield Finding("NVIDIA counters", "readable")
     kfd = root / "dev/kfd"
     if kfd.exists() and not os.access(kfd, os.R_OK | os.W_OK):
         yield Finding("AMD device file", "", f"{kfd} may not be opened", "add yourself to the groups render and video")
@@ -184,13 +180,13 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
         ("last-level cache", None if identity.cache_bytes is None else format_bytes(identity.cache_bytes)),
         ("units", identity.units),
         ("fp8 dtypes", ", ".join(identity.fp8_dtypes) or "none"),
-        ("power limit", None if identity.power_limit_watts is None else f"{identity.power_limit_watts:g} W"),
+        ("power limit, W", identity.power_limit_watts),
         ("driver version", versions.driver),
         ("toolkit", versions.toolkit),
-        ("clock", None if state.clock_mhz is None else f"{state.clock_mhz} MHz"),
-        ("memory clock", None if state.memory_clock_mhz is None else f"{state.memory_clock_mhz} MHz"),
-        ("temperature", None if state.temperature_celsius is None else f"{state.temperature_celsius} °C"),
-        ("power", None if state.power_watts is None else f"{state.power_watts:g} W"),
+        ("clock, MHz", state.clock_mhz),
+        ("memory clock, MHz", state.memory_clock_mhz),
+        ("temperature, °C", state.temperature_celsius),
+        ("power, W", state.power_watts),
     ):
         if value is not None:
             yield Finding(f"device {topic}", str(value))
@@ -204,5 +200,5 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
     if state.other_processes:
         yield Finding("other processes", str(state.other_processes), "the device is shared", "measure when it is free")
     for warning in identity.warnings:
-        said, _, step = warning.partition("; ")
+        said, _, step = warning.rpartition("; ")
         yield Finding("device", "", said, step)

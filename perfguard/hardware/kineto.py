@@ -41,7 +41,10 @@ def device_work(call: Callable[[], object], kind: str) -> list[str]:
 
 
 def peak_allocated(call: Callable[[], object]) -> int:
-    """Largest sum of bytes that `call` held of torch's CPU allocator at once, its result included."""
+    """Largest sum of bytes that `call` held of torch's CPU allocator at once, its result included.
+
+    Memory from before the call counts neither way, also where the call gives it back.
+    """
     held = peak = 0
     # sorted() is stable: events of one instant stay in the order in which they were recorded
     for event in sorted(_events(call, [ProfilerActivity.CPU], memory=True), key=lambda event: event.start_ns()):
@@ -56,20 +59,20 @@ def normalized(name: str) -> str:
 
     Return types, arguments and template arguments go, except for the operation in ATen's generic kernels:
     `void at::native::elementwise_kernel<128, 4, at::native::…direct_copy_kernel_cuda(…)…>(int, …)` becomes
-    `at::native::elementwise_kernel[direct_copy_kernel_cuda]`. Triton's specialisation suffixes (`_0d1d2de`)
-    and Inductor's counters (`triton_poi_fused_add_0`) go as well, and the places in `Memcpy DtoD (…)`.
+    `at::native::elementwise_kernel[direct_copy_kernel_cuda]`. Inductor's counters go as well
+    (`triton_poi_fused_add_0`), and the places in `Memcpy DtoH (Device -> Pageable)`. Triton's own names stay.
     """
     if name.startswith(("Memcpy", "Memset")):
         return name.split(" (", maxsplit=1)[0]
     name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     plain = _outside_brackets(name)
-    operations = [
-        word for word in re.findall(r"at::native::(?:\w+::)*(\w+)", name[len(plain) :]) if not _WRAPPERS.match(word)
-    ]
-    plain = re.sub(r"_\d+(?:d(?:\d+d|e|c)*)+(?:\d+d?[ec]*)*$", "", plain)
     if plain.startswith("triton_"):
-        plain = re.sub(r"_\d+$", "", plain)
-    return f"{plain}[{operations[0]}]" if operations and plain.startswith("at::native::") else plain
+        return re.sub(r"_\d+$", "", plain)
+    if _GENERIC.search(plain):
+        words = re.findall(r"at::native::(?:\w+::)*(\w+)", name.partition("<")[2])
+        operation = next((word for word in words if not _WRAPPERS.match(word)), None)
+        return plain if operation is None else f"{plain}[{operation}]"
+    return plain
 
 
 def _outside_brackets(name: str) -> str:

@@ -1,0 +1,152 @@
+"""The CPU for real, and identities of other CPUs from files written for the test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from perfguard.errors import DeviceError
+from perfguard.hardware import cpu
+from perfguard.hardware.cpu import CpuDevice
+
+XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz\n\nprocessor\t: 1\nmodel name\t: x"
+SHORT = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n"
+CLOUD = "cpu family\t: 6\nmodel\t\t: 79\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.20GHz\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+
+
+def machine(path: Path, cpuinfo: str = XEON) -> Path:
+    (path / "proc").mkdir()
+    (path / "proc/cpuinfo").write_text(cpuinfo)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "slug"),
+    [
+        (XEON, "cpu-xeon-platinum-8481c"),
+        (SHORT, "cpu-epyc-family-25-model-17"),
+        (CLOUD, "cpu-xeon-family-6-model-79"),
+        ("model name : AMD EPYC 9354 32-Core Processor", "cpu-epyc-9354"),
+        ("model name : 13th Gen Intel(R) Core(TM) i7-13700H", "cpu-13th-gen-core-i7-13700h"),
+    ],
+)
+def test_slug_of_a_model(tmp_path: Path, cpuinfo: str, slug: str) -> None:
+    assert cpu.cpu_slug(cpu.model_name(machine(tmp_path, cpuinfo))) == slug
+
+
+def test_arm_is_named_by_its_parts(tmp_path: Path) -> None:
+    assert cpu.cpu_slug(cpu.model_name(machine(tmp_path, ARM))).endswith("implementer-0x41-part-0xd0c")
+
+
+def test_a_machine_that_tells_nothing_still_has_a_name(tmp_path: Path) -> None:
+    assert cpu.model_name(tmp_path)
+    assert cpu.cache_bytes(tmp_path) is None
+    identity = CpuDevice(root=tmp_path).identity
+    assert identity.slug.startswith("cpu-")
+    assert any("cache" in warning for warning in identity.warnings)
+
+
+def test_last_level_caches_are_added_up_once_each(tmp_path: Path) -> None:
+    for number, core in enumerate(sorted(os.sched_getaffinity(0))):
+        caches = [(1, "32K", str(core)), (2, "1024K", str(core)), (3, "16M", "0-99")]
+        if number == 0:
+            caches.append((3, "16M", "100-199"))
+        for index, (level, size, shared) in enumerate(caches):
+            folder = tmp_path / f"sys/devices/system/cpu/cpu{core}/cache/index{index}"
+            folder.mkdir(parents=True)
+            for name, text in (("level", str(level)), ("size", size), ("shared_cpu_list", shared)):
+                (folder / name).write_text(text + "\n")
+    assert cpu.cache_bytes(tmp_path) == 32 * 2**20
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)])
+def test_quota_limits_the_cores_in_use(tmp_path: Path, quota: str, cores: int | None) -> None:
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(quota + "\n")
+    free = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+    assert cpu.cores_in_use(tmp_path) == (cores or free)
+
+
+def test_identity_of_this_machine() -> None:
+    identity = CpuDevice().identity
+    assert identity.target == "cpu"
+    assert identity.vendor == "cpu"
+    assert identity.slug.endswith(f"-{identity.units}c")
+    assert "float8_e4m3fn" in identity.fp8_dtypes
+    assert identity == CpuDevice().identity
+
+
+def test_no_queue() -> None:
+    device = CpuDevice()
+    assert not device.asynchronous
+    with pytest.raises(DeviceError, match="now_us"):
+        device.event()
+    with pytest.raises(DeviceError, match="now_us"):
+        device.sleep(1)
+    device.synchronize()
+    assert device.now_us() < device.now_us() + 1
+
+
+@torch.library.custom_op("perfguard_tests::negate", mutates_args=())
+def negate(x: torch.Tensor) -> torch.Tensor:
+    return x.abs().neg()
+
+
+negate.register_autograd(lambda _context, gradient: gradient.neg())
+
+
+def test_launches_are_operators_below_autograd() -> None:
+    device = CpuDevice()
+    x = torch.ones(4, requires_grad=True)
+    assert device.launches(lambda: x * 2 + 1) == ["aten.mul.Tensor", "aten.add.Tensor"]
+    assert device.launches(lambda: negate(x)) == ["perfguard_tests.negate"]  # its own operators are its own affair
+    y = negate(x).sum()
+    assert "aten.neg" in device.launches(lambda: torch.autograd.grad(y, x))
+    assert device.launches(lambda: None) == []
+
+
+def test_compiled_regions_are_not_counted_as_eager() -> None:
+    runs = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Any:
+        def run(*inputs: torch.Tensor) -> Any:
+            runs.append(1)
+            return graph(*inputs)
+
+        return run
+
+    compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=backend)
+    x = torch.ones(4)
+    compiled(x)
+    assert CpuDevice().launches(lambda: compiled(x)) == ["aten.mul.Tensor", "aten.relu", "aten.add.Tensor"]
+    assert len(runs) == 2
+
+
+def test_peak_bytes() -> None:
+    x = torch.ones(1 << 16)
+    assert CpuDevice().peak_bytes(lambda: x.neg().abs()) == 2 * (4 << 16)
+
+
+def test_flush_writes_twice_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cpu, "_LEAST_FLUSH_BYTES", 1)
+    monkeypatch.setattr(cpu, "cache_bytes", lambda _root: 1000)
+    device = CpuDevice(root=tmp_path)
+    device.flush_cache()
+    buffer = device._flush_buffer
+    buffer.fill_(1)
+    device.flush_cache()
+    assert buffer.numel() == 2000
+    assert buffer.count_nonzero() == 0
+
+
+def test_copy_counts_bytes_read_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cpu, "_LEAST_COPY_BYTES", 1 << 20)
+    device = CpuDevice(root=tmp_path)
+    ticks = iter(range(0, 10**6, 50))
+    monkeypatch.setattr(device, "now_us", lambda: float(next(ticks)))
+    assert device.copy_bytes_per_second() == pytest.approx(2 * (1 << 20) / 50e-6)

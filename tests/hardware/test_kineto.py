@@ -1,0 +1,104 @@
+"""Names of kernels as people should read them, and allocations counted for real on the CPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfguard.hardware import kineto
+
+# names as the profiler gave them on an H200 with torch 2.11, the long ones cut as marked
+COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+    "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::"
+    "operator()() const::{lambda(c10::BFloat16)#1}>(at::TensorIteratorBase&"
+)
+SCALE = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::AUnaryFunctor<c10::BFloat16, c10::BFloat16, "
+    "c10::BFloat16, at::native::binary_internal::MulFunctor<float> >, std::array<char*, 2ul> >(int"
+)
+SUM = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16, at::native::func_wrapper_t<"
+    "c10::BFloat16, at::native::sum_functor<c10::BFloat16, float, c10::BFloat16>::operator()("
+)
+CAT = (
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<at::native::"
+    "(anonymous namespace)::OpaqueType<4u>, unsigned int, 1, 128, 1, 16>(at::native::"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"),
+    [
+        (COPY, "at::native::elementwise_kernel[direct_copy_kernel_cuda]"),
+        (SCALE, "at::native::vectorized_elementwise_kernel[MulFunctor]"),
+        (SUM, "at::native::reduce_kernel[sum_functor]"),
+        (CAT, "at::native::CatArrayBatchedCopy_alignedK_contig"),
+        ("_double_kernel", "_double_kernel"),
+        ("transpose_3d", "transpose_3d"),
+        ("triton_red_fused__softmax_add_exp_mul_0", "triton_red_fused__softmax_add_exp_mul"),
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
+        ("Memset (Device)", "Memset"),
+        ("void a::b<c<d>, e>::f<1>(g)", "a::b::f"),
+    ],
+)
+def test_normalized(name: str, readable: str) -> None:
+    assert kineto.normalized(name) == readable
+
+
+words = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda word: not word.startswith("triton_"))
+arguments = st.recursive(words, lambda inner: st.tuples(words, inner).map(lambda pair: f"{pair[0]}<{pair[1]}, 4> "))
+
+
+@given(st.lists(words, min_size=1, max_size=3), arguments)
+def test_template_arguments_never_show(path: list[str], argument: str) -> None:
+    name = "::".join(path)
+    assert kineto.normalized(name) == name
+    assert kineto.normalized(f"void {name}<{argument}>({argument}*)") == name
+
+
+@torch.library.custom_op("perfguard_tests::through_a_temporary", mutates_args=())
+def through_a_temporary(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, x])[: x.shape[0]].clone()
+
+
+def test_peak_counts_temporaries_inside_custom_operators() -> None:
+    x = torch.ones(1 << 16)
+    size = x.numel() * x.element_size()
+    assert kineto.peak_allocated(lambda: through_a_temporary(x)) == 3 * size
+    assert kineto.peak_allocated(lambda: x.clone()) == size
+    assert kineto.peak_allocated(lambda: x.view(-1)) == 0
+
+
+def test_peak_is_no_sum() -> None:
+    size = 4 << 16
+
+    def call() -> None:
+        for _ in range(3):
+            torch.ones(1 << 16)
+
+    assert kineto.peak_allocated(call) == size
+    assert kineto.peak_allocated(lambda: [torch.ones(1 << 16) for _ in range(3)]) == 3 * size
+
+
+def test_peak_of_a_backward_pass() -> None:
+    x = torch.ones(1 << 16, requires_grad=True)
+    y = (x * x).sum()
+    size = x.numel() * 4
+    peaks = {kineto.peak_allocated(lambda: torch.autograd.grad(y, x, retain_graph=True)) for _ in range(3)}
+    assert len(peaks) == 1
+    assert 2 * size <= peaks.pop() <= 3 * size + 64
+
+
+def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    kineto.peak_allocated(lambda: None)
+    assert "KINETO_LOG_LEVEL" not in os.environ
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
+    kineto.peak_allocated(lambda: None)
+    assert os.environ["KINETO_LOG_LEVEL"] == "3"
