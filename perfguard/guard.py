@@ -7,7 +7,7 @@ import hashlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
@@ -77,6 +77,12 @@ class Guarded:
     def device(self) -> torch.device:
         """Where the inputs of the case belong."""
         return self._device.torch_device
+
+    def unsupported(self, reason: str) -> NoReturn:
+        """Declare that the case cannot run on this hardware: listed as UNSUPPORTED, and skipped."""
+        if self._run is not None and not self._run.is_session:
+            self._run.unsupported(self._case, reason)
+        pytest.skip(f"unsupported on {self._device.identity.slug}: {reason}")
 
     def __call__(
         self,

@@ -59,6 +59,7 @@ class Hooks:
         guarded = [item for item in session.items if _is_guarded(item)]
         if not guarded or session.config.option.collectonly:
             return
+        self._collected.selected = [case_of(item) for item in guarded]
         suites = sorted({suite_of(item.path, session.config.rootpath) for item in guarded})
         try:
             self._run = open_run(self._config, open_device(self._config.settings.device), suites, __version__)
@@ -163,7 +164,7 @@ class Hooks:
         verbose = terminalreporter.config.option.verbose > 0
         summary = render_summary(
             run.snapshot(),
-            changes=[change.describe() for change in run.changes],
+            changes=run.describe_changes(),
             left=[f"{change.describe()}: {why}" for change, why in run.left],
             verbose=verbose,
         )

@@ -22,6 +22,7 @@ from perfguard.records import (
     SCHEMA,
     Case,
     CaseResult,
+    Pass,
     Provenance,
     Report,
     TimedEntry,
@@ -32,6 +33,7 @@ from perfguard.records import (
 from perfguard.reports import read_report, save_report
 from perfguard.runner import Runner
 from perfguard.sessions import ANSWER, REQUEST, Command, FreshSessions, measure_fresh
+from perfguard.units import format_value
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -39,10 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Collected:
-    """What pytest found: `names` of every guarded test by suite, and the suites whose file was collected whole."""
+    """What pytest found: `names` of every guarded test by suite, the suites whose file was collected whole, and
+    the forward cases of the tests that were to run."""
 
     names: dict[str, set[str]] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
+    selected: list[Case] = field(default_factory=list)
 
 
 @dataclass
@@ -83,6 +87,12 @@ class Run:
             result = msgspec.structs.replace(result, verdicts=verdicts)
         self.results[result.case.suite, result.case.key] = result
         return result
+
+    def unsupported(self, case: Case, reason: str) -> None:
+        """Record a case that its test declares unsupported on this hardware."""
+        verdict = Verdict(word=Word.UNSUPPORTED, reason=reason)
+        self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+        self.save()
 
     def broken(self, case: Case, reason: str) -> None:
         """Record a case that was selected but gave no reading."""
@@ -132,6 +142,8 @@ class Run:
         self.fresh = measure_fresh(
             command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress
         )
+        if self.fresh.problem:
+            progress(self.fresh.problem)
         for result in wanted:
             if _is_suspect(result):
                 self._judge_again(result, count)
@@ -150,6 +162,7 @@ class Run:
     def finish(self, collected: Collected) -> None:
         """Name the entries whose cases are gone, write the update, save the complete report."""
         if not self.is_session:
+            self._find_unmeasured(collected)
             self._find_stale(collected)
             if self.config.update is not None:
                 self._update()
@@ -160,6 +173,18 @@ class Run:
             copy_bytes_per_second=self.runner.copy_bytes_per_second,
         )
         self.save()
+
+    def _find_unmeasured(self, collected: Collected) -> None:
+        """A selected test that was skipped guards nothing; its remembered cases say so."""
+        spoken = {(result.case.suite, result.case.name.partition(":")[0]) for result in self.results.values()}
+        for case in collected.selected:
+            keys = [key for suite, key in self.lane.remembered if suite == case.suite]
+            for key in sorted(key for key in keys if key.rpartition("/")[0] == case.name):
+                if (case.suite, case.name) not in spoken:
+                    direction: Pass = "backward" if key.endswith("/backward") else "forward"
+                    skipped = msgspec.structs.replace(case, direction=direction)
+                    verdict = Verdict(word=Word.UNRESOLVED, reason="remembered, but its test was skipped")
+                    self.results[case.suite, key] = CaseResult(case=skipped, verdicts=[verdict])
 
     def _find_stale(self, collected: Collected) -> None:
         stale, renamed = find_stale(self.lane, collected.whole, collected.names, list(self.results.values()))
@@ -196,6 +221,22 @@ class Run:
             guarded=count_guarded(results),
             remembered=len(self.lane.remembered),
         )
+
+    def describe_changes(self) -> list[str]:
+        """What the update wrote: a new case in one line, a change of a known one in a line for each metric."""
+        lines: list[str] = []
+        new: dict[str, list[str]] = {}
+        for change in self.changes:
+            if change.before is None and change.after is not None:
+                value = change.after
+                number = value.sessions[-1] if isinstance(value, TimedEntry) else value
+                shown = "" if isinstance(number, str | list) else f" {format_value(number, change.unit)}"
+                note = f" ({change.note})" if change.note else ""
+                name = f"{change.category}: {change.folder} {change.suite} {change.key}"
+                new.setdefault(name, []).append(f"{change.metric}{shown}{note}")
+            else:
+                lines.append(change.describe())
+        return [f"{name}: {', '.join(metrics)}" for name, metrics in new.items()] + lines
 
     @property
     def remaining_stale(self) -> list[Verdict]:

@@ -16,8 +16,8 @@ from perfguard.check import Checked, check
 from perfguard.config import Settings
 from perfguard.metrics import all_metrics
 from perfguard.metrics.subject import Subject
+from perfguard.numerics.trial import Inputs
 from perfguard.records import Accuracy, Case, CaseResult, Pass, Reading, Throughput, Verdict, Word
-from perfguard.trial import Inputs
 from perfguard.units import format_bandwidth, format_percent
 
 if TYPE_CHECKING:

@@ -65,18 +65,12 @@ def _kept(arguments: Sequence[str], positional: Sequence[str]) -> Iterator[str]:
     skip_value = False
     for argument in arguments:
         name = argument.split("=", 1)[0]
+        glued = len(argument) > 2 and argument[:2] in ("-k", "-m", "-n", "-r")  # -n4, -rA
         if skip_value:
             skip_value = False
         elif argument in _WITH_VALUE:
             skip_value = True
-        elif (
-            argument in positional
-            or name in _WITH_VALUE
-            or name in _FLAGS
-            or (len(argument) > 2 and argument[:2] in ("-k", "-m", "-n", "-r"))
-        ):
-            pass
-        else:
+        elif not (glued or argument in positional or name in _WITH_VALUE or name in _FLAGS):
             yield argument
 
 

@@ -11,7 +11,6 @@ import pytest
 from perfguard.records import CaseResult
 from perfguard.reports import save_report
 from perfguard.sessions import Command, measure_fresh
-
 from tests.test_reports import CASE, READINGS, REPORT
 
 

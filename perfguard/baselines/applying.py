@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from perfguard.baselines.changes import Change, relevant
 from perfguard.baselines.reading import Document, parse
 from perfguard.baselines.store import Store
-from perfguard.baselines.writing import render, revise
+from perfguard.baselines.writing import as_stored, render, revise
 from perfguard.errors import BaselineError
 from perfguard.records import Baseline, CaseBaseline, Provenance
 
@@ -60,7 +61,7 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
         recorded.add(change.key)
         cases[change.key] = replace(
             case,
-            entries={**case.entries, change.metric: change.after},
+            entries={**case.entries, change.metric: as_stored(change.after)},
             inputs=change.inputs,
             reasons=_reasons(case, change, reason),
         )
@@ -82,16 +83,13 @@ def _reasons(case: CaseBaseline, change: Change, reason: str) -> dict[str, str]:
 def _bytes(document: Document | None, new: Baseline, path: Path) -> bytes:
     """The file's new bytes, read back before anything is written: perfguard writes nothing it cannot read."""
     try:
-        for text in ([revise(document, new)] if document else []) + [render(new)]:
-            data = text.encode("utf-8")
-            try:
-                read = parse(data, path, new.hardware, new.suite).baseline
-            except BaselineError:
-                if text == render(new):
-                    raise
-                continue
-            if read == new:
-                return data
+        if document is not None:
+            with contextlib.suppress(BaselineError):  # laid out by hand so that its lines cannot be told apart
+                data = revise(document, new).encode("utf-8")
+                if parse(data, path, new.hardware, new.suite).baseline == new:
+                    return data
+        data = render(new).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise BaselineError(f"{path}: a name holds no valid text ({error}); give the case another id") from error
-    raise AssertionError(f"{path}: what was written reads back otherwise")
+        raise BaselineError(f"{path}: a name is no text ({error}); give the case another id") from error
+    assert parse(data, path, new.hardware, new.suite).baseline == new, f"{path}: reads back otherwise"
+    return data

@@ -23,9 +23,10 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_BYTES = 1_000_000
 _DEEPEST = 8  # levels of nesting; a file of ours has five
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
-_DECIMAL = re.compile(r"-?[0-9]{1,30}(\.[0-9]*)?(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,29})(\.[0-9]*)?(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
+_NOTHING = ("", "~", "null")
 _FILE_FIELDS = ("schema", "hardware", "target", "provenance", "cases")
-_CONFLICT = re.compile(r"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
+_CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 _TARGETS = "targets/"
 
 #: Fields of a case's block that are no metrics.
@@ -66,8 +67,8 @@ class _Parser:
         step = step or f"mend line {line}, or restore the file with: git checkout -- {self.path}"
         return BaselineError(f"{self.path}, line {line}: found {found}; expected {expected}; {step}")
 
-    def at(self, node: yaml.Node, found: str, expected: str) -> BaselineError:
-        return self.error(node.start_mark.line + 1, found, expected)
+    def at(self, node: yaml.Node, found: str, expected: str, step: str = "") -> BaselineError:
+        return self.error(_line(node), found, expected, step)
 
     # -- the file as a whole -------------------------------------------------------------------------------------
 
@@ -83,7 +84,7 @@ class _Parser:
         pairs = self.pairs(fields["cases"], "cases")
         cases = {key: self.case(key, value) for key, (_, value) in pairs.items()}
         baseline = Baseline(hardware=self.folder, suite=self.suite, provenance=provenance, cases=cases)
-        starts = {key: node.start_mark.line for key, (node, _) in pairs.items()}
+        starts = {key: _line(node) - 1 for key, (node, _) in pairs.items()}
         head, blocks = _pieces(text, starts)
         return Document(baseline, head, blocks)
 
@@ -93,7 +94,8 @@ class _Parser:
 
     def text_of(self, data: bytes) -> str:
         if len(data) > _MOST_BYTES:
-            raise self.error(1, f"{len(data)} bytes", f"at most {_MOST_BYTES}; split the suite into several files")
+            step = "split the suite into several test files"
+            raise self.error(1, f"{len(data)} bytes", f"at most {_MOST_BYTES}", step)
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -113,11 +115,11 @@ class _Parser:
         depth = documents = 0
         try:
             for event in yaml.parse(text, Loader=_LOADER):
-                line = event.start_mark.line + 1
-                if getattr(event, "anchor", None) is not None:
-                    raise self.error(line, f"the anchor or alias {event.anchor!r}", "plain values")
-                if getattr(event, "tag", None) is not None:
-                    raise self.error(line, f"the tag {event.tag}", "plain values")
+                line = _line(event)
+                for kind in ("anchor", "tag"):  # an alias has an anchor, too
+                    mark = getattr(event, kind, None)
+                    if mark is not None:
+                        raise self.error(line, f"the {kind} {mark!r}", "plain values")
                 if isinstance(event, yaml.DocumentStartEvent):
                     documents += 1
                 elif isinstance(event, yaml.CollectionStartEvent):
@@ -153,20 +155,17 @@ class _Parser:
             raise self.error(1, "no field schema", f"schema: {SCHEMA}")
         number = self.number(schema)
         if number != SCHEMA:
-            newer = isinstance(number, int) and number > SCHEMA
-            line = schema.start_mark.line + 1
-            step = "update perfguard" if newer else f"restore the file with: git checkout -- {self.path}"
-            raise self.error(line, f"schema {number}", f"schema {SCHEMA}, which this perfguard reads", step)
+            step = "update perfguard" if number > SCHEMA else ""
+            raise self.at(schema, f"schema {number}", f"schema {SCHEMA}, which this perfguard reads", step)
         name, wanted = identity(self.folder)
         other = fields.get("target" if name == "hardware" else "hardware")
         if other is not None or name not in fields:
             found = f"no field {name}" if other is None else "a file of another kind of folder"
-            raise self.error(1 if other is None else other.start_mark.line + 1, found, f"{name}: {wanted}")
+            raise self.error(1 if other is None else _line(other), found, f"{name}: {wanted}")
         named = self.text(fields[name])
         if named != wanted:
-            line = fields[name].start_mark.line + 1
-            step = f"move the file to the folder of {named}, or record {wanted} anew with --perfguard-update"
-            raise self.error(line, f"{name} {named}", f"{name} {wanted}, as the folder says", step)
+            step = f"move the file to the folder of {named}, or remove it and record with --perfguard-update"
+            raise self.at(fields[name], f"{name} {named}", f"{name} {wanted}, as the folder says", step)
 
     # -- one case ------------------------------------------------------------------------------------------------
 
@@ -217,7 +216,7 @@ class _Parser:
         for key, value in node.value:
             name = self.text(key)
             if name in pairs:
-                first = pairs[name][0].start_mark.line + 1
+                first = _line(pairs[name][0])
                 raise self.at(key, f"{name} twice in {what} (first in line {first})", "each name once")
             pairs[name] = key, value
         return pairs
@@ -230,7 +229,7 @@ class _Parser:
         return {name: value for name, (_, value) in pairs.items()}
 
     def text(self, node: yaml.Node) -> str:
-        if not isinstance(node, yaml.ScalarNode) or not (node.style or node.value):
+        if not isinstance(node, yaml.ScalarNode) or not (node.style or node.value not in _NOTHING):
             raise self.at(node, _named(node), "text")
         return str(node.value)
 
@@ -243,10 +242,14 @@ class _Parser:
         raise self.at(node, _named(node), "a finite number (text as an entry stands in quotes)")
 
 
+def _line(marked: yaml.Node | yaml.Event) -> int:
+    return marked.start_mark.line + 1 if marked.start_mark is not None else 1
+
+
 def _named(node: yaml.Node) -> str:
     if isinstance(node, yaml.ScalarNode):
         shown = node.value if len(node.value) <= 60 else f"{node.value[:59]}…"
-        return f"the text {shown!r}" if node.style else (shown or "nothing")
+        return f"the text {shown!r}" if node.style else f"'{shown}'" if shown else "nothing"
     return "a list" if isinstance(node, yaml.SequenceNode) else "fields"
 
 

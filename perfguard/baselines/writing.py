@@ -16,15 +16,14 @@ from perfguard.records import SCHEMA, Baseline, CaseBaseline, Entry, Provenance,
 from perfguard.units import significant
 
 _WIDTH = 110
-_KEY_LIMIT = 1000  # YAML wants the colon within 1024 characters
+_KEY_LIMIT = 1000  # longer keys need a line of their own: YAML wants the colon within 1024 characters
 _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 # Narrower than YAML's plain scalars, so that every YAML reader understands ours alike.
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w\[\](){}.,/+=<>@*-]*", re.ASCII)
 _PLAIN_ITEM = re.compile(r"[A-Za-z_][\w()./+=<>@*-]*", re.ASCII)
 _PLAIN_VERSION = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
-_FORBIDDEN = re.compile(
-    "[^\x09\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
-)
+# What YAML wants escaped. Halves of surrogate pairs are no text in any spelling: encoding refuses them.
+_ESCAPED = re.compile("[^\x09\x20-\x7e\xa0-\u2027\u202a-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
 
 def render(baseline: Baseline) -> str:
@@ -44,9 +43,11 @@ def revise(document: Document, baseline: Baseline) -> str:
     return _assembled(head, blocks)
 
 
-def stored_number(value: int | float) -> int | float:
-    """A number as it is stored: whole ones exactly, others with four significant digits."""
-    return value if isinstance(value, int) or value.is_integer() else significant(value)
+def as_stored(entry: Entry) -> Entry:
+    """An entry as a file holds it: whole numbers exactly, times and other numbers with four significant digits."""
+    if isinstance(entry, TimedEntry):
+        return TimedEntry(sessions=[significant(value) for value in entry.sessions], timer=entry.timer)
+    return significant(entry) if isinstance(entry, float) and not entry.is_integer() else entry
 
 
 def _assembled(head: str, blocks: list[str]) -> str:
@@ -65,23 +66,27 @@ def _head(baseline: Baseline) -> str:
 
 
 def _block(key: str, case: CaseBaseline) -> str:
-    lines = [f"  {_key(key)}:"]
+    name = _scalar(key, _PLAIN_KEY)
+    lines = [f"  {name}:" if len(name) <= _KEY_LIMIT else f"  ? {name}\n  :"]
     for metric, entry in sorted(case.entries.items()):
         assert metric not in CASE_FIELDS, f"{metric}: a metric may not have the name of a field of its case"
-        lines += _entry(_key(metric), entry)
+        lines += _entry(_scalar(metric, _PLAIN_KEY), entry)
     if case.inputs:
         lines.append(f"    inputs: {_scalar(case.inputs, _PLAIN_KEY)}")
     if case.reasons:
         lines.append("    reasons:")
-        lines += [f"      {_key(metric)}: {_quoted(why)}" for metric, why in sorted(case.reasons.items())]
+        lines += [
+            f"      {_scalar(metric, _PLAIN_KEY)}: {_quoted(why)}" for metric, why in sorted(case.reasons.items())
+        ]
     if case.provenance is not None:
         lines.append(f"    provenance: {_provenance(case.provenance)}")
     return "\n".join(lines) + "\n"
 
 
 def _entry(metric: str, entry: Entry) -> list[str]:
+    entry = as_stored(entry)
     if isinstance(entry, TimedEntry):
-        sessions = ", ".join(_number(significant(value)) for value in entry.sessions)
+        sessions = ", ".join(_number(value) for value in entry.sessions)
         return [f"    {metric}: {{sessions: [{sessions}], timer: {_scalar(entry.timer, _PLAIN_ITEM)}}}"]
     if isinstance(entry, list):
         items = [_scalar(item, _PLAIN_ITEM) for item in entry]
@@ -89,7 +94,7 @@ def _entry(metric: str, entry: Entry) -> list[str]:
         return [line] if len(line) <= _WIDTH else [f"    {metric}:", *(f"      - {item}" for item in items)]
     if isinstance(entry, str):
         return [f"    {metric}: {_quoted(entry)}"]
-    return [f"    {metric}: {_number(stored_number(entry))}"]
+    return [f"    {metric}: {_number(entry)}"]
 
 
 def _provenance(provenance: Provenance) -> str:
@@ -97,7 +102,7 @@ def _provenance(provenance: Provenance) -> str:
     for name in Provenance.__struct_fields__:
         value = getattr(provenance, name)
         if value is not None:
-            text = _scalar(value, _PLAIN_VERSION) if isinstance(value, str) else _number(stored_number(value))
+            text = _scalar(value, _PLAIN_VERSION) if isinstance(value, str) else _number(value)
             shown.append(f"{name}: {text}")
     return f"{{{', '.join(shown)}}}"
 
@@ -109,15 +114,10 @@ def _number(value: int | float) -> str:
     return f"{mantissa}.0e{power}" if exponent and "." not in mantissa else text
 
 
-def _key(text: str) -> str:
-    key = _scalar(text, _PLAIN_KEY)
-    return key if len(key) <= _KEY_LIMIT else f"? {key}\n   "
-
-
 def _scalar(text: str, plain: re.Pattern[str]) -> str:
     return text if plain.fullmatch(text) and text.lower() not in _RESERVED else _quoted(text)
 
 
 def _quoted(text: str) -> str:
     """Double-quoted YAML, which is JSON except for the characters that YAML wants escaped."""
-    return _FORBIDDEN.sub(lambda found: f"\\U{ord(found[0]):08x}", json.dumps(text, ensure_ascii=False))
+    return _ESCAPED.sub(lambda found: f"\\U{ord(found[0]):08x}", json.dumps(text, ensure_ascii=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -63,12 +64,12 @@ class Lane:
 
     @cached_property
     def priors(self) -> Mapping[str, Prior]:
-        """Timer -> what the noise of its cases is like."""
-        timers = {entry.timer for entry in self._timed_entries}
-        return {timer: fit_prior(self._histories(timer)) for timer in timers}
+        """Timer class -> what the noise of its cases is like."""
+        classes = {timer_class(entry.timer) for entry in self._timed_entries}
+        return {name: fit_prior(self._histories(name)) for name in classes}
 
-    def _histories(self, timer: str) -> list[History]:
-        return [remember(entry.sessions) for entry in self._timed_entries if entry.timer == timer]
+    def _histories(self, name: str) -> list[History]:
+        return [remember(entry.sessions) for entry in self._timed_entries if timer_class(entry.timer) == name]
 
     @cached_property
     def _timed_entries(self) -> list[TimedEntry]:
@@ -82,7 +83,7 @@ class Lane:
 
     def family(self, timer: str) -> Family:
         """What a reading of `timer` shares with the lane's others."""
-        return Family(self.family_size, self.priors.get(timer, UNLEARNT), self.confirmations)
+        return Family(self.family_size, self.priors.get(timer_class(timer), UNLEARNT), self.confirmations)
 
     def is_portable(self, reading: Reading) -> bool:
         """Whether `reading` is remembered for the target, not for this hardware."""
@@ -96,6 +97,11 @@ class Lane:
         """What is remembered of a case, on this hardware and for its target."""
         files = (self.baselines.get(suite), self.portable.get(suite))
         return [file.cases[key] for file in files if file is not None and key in file.cases]
+
+
+def timer_class(timer: str) -> str:
+    """Timers whose noise is alike: an id without its count of calls, `wall-u16` -> `wall`."""
+    return re.sub(r"-u\d+", "", timer)
 
 
 def judge_case(

@@ -34,7 +34,7 @@ def render_benchmark_json(report: Report) -> str:
 def _benchmark(result: CaseResult, reading: Reading) -> dict[str, Any]:
     assert isinstance(reading.value, int | float)
     seconds = sorted(1e-6 * block for block in reading.blocks) or [1e-6 * reading.value]
-    first, median, third = _quartiles(seconds)
+    first, third = _quartiles(seconds)
     mean = statistics.fmean(seconds)
     return {
         "group": result.case.suite,
@@ -67,8 +67,8 @@ def _benchmark(result: CaseResult, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _quartiles(ordered: list[float]) -> tuple[float, float, float]:
+def _quartiles(ordered: list[float]) -> tuple[float, float]:
     if len(ordered) == 1:
-        return ordered[0], ordered[0], ordered[0]
-    first, median, third = statistics.quantiles(ordered, n=4, method="inclusive")
-    return first, median, third
+        return ordered[0], ordered[0]
+    first, _, third = statistics.quantiles(ordered, n=4, method="inclusive")
+    return first, third

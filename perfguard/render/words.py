@@ -32,8 +32,10 @@ def describe_verdict(verdict: Verdict) -> list[str]:
             change = format_change(verdict.ratio)
             head += f" ({change})" if verdict.ratio >= 1 else f" ({change}, better)"
     lines = [head]
-    lines += [f"  {line}" for line in verdict.reason.splitlines()]
-    if verdict.smallest is not None and verdict.word in (Word.UNRESOLVED, Word.PASS):
+    if not (verdict.metric and verdict.reason.startswith(f"{verdict.metric} ")):  # else the head has said it
+        lines += [f"  {line}" for line in verdict.reason.splitlines()]
+    said = verdict.reason.startswith("NOISY")  # that reason tells the number itself
+    if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
         lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
     return lines
 

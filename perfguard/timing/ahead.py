@@ -45,11 +45,18 @@ class FilledQueue:
         device.synchronize()
         started = device.now_us()
         enqueue(size)
-        host_us = device.now_us() - started
+        self._item_us = (device.now_us() - started) / size
         device.synchronize()
-        self.sleep_us = min(LONGEST_SLEEP_US, max(_SHORTEST_SLEEP_US, 2 * host_us))
-        # A sleep many times as long as enqueueing took and still too short: longer ones will not help.
-        self._longest_us = min(LONGEST_SLEEP_US, max(_PATIENCE_US, 16 * host_us))
+        self.sleep_us = self._first_sleep_us
+
+    @property
+    def _first_sleep_us(self) -> float:
+        return min(LONGEST_SLEEP_US, max(_SHORTEST_SLEEP_US, 2 * self.size * self._item_us))
+
+    @property
+    def _longest_sleep_us(self) -> float:
+        # Many times as long as enqueueing took, and still too short: a longer sleep will not help.
+        return min(LONGEST_SLEEP_US, max(_PATIENCE_US, 8 * self.size * self._item_us))
 
     def run(self, enqueue: Callable[[int], T]) -> Filled[T] | None:
         """One proven batch, all of it done; None where the host cannot be kept ahead of the device.
@@ -68,10 +75,11 @@ class FilledQueue:
             self._device.synchronize()
             if ahead:
                 return Filled(result, self.size, host_us)
-            if self.sleep_us < self._longest_us:
-                self.sleep_us = min(2 * self.sleep_us, self._longest_us)
+            if self.sleep_us < self._longest_sleep_us:
+                self.sleep_us = min(2 * self.sleep_us, self._longest_sleep_us)
             else:
                 self.size //= 2
+                self.sleep_us = self._first_sleep_us
         return None
 
 

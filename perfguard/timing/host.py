@@ -33,9 +33,7 @@ def _parse(timer: str | None) -> tuple[int, bool] | None:
     return int(match["calls"]), match["blocked"] is not None
 
 
-def measure(
-    call: Callable[[], object], device: Device, *, seconds: float = 1.0, stored: str | None = None
-) -> Timing:
+def measure(call: Callable[[], object], device: Device, *, seconds: float = 1.0, stored: str | None = None) -> Timing:
     """Host time of one call, µs; at least five groups, each proven not to have waited for the device."""
     calls, blocked = _parse(stored) or (_CALLS, False)
 
@@ -52,9 +50,7 @@ def measure(
         return _time_blocked(enqueue, device, calls, waited_us, seconds)
 
 
-def _time_enqueue(
-    enqueue: Callable[[int], None], device: Device, calls: int, seconds: float
-) -> Timing | None:
+def _time_enqueue(enqueue: Callable[[int], None], device: Device, calls: int, seconds: float) -> Timing | None:
     while calls >= _LEAST_CALLS:
         queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # its size stands in the id
 

@@ -33,6 +33,7 @@ Pair = tuple["Event", "Event"]
 _MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
 _MOST_PAIRS = 32  # in a batch
 _LEAST_CALLS = 4  # in a batch: below, the host is not ahead in any way that lasts
+_BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))(?P<bound>-hostbound)?")
 
@@ -116,9 +117,10 @@ def _time_ahead(
     if estimated is None:
         return None
     call_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in estimated.result))
+    pair_host_us = estimated.host_us / estimated.size
     method = wanted or _Method(cache, _calls_in_pair(cache, call_us))
     while True:
-        timing = _time_method(call, device, method, call_us, grid_us, seconds)
+        timing = _time_method(call, device, method, (call_us, pair_host_us), grid_us, seconds)
         if timing is not None or method.calls // 2 < _LEAST_CALLS:
             return timing
         method = replace(method, calls=method.calls // 2)
@@ -128,14 +130,18 @@ def _time_method(
     call: Callable[[], object],
     device: Device,
     method: _Method,
-    call_us: float,
+    estimate_us: tuple[float, float],
     grid_us: float,
     seconds: float,
 ) -> Timing | None:
+    """`estimate_us`: device time of one call, host time of one event pair round one call."""
+    call_us, pair_host_us = estimate_us
     calls = calls_in_sample(method.calls, call_us)
     samples = samples_in_block(calls * call_us, seconds)
-    pairs = min(samples, max(1, min(_MOST_PAIRS, _MOST_CALLS // calls)))
-    smallest = min(pairs, max(1, _LEAST_CALLS // calls))
+    # A batch that costs the host little needs a short sleep (clocks sag in long ones) and fits into the queue.
+    pairs = min(samples, _MOST_PAIRS, int(_BATCH_HOST_US / max(calls * pair_host_us, 1e-3)))
+    smallest = min(samples, max(1, _LEAST_CALLS // calls))
+    pairs = max(pairs, smallest)
     enqueue = _pairs(call, device, method.cache, calls)
     queue = FilledQueue(device, enqueue, size=pairs, smallest=smallest)
 
@@ -189,9 +195,7 @@ def _time_host_bound(
     )
 
 
-def _pairs(
-    call: Callable[[], object], device: Device, cache: Cache, calls: int
-) -> Callable[[int], list[Pair]]:
+def _pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Callable[[int], list[Pair]]:
     """What enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
 
     def enqueue(count: int) -> list[Pair]:

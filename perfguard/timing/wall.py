@@ -71,6 +71,4 @@ def measure(
 
         blocks = collect(sample_block, device, seconds=seconds)
     assert blocks is not None
-    return Timing(
-        f"wall-u{counted}", blocks.medians, blocks.rejected, floor_us(_CLOCK_GRID_US, calls), samples
-    )
+    return Timing(f"wall-u{counted}", blocks.medians, blocks.rejected, floor_us(_CLOCK_GRID_US, calls), samples)

@@ -89,8 +89,9 @@ class Project:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> Project:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Nothing recorded yet."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the project is no worker of this run
     made = Project(pytester.path, pytester)
     made.configure(device="fake", sessions=5, confirmations=3, case_seconds=0.2)
     made.kernel()

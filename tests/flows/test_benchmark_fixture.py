@@ -6,7 +6,6 @@ import json
 
 from perfguard import ExitStatus
 from perfguard.cli import main
-
 from tests.flows.conftest import Project
 
 BENCHMARK = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from perfguard import ExitStatus
-
 from tests.flows.conftest import TEST, Project
 
 
@@ -110,3 +109,19 @@ def test_a_second_call_needs_a_label(project: Project) -> None:
     result.stdout.fnmatch_lines(["*two guarded calls with label ''*"])
     project.test_file(again.replace("reference=lambda x: 2 * x)\n", "reference=lambda x: 2 * x, label='b')\n"))
     assert project.guard().ret == ExitStatus.PASSED
+
+
+def test_a_skipped_case_is_not_silently_green(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("    x = ", "    if n == 64: pytest.skip('not today')\n    x = "))
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*1 of 2 cases guarded*", "UNRESOLVED  double?64?/forward", "*its test was skipped*"])
+    recorded.configure(strict=True)
+    assert recorded.guard().ret == ExitStatus.UNGUARDED
+
+
+def test_unsupported_is_declared_and_listed(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("    x = ", "    if n == 64: perfguard.unsupported('needs fp4')\n    x = "))
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["UNSUPPORTED  1 case: *", "*double?64?/forward"])

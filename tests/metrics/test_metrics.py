@@ -81,8 +81,16 @@ def test_how_the_readings_gate() -> None:
     assert (kernels.better, kernels.gated, kernels.drifts) == (Better.SAME, False, True)
     assert (memory.tolerance, memory.floor, memory.drifts) == (0.005, 2**20, False)
     assert (device_time.promise, device_time.floor, device_time.drifts) == (0.03, 0.05, True)
-    assert (host_time.promise, host_time.floor, host_time.drifts) == (0.10, 2.0, True)
+    assert (host_time.floor, host_time.drifts) == (2.0, True)
     assert [reading.metric for reading in readings.values() if reading.timed] == ["device_time_us", "host_time_us"]
+
+
+@pytest.mark.parametrize(("host_us", "promise"), [(100.0, 0.10), (8.0, 0.75)])
+def test_short_host_times_promise_what_two_microseconds_allow(host_us: float, promise: float) -> None:
+    subject = Subject(run=lambda: fake.launch("kernel", us=10.0, host_us=host_us))
+    readings = {reading.metric: reading for reading in read_all(subject, quiet())}
+    assert readings["host_time_us"].promise == pytest.approx(promise)
+    assert readings["device_time_us"].promise == 0.03
 
 
 def test_an_untimed_subject_has_exact_readings_only() -> None:

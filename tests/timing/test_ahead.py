@@ -58,6 +58,8 @@ def test_batch_halves_when_no_sleep_is_long_enough() -> None:
     batch = queue.run(enqueue)
     assert batch is not None
     assert batch.size == 16
+    # a sleep as long as a batch of 16 needs, not the longest one that the batch of 32 was tried with
+    assert queue.sleep_us == pytest.approx(2 * 16 * 10)
 
 
 def test_gives_up_below_the_smallest_batch() -> None:

@@ -136,6 +136,20 @@ def test_more_launches_than_the_queue_holds(launches: int, bound: bool, cache: s
         assert timing.value_us == pytest.approx(launches)
 
 
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_a_call_of_many_launches_is_timed_within_the_budget(cache: str) -> None:
+    """On a real GPU it once took five seconds: long sleeps for batches that the queue could not hold."""
+
+    def hundred() -> None:
+        for _ in range(100):
+            fake.launch("kernel", us=2.5, host_us=8)
+
+    device = quiet(queue_depth=1024)
+    timing = queue.measure(hundred, device, cache=cache, seconds=1.0)  # type: ignore[arg-type]
+    assert timing.value_us == pytest.approx(250.0)
+    assert device.now_us() < 1e6
+
+
 def test_calls_per_pair_halve_until_they_fit() -> None:
     def ten() -> None:
         for _ in range(10):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfguard.codes import FP8_DTYPES
+from perfguard.numerics.codes import FP8_DTYPES
+
+Result = TypeVar("Result")
 
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
@@ -25,14 +27,15 @@ MEMORY_SHARE = 0.25
 COPIES = 3
 
 
-class Widen(TorchDispatchMode):
+class Widen(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
     """Operators that would make a tensor of one of `dtypes` make one of `wide`.
 
-    Views of a wide tensor's bytes as one of `dtypes` give the tensor itself.
+    A view of a wide tensor's bytes as one of `dtypes` is the tensor itself; one as integers of another size
+    raises TypeError, since it means the bits of the narrow value.
     """
 
     def __init__(self, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes = frozenset(dtypes) - {wide}
         self.wide = wide
 
@@ -40,8 +43,11 @@ class Widen(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
-        if func is torch.ops.aten.view.dtype and args[0].dtype is self.wide and args[1] in self.dtypes:
-            return torch.ops.aten.alias.default(args[0])
+        if func is torch.ops.aten.view.dtype and args[0].dtype is self.wide:
+            if args[1] in self.dtypes:
+                return torch.ops.aten.alias.default(args[0])
+            if args[1].itemsize != self.wide.itemsize:
+                raise TypeError(f"{args[1]} bits of a tensor that is {self.wide} here")
         if named.get("dtype") in self.dtypes:
             named["dtype"] = self.wide
         return func(*args, **named)
@@ -65,7 +71,7 @@ def widened(tensor: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     return tensor.to(COMPLEX[wide] if tensor.is_complex() else wide)
 
 
-def run_wide(run: Callable[[], list[torch.Tensor]], wide: torch.dtype) -> list[torch.Tensor]:
+def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
     """`run` with every narrower float it asks for widened, or as it stands where that raises.
 
     Raises:
@@ -79,7 +85,7 @@ def run_wide(run: Callable[[], list[torch.Tensor]], wide: torch.dtype) -> list[t
             return run()
 
 
-def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[Any]:
+def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """The reference's values before its casts to 8-bit floats.
 
     Args:
@@ -90,7 +96,7 @@ def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch
         For each tensor float32 values of the same shape, or None where it is no 8-bit float or the values
         cannot be had. Bytes are widened too, since references keep codes in uint8 buffers.
     """
-    nothing = [None] * len(coded)
+    nothing: list[torch.Tensor | None] = [None] * len(coded)
     try:
         with torch.no_grad(), full_precision(), Widen((*FP8_DTYPES, torch.uint8), torch.float32):
             values = run()
@@ -105,7 +111,7 @@ def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch
 
 
 def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the floating ones among `tensors` in float64, a few times over, fit in a quarter of free memory."""
+    """Whether the floating ones of `tensors`, in float64 and a few times over, fit in a quarter of free memory."""
     wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
     if not wide:
         return True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from perfguard.call import Tolerance
-from perfguard.numerics import (
+from perfguard.numerics.rule import (
     CHUNK,
     PHI,
     ROUNDING,

@@ -7,7 +7,7 @@ With e_c = candidate - oracle and e_e = eager - oracle, in float64:
 
 for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_e)/RMS_g(oracle). The root is
 the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Integers and
-bools must be equal; 8-bit floats are compared as codes, in `perfguard.codes`. docs/numerics.md explains.
+bools must be equal; 8-bit floats are compared as codes, in `perfguard.numerics.codes`. docs/numerics.md explains.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Groups:
 
     @property
     def _length(self) -> int:
-        row = max(1, self.shape[-1]) if self.shape else 1
+        row = max(1, self.shape[-1]) if len(self.shape) > 1 else 1
         return row * math.ceil(SHORTEST_GROUP / row) if row < SHORTEST_GROUP else row
 
     @property
@@ -144,7 +144,7 @@ def compare(
 
     Args:
         candidate, eager, oracle: same shape, any strides, one device; candidate and eager share a dtype, the
-            oracle's is wider where it is floating. 8-bit floats belong to `perfguard.codes.compare_codes`.
+            oracle's is wider where it is floating. 8-bit floats belong to `perfguard.numerics.codes.compare_codes`.
         name: what the tensor is, e.g. "output 0"; a problem begins with it.
         tolerance: overrides of k, phi, the grouping and the least SQNR.
         gradient: whether k is at least 3.
@@ -161,11 +161,13 @@ def compare(
 
 
 def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> str:
-    """A problem that names both where shape or dtype differ, else ''."""
+    """A problem that names both where shape, dtype or device differ, else ''."""
     if candidate.shape != eager.shape:
         return f"{name}: shape is {list(candidate.shape)}, the reference's is {list(eager.shape)}"
     if candidate.dtype != eager.dtype:
         return f"{name}: dtype is {dtype_name(candidate)}, the reference's is {dtype_name(eager)}"
+    if candidate.device != eager.device:
+        return f"{name}: is on {candidate.device}, the reference's on {eager.device}"
     return ""
 
 
@@ -315,7 +317,10 @@ def _explain(
 
 
 def constant_factor(total: Sums, group: int | None = None) -> float | None:
-    """s such that candidate = s·oracle within 5 %, unless it is about 1; of one group or the whole."""
+    """s such that candidate = s·oracle within 5 %, unless it is about 1; of one group or the whole.
+
+    Within 1 % of a power of two it is that power.
+    """
     squares, cross, oracle = (
         float(column.sum() if group is None else column[group])
         for column in (total.candidate, total.cross, total.oracle)
@@ -326,7 +331,8 @@ def constant_factor(total: Sums, group: int | None = None) -> float | None:
     residual = squares - cross * cross / oracle
     if abs(factor - 1) < 0.01 or factor == 0 or residual > (0.05 * factor) ** 2 * oracle:
         return None
-    return factor
+    power = math.copysign(2.0 ** round(math.log2(abs(factor))), factor)
+    return power if abs(factor / power - 1) < 0.01 else factor
 
 
 def kinds(values: torch.Tensor) -> torch.Tensor:

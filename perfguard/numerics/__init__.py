@@ -1,0 +1,5 @@
+"""Candidate, reference and oracle -> Accuracy: the rule, the codes of 8-bit floats, the oracle, one trial."""
+
+from perfguard.numerics.rule import compare
+
+__all__ = ["compare"]

@@ -1,0 +1,278 @@
+"""One run of a candidate or reference on the inputs of a call, and what it left behind.
+
+The user's tensors are used as they are, strides and storage offsets included, but through detached aliases:
+nothing accumulates into them, and whatever a run writes into their memory is found and undone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from perfguard.call import Call
+from perfguard.numerics.oracle import widened
+from perfguard.numerics.rule import bits, dtype_name
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+@dataclass
+class Trial:
+    """What one run gave; every tensor is a copy, detached."""
+
+    names: list[str] = field(default_factory=list)  # of the outputs
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    others: list[Any] = field(default_factory=list)  # outputs that are no tensors
+    written: list[torch.Tensor] = field(default_factory=list)  # the arguments that it may write, afterwards
+    gradients: list[torch.Tensor | None] = field(default_factory=list)  # one for each of `Inputs.leaf_names`
+    differentiable: list[bool] = field(default_factory=list)  # of each output
+    modified: list[str] = field(default_factory=list)  # words for inputs written without leave
+
+    def tensors(self) -> list[torch.Tensor | None]:
+        """Outputs, written arguments and gradients, in this order."""
+        return [*self.outputs, *self.written, *self.gradients]
+
+
+class Inputs:
+    """The inputs of a call: their names, their spec as text, and their tensors for each run."""
+
+    def __init__(self, call: Call) -> None:
+        flat, self._spec = pytree.tree_flatten_with_path((call.args, dict(call.kwargs)))
+        self._leaves = [leaf for _, leaf in flat]
+        self._names = ["argument " + _path(path[1:]) for path, _ in flat]
+        self._mutable = [len(path) > 1 and _key(path[0]) == 0 and _key(path[1]) in call.mutates for path, _ in flat]
+        self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
+        parameters = self.module.named_parameters() if self.module else ()
+        self.parameters = [(name, value) for name, value in parameters if value.requires_grad]
+        self.leaf_names = [
+            name
+            for name, leaf in zip(self._names, self._leaves, strict=True)
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ] + [f"parameter {name}" for name, _ in self.parameters]
+        self.written_names = [
+            f"{name} (written)"
+            for name, leaf, mutable in zip(self._names, self._leaves, self._mutable, strict=True)
+            if isinstance(leaf, torch.Tensor) and mutable
+        ]
+
+    @functools.cached_property
+    def saved(self) -> Snapshot:
+        """The inputs' bytes as they were when this was first asked for."""
+        return Snapshot(
+            [
+                (name, leaf.detach(), mutable)
+                for name, leaf, mutable in zip(self._names, self._leaves, self._mutable, strict=True)
+                if isinstance(leaf, torch.Tensor)
+            ]
+        )
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors, in order."""
+        return [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+
+    def bind(self, wide: torch.dtype | None = None) -> tuple[Any, Any, list[torch.Tensor], list[torch.Tensor]]:
+        """Fresh aliases (in `wide`: copies) as args, kwargs, those that require grad, those to be written."""
+        leaves, differentiable, written = [], [], []
+        for leaf, mutable in zip(self._leaves, self._mutable, strict=True):
+            if isinstance(leaf, torch.Tensor):
+                needs_grad = leaf.requires_grad
+                leaf = leaf.detach() if wide is None else widened(leaf.detach(), wide)
+                leaf = leaf.requires_grad_(needs_grad)
+                if needs_grad:
+                    differentiable.append(leaf)
+                if mutable:
+                    written.append(leaf)
+            leaves.append(leaf)
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        return args, kwargs, differentiable, written
+
+    def describe(self) -> str:
+        """`bfloat16[64,48] grad; int32[4]; k=2`: dtypes, shapes, strides where not contiguous, other values.
+
+        The same in every process; tensors of modules are counted by dtype.
+        """
+        words = []
+        for name, leaf in zip(self._names, self._leaves, strict=True):
+            keyword = name.removeprefix("argument ")
+            prefix = "" if keyword[0].isdigit() else f"{keyword}="
+            words.append(prefix + (_describe_tensor(leaf) if isinstance(leaf, torch.Tensor) else _describe(leaf)))
+        if self.module:
+            counts: dict[str, int] = {}
+            for parameter in self.module.parameters():
+                counts[dtype_name(parameter)] = counts.get(dtype_name(parameter), 0) + parameter.numel()
+            words += [f"parameters {dtype}[{count}]" for dtype, count in sorted(counts.items())]
+        return "; ".join(words)
+
+
+class Snapshot:
+    """The bytes of all storages that the inputs lie in, to tell and undo what was written."""
+
+    def __init__(self, tensors: Sequence[tuple[str, torch.Tensor, bool]]) -> None:
+        self._tensors = tensors
+        self._storages: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        for _, tensor, _ in tensors:
+            if self._key(tensor) not in self._storages:
+                live = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+                self._storages[self._key(tensor)] = live, live.clone()
+
+    @staticmethod
+    def _key(tensor: torch.Tensor) -> tuple[str, int]:
+        return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+    def changes(self) -> list[str]:
+        """What was written without leave: arguments by name, or the memory around them."""
+        words = []
+        for key, (live, saved) in self._storages.items():
+            if torch.equal(live, saved):
+                continue
+            inside = [entry for entry in self._tensors if self._key(entry[1]) == key]
+            found = [
+                f"{name} was modified"
+                for name, tensor, mutable in inside
+                if not mutable and not torch.equal(bits(tensor), bits(_within(saved, tensor)))
+            ]
+            if not found:
+                allowed = live.clone()
+                for _, tensor, mutable in inside:
+                    if mutable:
+                        _within(allowed, tensor).copy_(_within(saved, tensor))
+                if not torch.equal(allowed, saved):
+                    found = [f"memory beside {inside[0][0]}, in the same storage, was written"]
+            words += found
+        return words
+
+    def restore(self) -> None:
+        """Make the inputs what they were."""
+        for live, saved in self._storages.values():
+            if not torch.equal(live, saved):
+                live.copy_(saved)
+
+
+def run_trial(
+    fn: Callable[..., Any],
+    inputs: Inputs,
+    upstream: Sequence[torch.Tensor | None] = (),
+    *,
+    seed: int,
+    wide: torch.dtype | None = None,
+    parameters: Sequence[torch.Tensor] | None = None,
+) -> Trial:
+    """Call `fn` once, forward and, where `upstream` has gradients for its outputs, backward.
+
+    Args:
+        upstream: one incoming gradient (or None) for each output tensor; empty: forward only.
+        wide: dtype to run in; the inputs are then copies.
+        parameters: what stands for the module's parameters in the backward pass; default: themselves.
+    """
+    torch.manual_seed(seed)
+    saved = inputs.saved
+    args, kwargs, leaves, written = inputs.bind(wide)
+    leaves += [value for _, value in inputs.parameters] if parameters is None else parameters
+    try:
+        with torch.set_grad_enabled(bool(leaves) or torch.is_grad_enabled()):
+            results = fn(*args, **kwargs)
+        flat = pytree.tree_flatten_with_path(results)[0]
+        tensors = [leaf for _, leaf in flat if isinstance(leaf, torch.Tensor)]
+        trial = Trial(
+            names=[f"output {_path(path)}".rstrip() for path, leaf in flat if isinstance(leaf, torch.Tensor)],
+            outputs=[tensor.detach().clone() for tensor in tensors],
+            others=[leaf for _, leaf in flat if not isinstance(leaf, torch.Tensor)],
+            differentiable=[tensor.requires_grad for tensor in tensors],
+            modified=saved.changes(),
+        )
+        trial.gradients = _backward(tensors, upstream, leaves)
+        if any(gradient is not None for gradient in upstream):
+            after = [words for words in saved.changes() if words not in trial.modified]
+            trial.modified += [f"{words} in the backward pass" for words in after]
+        trial.written = [tensor.detach().clone() for tensor in written]
+        return trial
+    finally:
+        saved.restore()
+
+
+def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:
+    """A random gradient for each differentiable output, seeded by its position, in the output's dtype."""
+    gradients: list[torch.Tensor | None] = []
+    for position, (tensor, needed) in enumerate(zip(outputs.outputs, outputs.differentiable, strict=True)):
+        if not needed:
+            gradients.append(None)
+            continue
+        generator = torch.Generator(tensor.device).manual_seed(seed + position)
+        dtype = tensor.dtype if tensor.is_complex() else torch.float32
+        noise = torch.randn(tensor.shape, dtype=dtype, device=tensor.device, generator=generator)
+        gradients.append(noise.to(tensor.dtype))
+    return gradients
+
+
+def expanded(gradient: torch.Tensor) -> torch.Tensor:
+    """Its first row for all rows, by stride 0 (vectors: the first element)."""
+    if gradient.numel() == 0 or gradient.ndim == 0:
+        return gradient
+    row = gradient[(0,) * max(1, gradient.ndim - 1)]
+    return row.expand(gradient.shape)
+
+
+def transposed(gradient: torch.Tensor) -> torch.Tensor:
+    """The same values with the last two dimensions swapped in memory (vectors: every second element), from an
+    odd storage offset."""
+    if gradient.ndim == 0:
+        return gradient
+    if gradient.ndim == 1:
+        view = gradient.new_empty(2 * gradient.numel() + 1)[1::2]
+    else:
+        *outer, rows, columns = gradient.shape
+        view = gradient.new_empty(gradient.numel() + 1)[1:].view(*outer, columns, rows).transpose(-1, -2)
+    return view.copy_(gradient)
+
+
+def _backward(
+    outputs: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None], leaves: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    pairs = [
+        (output, gradient if gradient.dtype is output.dtype else gradient.to(output.dtype))
+        for output, gradient in zip(outputs, upstream, strict=False)
+        if gradient is not None and output.requires_grad
+    ]
+    if not pairs or not leaves:
+        return [None] * len(leaves) if upstream else []
+    roots, incoming = zip(*pairs, strict=True)
+    gradients = torch.autograd.grad(roots, list(leaves), incoming, allow_unused=True)
+    return [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+
+
+def _within(storage: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` as it would lie in another storage of the same bytes."""
+    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return view.set_(storage.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _path(path: Sequence[Any]) -> str:
+    """(0,) -> '0', ('mask',) -> 'mask', (0, 'w', 1) -> "0['w'][1]"."""
+    if not path:
+        return ""
+    return f"{_key(path[0])}{pytree.keystr(tuple(path[1:]))}"
+
+
+def _key(entry: Any) -> Any:
+    """The position or key that one step of a path stands for."""
+    return getattr(entry, "idx", getattr(entry, "key", getattr(entry, "name", entry)))
+
+
+def _describe_tensor(tensor: torch.Tensor) -> str:
+    text = f"{dtype_name(tensor)}[{','.join(str(size) for size in tensor.shape)}]"
+    if not tensor.is_contiguous():
+        text += f" strides ({','.join(str(stride) for stride in tensor.stride())})"
+    return text + (" grad" if tensor.requires_grad else "")
+
+
+def _describe(value: object) -> str:
+    """repr without addresses; functions and classes by name."""
+    name = getattr(value, "__qualname__", None)
+    return str(name) if name else ADDRESS.sub("", repr(value))

@@ -1,0 +1,153 @@
+"""Chosen changes reach the files, and nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from perfguard.baselines import Change, Store, apply
+from perfguard.errors import BaselineError
+from perfguard.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+
+FIRST = Provenance(torch="2.11.0", driver="580.1", commit="1a", recorded="2026-11-20")
+LATER = replace(FIRST, commit="2b", recorded="2026-11-21")
+
+
+def change(key: str, after: Entry | None, before: Entry | None = None, **fields: object) -> Change:
+    values = {"category": "new", "folder": "x", "suite": "fp8", "metric": "launches", "inputs": "bf16", **fields}
+    return Change(key=key, before=before, after=after, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Remembers a, b and c with one launch each."""
+    store = Store(tmp_path / "baselines")
+    apply(store, [change(key, 1) for key in "abc"], FIRST)
+    return store
+
+
+def cases(store: Store, folder: str = "x") -> dict[str, CaseBaseline]:
+    baseline = store.load(folder, "fp8")
+    assert baseline is not None
+    return baseline.cases
+
+
+def text(store: Store) -> str:
+    return store.path("x", "fp8").read_text()
+
+
+def test_a_first_update_creates_folder_and_file(tmp_path: Path) -> None:
+    store = Store(tmp_path / "not" / "yet")
+    changes = [
+        change("a", 1),
+        change("a", TimedEntry(sessions=[61.234], timer="graph"), metric="device_time_us"),
+        change("a", 0, metric="breaks", folder="targets/cpu"),
+    ]
+    assert apply(store, changes, FIRST) == [store.path("x", "fp8"), store.path("targets/cpu", "fp8")]
+    entries: dict[str, Entry] = {"launches": 1, "device_time_us": TimedEntry(sessions=[61.23], timer="graph")}
+    assert store.load("x", "fp8") == Baseline(
+        hardware="x", suite="fp8", provenance=FIRST, cases={"a": CaseBaseline(entries=entries, inputs="bf16")}
+    )
+    # What holds on every machine does not depend on this one's driver.
+    portable = store.load("targets/cpu", "fp8")
+    assert portable is not None
+    assert portable.provenance == replace(FIRST, driver=None)
+
+
+def test_only_the_lines_of_the_changed_case_change(store: Store) -> None:
+    path = store.path("x", "fp8")
+    # Comments and the order of metrics are the reader's own: they stay where nothing is recorded.
+    by_hand = text(store).replace("  a:", "  # slow on purpose, see #9\n  a:").replace("schema", "# ours\nschema")
+    path.write_text(by_hand)
+    apply(store, [change("b", 2, 1, category="changed", needs_reason=True)], LATER, "two stages")
+    assert text(store) == by_hand.replace(
+        "  b:\n    launches: 1\n    inputs: bf16\n",
+        "  b:\n    launches: 2\n    inputs: bf16\n    reasons:\n"
+        '      launches: "two stages"\n'
+        "    provenance: {torch: 2.11.0, driver: 580.1, commit: 2b, recorded: 2026-11-21}\n",
+    )
+
+
+def test_a_file_laid_out_by_hand_is_written_anew_with_the_same_content(store: Store) -> None:
+    path = store.path("x", "fp8")
+    path.write_text("schema: 1\nhardware: x\nprovenance: {}\ncases: {a: {launches: 1}, b: {launches: 1}}\n...\n")
+    apply(store, [change("b", 2, 1)], LATER)
+    assert {key: case.entries for key, case in cases(store).items()} == {"a": {"launches": 1}, "b": {"launches": 2}}
+    assert "\n  a:\n    launches: 1\n" in text(store)
+
+
+def test_an_improvement_takes_the_old_reason_away(store: Store) -> None:
+    apply(store, [change("b", 2, 1, category="changed", needs_reason=True)], LATER, "two stages")
+    apply(store, [change("b", 3, None, metric="other")], LATER)
+    assert cases(store)["b"].reasons == {"launches": "two stages"}
+    apply(store, [change("b", 1, 2, category="faster")], LATER)
+    assert cases(store)["b"].reasons == {}
+
+
+def test_removing_the_last_case_removes_the_file(store: Store) -> None:
+    before = text(store)
+    apply(store, [change("b", None, metric="", category="stale")], LATER)
+    assert text(store) == before.replace("  b:\n    launches: 1\n    inputs: bf16\n\n", "")
+    apply(store, [change(key, None, metric="", category="stale") for key in "ac"], LATER)
+    assert not store.path("x", "fp8").exists()
+
+
+def test_a_new_method_brings_its_inputs(store: Store) -> None:
+    apply(store, [change("a", 1, 1, category="changed", inputs="fp16", together=True)], LATER)
+    assert cases(store)["a"] == CaseBaseline(entries={"launches": 1}, inputs="fp16", provenance=LATER)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"refused": "unstable: wild"}, "^a launches: unstable: wild$"),
+        ({"needs_reason": True}, "^a launches: slower, heavier or different; say why with --perfguard-reason$"),
+        ({"before": 7}, "fp8.yaml: a launches has changed since it was compared; run the update again$"),
+        ({"suite": "../fp8"}, "cannot name a baseline file"),
+        ({"key": "\ud800"}, "fp8.yaml: a name is no text .*; give the case another id$"),
+    ],
+)
+def test_what_may_not_be_written_stops_everything(store: Store, fields: dict[str, object], message: str) -> None:
+    before = text(store)
+    odd = replace(change("a", 2, 1), **fields)
+    if "key" in fields:
+        odd = replace(odd, before=None)
+    with pytest.raises(BaselineError, match=message):
+        apply(store, [change("b", 2, 1), change("a", 1, folder="y"), odd], LATER)
+    assert text(store) == before
+    assert not (store.root / "y").exists()
+
+
+def test_a_broken_file_is_never_overwritten(store: Store) -> None:
+    path = store.path("x", "fp8")
+    broken = text(store).replace("launches: 1", "launches: one", 1)
+    path.write_text(broken)
+    with pytest.raises(BaselineError, match=r"fp8.yaml, line 6: found 'one'"):
+        apply(store, [change("new", 1), change("a", 1, folder="y")], LATER)
+    assert path.read_text() == broken
+    assert not (store.root / "y").exists()
+
+
+@given(keys=st.lists(st.text(max_size=10), min_size=1, max_size=4, unique=True), data=st.data())
+def test_what_is_applied_is_loaded(
+    tmp_path_factory: pytest.TempPathFactory, keys: list[str], data: st.DataObject
+) -> None:
+    store = Store(tmp_path_factory.mktemp("baselines"))
+    first = {key: data.draw(st.integers()) % 2**60 for key in keys}
+    apply(store, [change(key, value) for key, value in first.items()], FIRST)
+    assert {key: case.entries["launches"] for key, case in cases(store).items()} == first
+    moved = data.draw(st.sets(st.sampled_from(keys)))
+    reasons = data.draw(st.text(min_size=1).filter(str.strip))
+    apply(store, [change(key, "slow", first[key], needs_reason=True) for key in sorted(moved)], LATER, reasons)
+    loaded = cases(Store(store.root))
+    assert list(loaded) == sorted(keys)
+    for key, case in loaded.items():
+        assert case.entries["launches"] == ("slow" if key in moved else first[key])
+        assert case.reasons == ({"launches": reasons.strip()} if key in moved else {})
+        baseline = store.load("x", "fp8")
+        assert baseline is not None
+        assert baseline.provenance_of(key) == (LATER if key in moved else FIRST)

@@ -1,0 +1,169 @@
+"""Two branches that touch different cases merge with plain git; where they cannot, the conflict reads well."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfguard.baselines import Change, Store, apply
+from perfguard.errors import BaselineError
+from perfguard.records import CaseBaseline, Entry, Provenance, TimedEntry
+
+FOLDER, SUITE = "nvidia-h200", "fp8"
+MERGED = "merged"
+
+
+class Repository:
+    """A git repository with a baseline of the cases b, d, f, h, each with the same metrics."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = Store(root / "baselines")
+        self.git("init", "--initial-branch=main")
+        self.record("base", *"bdfh")
+
+    @property
+    def path(self) -> Path:
+        return self.store.path(FOLDER, SUITE)
+
+    def git(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        plain = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        line = ["git", *identity, *arguments]
+        return subprocess.run(line, cwd=self.root, env=plain, capture_output=True, text=True)
+
+    def record(self, commit: str, *names: str, microseconds: float = 60.0, remove: str = "") -> None:
+        """Write the cases of these names anew, remove others, and commit."""
+        baseline = self.store.load(FOLDER, SUITE)
+        changes = []
+        for name in names:
+            key = f"{name}/forward"
+            stored = baseline.cases.get(key) if baseline else None
+            entries: dict[str, Entry] = {
+                "device_time_us": TimedEntry(sessions=[microseconds] * 5, timer="graph"),
+                "launches": 1,
+            }
+            changes += [
+                Change(
+                    category="changed", folder=FOLDER, suite=SUITE, key=key, metric=metric, after=entry,
+                    before=stored.entries[metric] if stored else None, inputs="bfloat16[64,48]",
+                )
+                for metric, entry in entries.items()
+            ]  # fmt: skip
+        changes += [Change(category="stale", folder=FOLDER, suite=SUITE, key=f"{name}/forward") for name in remove]
+        apply(self.store, changes, Provenance(torch="2.11.0", commit=commit, recorded="2026-11-20"))
+        self.git("add", ".")
+        assert self.git("commit", "-m", commit).returncode == 0
+
+    def merge(self, ours: Callable[[], None], theirs: Callable[[], None]) -> str:
+        """`MERGED`, or the file with its conflict."""
+        self.git("checkout", "-b", "theirs")
+        theirs()
+        self.git("checkout", "-b", "ours", "main")
+        ours()
+        return MERGED if self.git("merge", "theirs").returncode == 0 else self.path.read_text()
+
+    def cases(self) -> dict[str, CaseBaseline]:
+        baseline = self.store.load(FOLDER, SUITE)
+        assert baseline is not None
+        return baseline.cases
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+def names(repository: Repository) -> str:
+    return "".join(key.removesuffix("/forward") for key in repository.cases())
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations("bdfh", 2)))
+def test_changing_different_cases(repository: Repository, first: str, second: str) -> None:
+    merged = repository.merge(
+        lambda: repository.record("ours", first, microseconds=50),
+        lambda: repository.record("theirs", second, microseconds=70),
+    )
+    assert merged == MERGED
+    for name, commit, microseconds in ((first, "ours", 50), (second, "theirs", 70)):
+        case = repository.cases()[f"{name}/forward"]
+        assert case.provenance is not None
+        assert case.provenance.commit == commit
+        assert case.entries["device_time_us"] == TimedEntry(sessions=[microseconds] * 5, timer="graph")
+    others = set("bdfh") - {first, second}
+    assert all(repository.cases()[f"{name}/forward"].provenance is None for name in others)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations("acegi", 2)))
+def test_adding_cases_at_different_places(repository: Repository, first: str, second: str) -> None:
+    merged = repository.merge(lambda: repository.record("ours", first), lambda: repository.record("theirs", second))
+    assert merged == MERGED
+    assert names(repository) == "".join(sorted(f"bdfh{first}{second}"))
+
+
+@pytest.mark.parametrize("changed", "bdfh")
+@pytest.mark.parametrize("added", "acegi")
+def test_adding_a_case_beside_one_that_changes(repository: Repository, changed: str, added: str) -> None:
+    merged = repository.merge(
+        lambda: repository.record("ours", added), lambda: repository.record("theirs", changed, microseconds=70)
+    )
+    assert merged == MERGED
+    assert names(repository) == "".join(sorted(f"bdfh{added}"))
+    assert repository.cases()[f"{changed}/forward"].provenance == Provenance(
+        torch="2.11.0", commit="theirs", recorded="2026-11-20"
+    )
+
+
+@pytest.mark.parametrize(("removed", "changed"), list(itertools.permutations("bdfh", 2)))
+def test_removing_a_case_beside_one_that_changes(repository: Repository, removed: str, changed: str) -> None:
+    merged = repository.merge(
+        lambda: repository.record("ours", remove=removed),
+        lambda: repository.record("theirs", changed, microseconds=70),
+    )
+    assert merged == MERGED
+    assert names(repository) == "bdfh".replace(removed, "")
+
+
+def test_adding_at_the_same_place_is_one_conflict_of_whole_blocks(repository: Repository) -> None:
+    text = repository.merge(
+        lambda: repository.record("ours", "e"), lambda: repository.record("theirs", "ea", microseconds=70)
+    )
+    assert text.count("<<<<<<<") == 1
+    block = text[text.index("<<<<<<<") : text.index(">>>>>>>")]
+    assert (
+        block
+        == """\
+<<<<<<< HEAD
+  e/forward:
+    device_time_us: {sessions: [60.0, 60.0, 60.0, 60.0, 60.0], timer: graph}
+    launches: 1
+    inputs: bfloat16[64,48]
+    provenance: {torch: 2.11.0, commit: ours, recorded: 2026-11-20}
+=======
+  ea/forward:
+    device_time_us: {sessions: [70.0, 70.0, 70.0, 70.0, 70.0], timer: graph}
+    launches: 1
+    inputs: bfloat16[64,48]
+    provenance: {torch: 2.11.0, commit: theirs, recorded: 2026-11-20}
+"""
+    )
+    with pytest.raises(BaselineError, match=r"line \d+: found a conflict marker of git"):
+        repository.cases()
+    # Keeping both sides is deleting the markers.
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>"))]
+    repository.path.write_text("".join(lines))
+    assert names(repository) == "bdeeafh"
+
+
+def test_the_head_stays_until_every_case_is_recorded_anew(repository: Repository) -> None:
+    head = repository.path.read_text().split("cases:")[0]
+    repository.record("later", *"bdf", microseconds=50)
+    assert repository.path.read_text().split("cases:")[0] == head
+    repository.record("last", *"bdfh", microseconds=40)
+    assert "commit: last" in repository.path.read_text().split("cases:")[0]
+    assert all(case.provenance is None for case in repository.cases().values())

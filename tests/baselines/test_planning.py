@@ -1,0 +1,370 @@
+"""From verdicts to changes: the category, the entry that would be written, and what stands in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from perfguard.baselines import Change, Store, category_of, plan, select
+from perfguard.baselines.writing import render
+from perfguard.config import CATEGORIES
+from perfguard.records import (
+    Accuracy,
+    Baseline,
+    Better,
+    Case,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Hardware,
+    Provenance,
+    Reading,
+    TimedEntry,
+    Value,
+    Verdict,
+    Word,
+)
+from perfguard.units import Unit
+
+SLUG, SUITE, KEY = "nvidia-h200", "fp8", "quantize[64x48]/forward"
+NODEID = "tests/test_fp8.py::test_quantize[64x48]"
+CASE = Case(suite=SUITE, name="quantize[64x48]", direction="forward", nodeid=NODEID)
+GPU = Hardware(slug=SLUG, vendor="nvidia", name="NVIDIA H200", architecture="sm_90")
+CPU = Hardware(slug="cpu-x", vendor="cpu", name="X", architecture="x86_64", target="cpu")
+NOW = Provenance(torch="2.11.0", driver="580.1", power_limit_watts=700.0, commit="2b", recorded="2026-11-21")
+STORED = replace(NOW, commit="1a", recorded="2026-11-20")
+TIME, LAUNCHES, NAMES = "device_time_us", "launches", "kernels"
+
+
+def timed(value: float, timer: str = "graph", **fields: object) -> Reading:
+    return Reading(metric=TIME, unit=Unit.MICROSECONDS, value=value, timer=timer, **fields)  # type: ignore[arg-type]
+
+
+def exact(value: Value, metric: str = LAUNCHES, **fields: object) -> Reading:
+    return Reading(metric=metric, unit=Unit.COUNT, value=value, **fields)  # type: ignore[arg-type]
+
+
+def result(*pairs: tuple[Reading, Word | None], inputs: str = "bf16", reason: str = "") -> CaseResult:
+    verdicts = [Verdict(word, reading.metric, reason) for reading, word in pairs if word is not None]
+    return CaseResult(case=CASE, inputs=inputs, readings=[reading for reading, _ in pairs], verdicts=verdicts)
+
+
+def sessions(*values: float, timer: str = "graph", inputs: str = "bf16") -> list[CaseResult]:
+    return [CaseResult(case=CASE, inputs=inputs, readings=[timed(value, timer)]) for value in values]
+
+
+def store(root: Path, entries: dict[str, Entry] | None = None, folder: str = SLUG) -> Store:
+    """A store that remembers these entries of the one case."""
+    if entries:
+        cases = {KEY: CaseBaseline(entries=entries, inputs="bf16")}
+        path = root / folder / f"{SUITE}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(render(Baseline(hardware=folder, suite=SUITE, provenance=STORED, cases=cases)))
+    return Store(root)
+
+
+def times(*values: float, timer: str = "graph") -> TimedEntry:
+    return TimedEntry(sessions=list(values), timer=timer)
+
+
+def planned(
+    where: Store,
+    judged: CaseResult,
+    fresh: Sequence[CaseResult] = (),
+    *,
+    stale: Sequence[Verdict] = (),
+    hardware: Hardware = GPU,
+    provenance: Provenance = NOW,
+) -> dict[str, Change]:
+    changes = plan(where, hardware, [judged], {(SUITE, KEY): fresh}, stale, provenance, 5)
+    return {change.metric: change for change in changes}
+
+
+FIVE = sessions(60.1, 60.2, 60.3, 60.4, 60.5)
+
+
+def test_a_new_case_is_written_from_its_fresh_processes(tmp_path: Path) -> None:
+    judged = result((timed(99.0), Word.NEW), (exact(2), Word.NEW))
+    changes = planned(store(tmp_path), judged, FIVE)
+    assert changes[TIME] == Change(
+        category="new",
+        folder=SLUG,
+        suite=SUITE,
+        key=KEY,
+        metric=TIME,
+        after=times(60.1, 60.2, 60.3, 60.4, 60.5),
+        unit=Unit.MICROSECONDS,
+        inputs="bf16",
+    )
+    assert (changes[LAUNCHES].category, changes[LAUNCHES].before, changes[LAUNCHES].after) == ("new", None, 2)
+    assert not list(tmp_path.iterdir())  # planning never writes
+
+
+@pytest.mark.parametrize("word", [Word.NEW, Word.OTHER_HARDWARE, Word.RENAMED])
+def test_a_verdict_on_the_whole_case_is_one_on_each_reading(tmp_path: Path, word: Word) -> None:
+    judged = replace(result((timed(60.0), None), (exact(2), None)), verdicts=[Verdict(word)])
+    changes = planned(store(tmp_path), judged, FIVE)
+    assert {metric: change.category for metric, change in changes.items()} == {TIME: "new", LAUNCHES: "new"}
+
+
+@pytest.mark.parametrize(
+    ("word", "category", "needs_reason"),
+    [
+        (Word.FASTER, "faster", False),
+        (Word.SLOWER, "slower", True),
+        (Word.CHANGED, "changed", True),
+        (Word.PASS, None, False),
+        (Word.UNRESOLVED, None, False),
+        (Word.SUSPECT, None, False),
+        (Word.UNSUPPORTED, None, False),
+    ],
+)
+def test_words_and_categories(tmp_path: Path, word: Word, category: str | None, needs_reason: bool) -> None:
+    where = store(tmp_path, {TIME: times(70, 70, 70, 70, 70), LAUNCHES: 1})
+    changes = planned(where, result((timed(60.0), word), (exact(2), word)), FIVE)
+    wanted = {TIME: category, LAUNCHES: category} if category else {}
+    assert {metric: change.category for metric, change in changes.items()} == wanted
+    assert all(change.needs_reason is needs_reason for change in changes.values())
+    assert category_of(Verdict(word)) == category
+
+
+@pytest.mark.parametrize("word", [Word.METHOD_CHANGED, Word.DRIFT])
+@pytest.mark.parametrize(
+    ("before", "better", "needs_reason"),
+    [
+        (70.0, Better.LOWER, False),
+        (60.0, Better.LOWER, False),  # within its promise of 3 %
+        (50.0, Better.LOWER, True),
+        (70.0, Better.HIGHER, True),
+        (50.0, Better.HIGHER, False),
+        (50.0, Better.SAME, True),
+    ],
+)
+def test_under_another_method_or_toolchain_worse_needs_a_reason(
+    tmp_path: Path, word: Word, before: float, better: Better, needs_reason: bool
+) -> None:
+    where = store(tmp_path, {TIME: times(before)})
+    change = planned(where, result((timed(60.0, better=better), word)), FIVE)[TIME]
+    assert (change.category, change.needs_reason, change.together) == ("changed", needs_reason, True)
+
+
+def test_text_that_differs_under_another_method_needs_a_reason(tmp_path: Path) -> None:
+    where = store(tmp_path, {"contract": "bf16[64,48]"})
+    judged = result((exact("bf16[48,64]", "contract"), Word.METHOD_CHANGED))
+    assert planned(where, judged)["contract"].needs_reason
+
+
+@pytest.mark.parametrize("word", [Word.WRONG, Word.BROKEN])
+def test_a_wrong_or_broken_case_is_never_written(tmp_path: Path, word: Word) -> None:
+    judged = result((timed(60.0), Word.NEW), (exact(2), Word.NEW))
+    wrong = replace(judged, verdicts=[*judged.verdicts, Verdict(word)])
+    assert planned(store(tmp_path), wrong, FIVE) == {}
+    assert planned(store(tmp_path), judged, [*FIVE, wrong]) == {}
+    inaccurate = replace(judged, accuracy=[Accuracy(output="0", dtype="bfloat16", problem="too far off")])
+    assert planned(store(tmp_path), inaccurate, FIVE) == {}
+
+
+# -- sessions --------------------------------------------------------------------------------------------------------
+
+
+def test_missing_sessions_are_counted_and_the_command_is_given(tmp_path: Path) -> None:
+    change = planned(store(tmp_path), result((timed(60.0), Word.NEW)), sessions(60.1, 60.2))[TIME]
+    assert change.after == times(60.1, 60.2)
+    assert change.note == (
+        f"2 of 5 sessions; add the missing 3 with: pytest --perfguard --perfguard-update=new '{NODEID}'"
+    )
+    assert not change.refused
+
+
+def test_without_fresh_processes_the_run_is_the_one_session(tmp_path: Path) -> None:
+    change = planned(store(tmp_path), result((timed(60.123), Word.NEW)))[TIME]
+    assert change.after == times(60.12)
+    assert change.note.startswith("1 of 5 sessions")
+
+
+def test_sessions_are_added_to_those_of_an_earlier_commit(tmp_path: Path) -> None:
+    where = store(tmp_path, {TIME: times(60.0, 60.1)})
+    change = planned(where, result((timed(60.0), Word.UNRESOLVED), reason="FEW: 2"), sessions(60.2, 60.3, 60.4))[TIME]
+    assert (change.category, change.after) == ("new", times(60.0, 60.1, 60.2, 60.3, 60.4))
+    assert (change.note, change.needs_reason) == ("", False)
+    assert category_of(Verdict(Word.UNRESOLVED, reason="FEW: 2 sessions")) == "new"
+
+
+def test_only_the_last_twenty_sessions_are_kept(tmp_path: Path) -> None:
+    where = store(tmp_path, {TIME: times(60.0)})
+    fresh = sessions(*[60.1] * 20)
+    assert planned(where, result((timed(60.0), Word.UNRESOLVED)), fresh)[TIME].after == times(*[60.1] * 20)
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [replace(NOW, torch="2.12.0"), replace(NOW, driver="590.1"), replace(NOW, power_limit_watts=600.0)],
+)
+def test_sessions_under_other_versions_replace_the_old(tmp_path: Path, provenance: Provenance) -> None:
+    where = store(tmp_path, {TIME: times(60.0)})
+    judged = result((timed(60.0), Word.UNRESOLVED))
+    assert planned(where, judged, FIVE)[TIME].after == times(60.0, 60.1, 60.2, 60.3, 60.4, 60.5)
+    replaced = planned(where, judged, FIVE, provenance=provenance)[TIME]
+    assert replaced.after == times(60.1, 60.2, 60.3, 60.4, 60.5)
+
+
+def test_a_few_slow_sessions_do_not_slip_in_as_new(tmp_path: Path) -> None:
+    where = store(tmp_path, {TIME: times(50.0, 50.1)})
+    change = planned(where, result((timed(60.0), Word.UNRESOLVED)), FIVE)[TIME]
+    assert (change.category, change.needs_reason) == ("new", True)
+    assert change.after == times(60.1, 60.2, 60.3, 60.4, 60.5)
+
+
+def test_enough_sessions_stay_as_they_are(tmp_path: Path) -> None:
+    judged = result((timed(60.0), Word.UNRESOLVED))
+    assert planned(store(tmp_path, {TIME: times(60, 60, 60, 60, 60)}), judged, FIVE) == {}
+
+
+def test_nothing_is_added_without_fresh_processes(tmp_path: Path) -> None:
+    assert planned(store(tmp_path, {TIME: times(60.0)}), result((timed(60.0), Word.UNRESOLVED))) == {}
+
+
+def test_fresh_processes_with_another_timer_or_other_inputs_do_not_count(tmp_path: Path) -> None:
+    fresh = [*sessions(10.0, timer="wall"), *sessions(20.0, inputs="fp16"), *sessions(60.1)]
+    assert planned(store(tmp_path), result((timed(60.0), Word.NEW)), fresh)[TIME].after == times(60.1)
+
+
+def test_one_wild_session_is_left_out(tmp_path: Path) -> None:
+    fresh = sessions(60.1, 95.0, 60.2, 60.3, 60.4)
+    change = planned(store(tmp_path), result((timed(60.0), Word.NEW)), fresh)[TIME]
+    assert change.after == times(60.1, 60.2, 60.3, 60.4)
+    assert change.note.startswith("a wild session of 95 µs left out; 4 of 5 sessions; add the missing 1 with: ")
+
+
+def test_noise_is_recorded_as_it_is(tmp_path: Path) -> None:
+    noisy = (60.0, 75.0, 66.0, 85.0, 70.0)
+    change = planned(store(tmp_path), result((timed(60.0), Word.NEW)), sessions(*noisy))[TIME]
+    assert (change.after, change.refused, change.note) == (times(*noisy), "", "")
+
+
+def test_two_modes_of_a_machine_are_refused(tmp_path: Path) -> None:
+    change = planned(store(tmp_path), result((timed(60.0), Word.NEW)), sessions(60, 100, 60, 100, 60))[TIME]
+    assert change.refused == (
+        "unstable: sessions from 60 µs to 100 µs lie more than 50 % apart; free the machine and record again"
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_no_time_is_refused(tmp_path: Path, value: float) -> None:
+    change = planned(store(tmp_path), result((timed(60.0), Word.NEW)), sessions(60.0, value))[TIME]
+    assert change.refused == "a session read no time; measure again"
+    assert change.describe()
+
+
+@pytest.mark.parametrize(
+    ("reading", "other", "refused"),
+    [
+        (exact(2), 3, True),
+        (exact(2), 2, False),
+        (exact(1000, tolerance=0.01), 1005, False),
+        (exact(1000, tolerance=0.01), 1020, True),
+        (exact(1000, floor=50.0), 1020, False),
+        (exact(["a"]), ["b"], True),
+        (exact(["a"], gated=False), ["b"], False),
+        (exact(float("nan")), 1.0, True),
+    ],
+)
+def test_an_exact_reading_must_be_the_same_in_every_process(
+    tmp_path: Path, reading: Reading, other: Value, refused: bool
+) -> None:
+    fresh = [CaseResult(case=CASE, inputs="bf16", readings=[replace(reading, value=other)])]
+    change = planned(store(tmp_path), result((reading, Word.NEW)), fresh)[LAUNCHES]
+    assert bool(change.refused) is refused
+
+
+# -- what belongs together -------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_gated_goes_along_with_what_is(tmp_path: Path) -> None:
+    where = store(tmp_path, {LAUNCHES: 1, NAMES: ["a"]})
+    names = exact(["a", "b"], NAMES, gated=False)
+    assert planned(where, result((exact(1), Word.PASS), (names, Word.PASS))) == {}
+    changes = planned(where, result((exact(2), Word.CHANGED), (names, Word.PASS)))
+    assert (changes[NAMES].category, changes[NAMES].after) == ("changed", ["a", "b"])
+    assert not changes[NAMES].needs_reason
+
+
+def test_portable_readings_go_to_the_target_if_there_is_one(tmp_path: Path) -> None:
+    judged = result((timed(60.0), Word.NEW), (exact(2, portable=True), Word.NEW))
+    for hardware, folder in ((GPU, SLUG), (CPU, "targets/cpu")):
+        changes = planned(store(tmp_path), judged, FIVE, hardware=hardware)
+        assert (changes[TIME].folder, changes[LAUNCHES].folder) == (hardware.slug, folder)
+
+
+def test_portable_readings_are_compared_with_the_target(tmp_path: Path) -> None:
+    where = store(tmp_path, {LAUNCHES: 1}, "targets/cpu")
+    judged = result((exact(2, portable=True), Word.CHANGED))
+    assert planned(where, judged, hardware=CPU)[LAUNCHES].before == 1
+
+
+def test_a_gone_case_leaves_hardware_and_target(tmp_path: Path) -> None:
+    store(tmp_path, {LAUNCHES: 1}, "targets/cpu")
+    where = store(tmp_path, {TIME: times(60.0)}, "cpu-x")
+    judged = result((exact(2), Word.PASS))
+    for word in (Word.STALE, Word.RENAMED):
+        gone = Verdict(word, suite=SUITE, case=KEY, reason="the case is gone")
+        changes = plan(where, CPU, [judged], {}, [gone], NOW, 5)
+        assert [(change.category, change.folder, change.after) for change in changes] == [
+            ("stale", "cpu-x", None),
+            ("stale", "targets/cpu", None),
+        ]
+        assert changes[0].describe() == f"stale: cpu-x fp8 {KEY}: removed; the case is gone"
+
+
+# -- what is chosen --------------------------------------------------------------------------------------------------
+
+
+def change(category: str, metric: str = LAUNCHES, **fields: object) -> Change:
+    return Change(category=category, folder=SLUG, suite=SUITE, key=KEY, metric=metric, after=2, **fields)  # type: ignore[arg-type]
+
+
+def test_select_says_why_a_change_is_left() -> None:
+    new, slower, refused = change("new"), change("slower", needs_reason=True), change("new", refused="unstable: …")
+    assert select([new, slower, refused], CATEGORIES, "") == (
+        [new],
+        [(slower, "slower, heavier or different; say why with --perfguard-reason"), (refused, "unstable: …")],
+    )
+    assert select([new, slower], CATEGORIES, "#412") == ([new, slower], [])
+    assert select([new, slower], ["slower"], "#412") == (
+        [slower],
+        [(new, "not asked for; add it with --perfguard-update=new")],
+    )
+    assert select([slower], CATEGORIES, "  ")[0] == []
+
+
+def test_values_of_two_toolchains_never_stand_side_by_side() -> None:
+    drifted, launches = change("changed", TIME, together=True, needs_reason=True), change("faster")
+    chosen, left = select([drifted, launches], CATEGORIES, "")
+    assert chosen == []
+    assert left[1][1] == (
+        f"goes only with {TIME} of the same case, which is left: "
+        "slower, heavier or different; say why with --perfguard-reason"
+    )
+    elsewhere = Change(category="faster", folder="targets/cpu", suite=SUITE, key=KEY, metric="breaks", after=0)
+    assert select([drifted, launches, elsewhere], CATEGORIES, "")[0] == [elsewhere]
+    assert select([drifted, launches], CATEGORIES, "torch 2.12")[0] == [drifted, launches]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"before": times(61), "after": times(66, 67.1, 68), "unit": Unit.MICROSECONDS}, "61 µs -> 67.1 µs (+10.0 %)"),
+        ({"after": times(61.2), "unit": Unit.MICROSECONDS, "note": "1 of 5"}, "61.2 µs; 1 of 5"),
+        ({"before": 2**20, "after": 2**21, "unit": Unit.BYTES}, "1 MiB -> 2 MiB (+100.0 %)"),
+        ({"before": 0, "after": 1, "unit": Unit.COUNT}, "0 -> 1"),
+        ({"before": ["a"], "after": ["a", "b"]}, "a -> a, b"),
+        ({"before": "a\nb", "after": "x" * 80}, f"a b -> {'x' * 59}…"),
+        ({"before": 1}, "removed"),
+    ],
+)  # fmt: skip
+def test_a_change_in_one_line(fields: dict[str, object], text: str) -> None:
+    shown = Change(category="slower", folder=SLUG, suite=SUITE, key=KEY, metric="m", **fields)  # type: ignore[arg-type]
+    assert shown.describe() == f"slower: {SLUG} fp8 {KEY} m: {text}"

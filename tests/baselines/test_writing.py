@@ -1,0 +1,152 @@
+"""What is written reads back the same, whatever the names, and reads well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfguard.baselines.reading import CASE_FIELDS, parse
+from perfguard.baselines.writing import as_stored, render, revise
+from perfguard.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+
+PATH = Path("x.yaml")
+
+odd = st.sampled_from(
+    ["*x", "&x", "#", "a #b", "a: b", "a::b", "[1]", "{a}", "'", '"', "\\", "- a", "? a", "true", "Null", "~", "1",
+     "1e5", ".nan", "<<", "=", "---", "...", "%", "@a", "`", "|", ">", "!t", " a ", "", "é", "漢字", "😀", "\u2028",
+     "\x85", "\x7f", "\ufeff", "\t", "\n", "a\r\nb", "\x00", "x" * 1100, "a, b", "2026-11-20", "0o7"]
+)  # fmt: skip
+texts = st.one_of(odd, st.text(max_size=12), st.builds("{}{}".format, odd, odd))
+names = st.one_of(texts, st.builds("quantize[{}]/forward".format, texts))
+metrics = st.one_of(
+    st.sampled_from(["launches", "device_time_us", "on"]), st.text(max_size=8), odd.filter(lambda x: len(x) < 99)
+).filter(lambda name: name not in CASE_FIELDS)
+numbers = st.one_of(st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False))
+times = st.floats(1e-6, 1e11)
+entries: st.SearchStrategy[Entry] = st.one_of(
+    numbers,
+    texts,
+    st.lists(texts, max_size=12),
+    st.builds(TimedEntry, sessions=st.lists(times, min_size=1, max_size=20), timer=texts),
+).map(as_stored)
+optional = st.one_of(st.none(), texts)
+provenances = st.builds(
+    Provenance, torch=optional, driver=optional, commit=optional, power_limit_watts=st.one_of(st.none(), times)
+)
+cases = st.builds(
+    CaseBaseline,
+    entries=st.dictionaries(metrics, entries, min_size=1, max_size=3),
+    inputs=texts,
+    reasons=st.dictionaries(metrics, texts, max_size=2),
+    provenance=st.one_of(st.none(), provenances),
+)
+baselines = st.builds(
+    Baseline,
+    hardware=st.sampled_from(["nvidia-h200", "targets/sm_90"]),
+    suite=st.just("fp8"),
+    provenance=provenances,
+    cases=st.dictionaries(names, cases, min_size=1, max_size=3),
+)
+
+
+def read(text: str, baseline: Baseline) -> Baseline:
+    return parse(text.encode("utf-8"), PATH, baseline.hardware, baseline.suite).baseline
+
+
+@settings(max_examples=300)
+@given(baseline=baselines)
+def test_what_is_written_reads_back_the_same(baseline: Baseline) -> None:
+    text = render(baseline)
+    assert read(text, baseline) == baseline
+    assert render(read(text, baseline)) == text
+
+
+@given(baseline=baselines, data=st.data())
+def test_revising_leaves_the_lines_of_other_cases_alone(baseline: Baseline, data: st.DataObject) -> None:
+    text = render(baseline)
+    document = parse(text.encode(), PATH, baseline.hardware, "fp8")
+    changed = {**baseline.cases, data.draw(names): data.draw(cases)}
+    new = Baseline(hardware=baseline.hardware, suite="fp8", provenance=baseline.provenance, cases=changed)
+    assert revise(document, new) == render(new)
+    assert revise(document, baseline) == text
+
+
+@given(baseline=baselines)
+def test_other_yaml_readers_agree_on_cases_and_metrics(baseline: Baseline) -> None:
+    loaded = yaml.safe_load(render(baseline))
+    assert loaded["cases"].keys() == baseline.cases.keys()
+    for key, case in baseline.cases.items():
+        assert loaded["cases"][key].keys() - set(CASE_FIELDS) == case.entries.keys()
+        for metric, entry in case.entries.items():
+            if not isinstance(entry, TimedEntry):
+                assert loaded["cases"][key][metric] == entry
+
+
+def test_layout() -> None:
+    kernels = ["void at::native::elementwise<4>", "_quantize_kernel"]
+    baseline = Baseline(
+        hardware="nvidia-h200",
+        suite="fp8",
+        provenance=Provenance(torch="2.11.0", driver="580.159", power_limit_watts=700, commit="1a2b3c4"),
+        cases={
+            "quantize[64x48-*]/forward": CaseBaseline(
+                entries={
+                    "launches": 2,
+                    "device_time_us": TimedEntry(sessions=[61.23456, 61.0], timer="graph-cold"),
+                    "kernels": kernels,
+                    "many": kernels * 2,
+                    "path": "triton",
+                    "share": 0.123456,
+                    "tiny": 1e-7,
+                    "peak_memory_bytes": 85196800,
+                },
+                inputs="bfloat16[64,48]",
+                reasons={"launches": "two stages, #412"},
+                provenance=Provenance(torch="2.12.0", commit="2b3c4d5"),
+            ),
+            "a b/forward": CaseBaseline(entries={"launches": 1}),
+        },
+    )
+    assert (
+        render(baseline)
+        == """\
+schema: 1
+hardware: nvidia-h200
+provenance: {torch: 2.11.0, driver: 580.159, power_limit_watts: 700, commit: 1a2b3c4}
+cases:
+  "a b/forward":
+    launches: 1
+
+  quantize[64x48-*]/forward:
+    device_time_us: {sessions: [61.23, 61.0], timer: graph-cold}
+    kernels: ["void at::native::elementwise<4>", _quantize_kernel]
+    launches: 2
+    many:
+      - "void at::native::elementwise<4>"
+      - _quantize_kernel
+      - "void at::native::elementwise<4>"
+      - _quantize_kernel
+    path: "triton"
+    peak_memory_bytes: 85196800
+    share: 0.1235
+    tiny: 1.0e-07
+    inputs: bfloat16[64,48]
+    reasons:
+      launches: "two stages, #412"
+    provenance: {torch: 2.12.0, commit: 2b3c4d5}
+
+...
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [(85196801, 85196801), (0.123456, 0.1235), (123456.0, 123456.0), (123456.7, 123500.0), ("1.23456", "1.23456")],
+)
+def test_numbers_keep_four_digits_unless_they_are_whole(value: Entry, stored: Entry) -> None:
+    assert as_stored(value) == stored

@@ -1,0 +1,410 @@
+"""The numerics rule on single tensors: figures, limits, words, codes, scales, oracles."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfguard.call import Tolerance
+from perfguard.numerics import compare
+from perfguard.numerics.codes import FP8_DTYPES, compare_codes, compare_scales
+from perfguard.numerics.oracle import NARROW, Widen, fits_in_float64, run_wide, unrounded_codes
+from perfguard.numerics.rule import Groups, bits
+from perfguard.records import Accuracy
+
+LOOSE = "the test needs it"
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def judged(candidate: torch.Tensor, oracle: torch.Tensor, **options: object) -> Accuracy:
+    """Against an eager that rounds once."""
+    return compare(candidate, oracle.to(candidate.dtype), oracle, name="output", **options)  # type: ignore[arg-type]
+
+
+# ---- the figures of one rounding
+
+
+@pytest.mark.parametrize(("dtype", "decibel"), [(torch.bfloat16, 55.6), (torch.float16, 73.7)])
+def test_one_rounding_of_normal_data_has_the_known_sqnr(dtype: torch.dtype, decibel: float) -> None:
+    oracle = normal(512, 256)
+    accuracy = judged(oracle.to(dtype), oracle)
+    assert accuracy.sqnr_db == pytest.approx(decibel, abs=0.1)
+    assert accuracy.error_ratio == 1.0
+    assert accuracy.problem == ""
+
+
+@pytest.mark.parametrize("dtype", FP8_DTYPES, ids=str)
+def test_one_rounding_to_8_bits_has_the_known_sqnr(dtype: torch.dtype) -> None:
+    unrounded = normal(512, 256).float()
+    accuracy = compare_codes(unrounded.to(dtype), unrounded.to(dtype), unrounded, name="output")
+    assert accuracy.sqnr_db == pytest.approx(31.5 if "e4m3" in str(dtype) else 25.6, abs=0.1)
+    assert accuracy.problem == ""
+
+
+# ---- the rule
+
+
+def test_a_row_shifted_by_one_is_wrong() -> None:
+    oracle = normal(64, 48)
+    accuracy = judged(oracle.roll(1, 0).bfloat16(), oracle)
+    assert "output: RMSE" in accuracy.problem
+    assert "SQNR -" in accuracy.problem
+
+
+def test_one_wrong_group_is_found_though_the_whole_passes() -> None:
+    oracle = normal(4096, 64)
+    candidate = oracle.bfloat16()
+    candidate[77] = (oracle[77] * 1.03).bfloat16()
+    accuracy = judged(candidate, oracle)
+    assert accuracy.rmse is not None
+    assert accuracy.limit is not None
+    assert accuracy.rmse <= accuracy.limit
+    assert "row 77 of 4096" in accuracy.problem
+    assert "the whole tensor passes" in accuracy.problem
+    assert "looks scaled by 1.03" in accuracy.problem
+    assert accuracy.worst_index[0] == 77
+    column = accuracy.worst_index[1]
+    assert float(accuracy.got) == pytest.approx(float(candidate[77, column]), rel=1e-4)
+    assert float(accuracy.want) == pytest.approx(float(oracle[77, column]), rel=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, -1.0])
+def test_a_constant_factor_is_named(factor: float) -> None:
+    oracle = normal(16, 64)
+    assert f"looks scaled by {factor:g}" in judged((oracle * factor).bfloat16(), oracle).problem
+
+
+def test_what_is_not_scaled_is_not_called_so() -> None:
+    assert "scaled" not in judged(normal(16, 64, seed=1).bfloat16(), normal(16, 64)).problem
+
+
+def test_groups_along_another_dimension() -> None:
+    oracle = normal(64, 128)
+    candidate = oracle.bfloat16()
+    candidate[:, 5] *= 0.9
+    accuracy = judged(candidate, oracle, tolerance=Tolerance(group_dim=1, reason=LOOSE))
+    assert accuracy.worst_group == "index 5 of 128 along dimension 1"
+    assert accuracy.worst_index[1] == 5
+    assert float(accuracy.got) == pytest.approx(float(candidate[tuple(accuracy.worst_index)]), rel=1e-4)
+
+
+@given(
+    shape=st.lists(st.integers(1, 40), max_size=3).map(torch.Size),
+    dim=st.none() | st.integers(-3, 2),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_groups_cover_every_element_once_and_find_it_again(
+    shape: torch.Size, dim: int | None, data: st.DataObject
+) -> None:
+    groups = Groups(shape, dim)
+    tensor = torch.arange(shape.numel()).reshape(shape)
+    parts = groups.split(tensor)
+    assert sum(len(part) for part in parts) == groups.number
+    assert sorted(torch.cat([part.reshape(-1) for part in parts]).tolist()) == list(range(shape.numel()))
+    group = data.draw(st.integers(0, groups.number - 1))
+    members = groups.select(tensor, group)
+    element = data.draw(st.integers(0, len(members) - 1))
+    assert int(tensor[tuple(groups.index(group, element))]) == int(members[element])
+
+
+def test_short_rows_and_vectors_are_joined() -> None:
+    assert Groups(torch.Size([1000])).number == 31
+    assert Groups(torch.Size([64, 8])).number == 16
+    assert Groups(torch.Size([4, 64])).number == 4
+    assert Groups(torch.Size([1000])).label(30) == "elements 960 to 999"
+
+
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 40), depth=st.sampled_from([1, 16, 200, 1000]))
+@settings(max_examples=25, deadline=None)
+def test_another_summation_order_passes(seed: int, rows: int, depth: int) -> None:
+    a, b = normal(rows, depth, seed=seed).bfloat16(), normal(depth, 33, seed=seed + 1).bfloat16()
+    oracle = a.double() @ b.double()
+    half = depth // 2
+    split = a[:, :half].float() @ b[:half].float() + a[:, half:].float() @ b[half:].float()
+    eager = (a.float() @ b.float()).bfloat16()
+    assert compare(split.bfloat16(), eager, oracle, name="output").problem == ""
+    assert compare(split, a.float() @ b.float(), oracle, name="output").problem == ""
+
+
+def test_a_bf16_accumulator_is_wrong_where_k_is_large() -> None:
+    a, b = normal(8, 2048, seed=2).bfloat16(), normal(2048, 40, seed=3).bfloat16()
+    narrow = torch.zeros(8, 40, dtype=torch.bfloat16)
+    for step in range(0, 2048, 16):
+        narrow += (a[:, step : step + 16].float() @ b[step : step + 16].float()).bfloat16()
+    eager = (a.float() @ b.float()).bfloat16()
+    accuracy = compare(narrow, eager, a.double() @ b.double(), name="output")
+    assert accuracy.problem
+    assert accuracy.error_ratio is not None
+    assert accuracy.error_ratio > 3
+
+
+def test_gradients_have_a_wider_limit() -> None:
+    oracle = normal(64, 64)
+    noisy = (oracle * (1 + 2.5 * 0.00166 * normal(64, 64, seed=1))).bfloat16()
+    assert judged(noisy, oracle).problem
+    assert judged(noisy, oracle, gradient=True).problem == ""
+
+
+def test_tolerance_overrides_k_and_asks_for_sqnr() -> None:
+    oracle = normal(64, 64)
+    noisy = (oracle * (1 + 0.01 * normal(64, 64, seed=1))).bfloat16()
+    assert judged(noisy, oracle).problem
+    assert judged(noisy, oracle, tolerance=Tolerance(k=10, reason=LOOSE)).problem == ""
+    asked = judged(noisy, oracle, tolerance=Tolerance(k=10, min_sqnr_db=45, reason=LOOSE))
+    assert "under the tolerance's 45 dB" in asked.problem
+
+
+def test_an_all_zero_group_must_stay_zero() -> None:
+    oracle = normal(8, 64)
+    oracle[3] = 0
+    candidate = oracle.float()
+    assert judged(candidate, oracle).problem == ""
+    candidate[3, 9] = 1e-20
+    accuracy = judged(candidate, oracle)
+    assert "row 3 of 8" in accuracy.problem
+    assert accuracy.worst_index == [3, 9]
+
+
+def test_a_group_where_eager_is_exact_by_luck_is_protected() -> None:
+    oracle = normal(64, 64)
+    oracle[5] = oracle[5].bfloat16().double()  # eager's row 5 has no error
+    candidate = oracle.bfloat16()
+    candidate[5] = (oracle[5] * (1 + 0.001 * normal(64, seed=4))).bfloat16()
+    assert judged(candidate, oracle).problem == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_oracle_no_finer_than_the_output_leaves_room_for_another_order(dtype: torch.dtype) -> None:
+    a, b = normal(40, 1000).to(dtype), normal(1000, 40, seed=1).to(dtype)
+    total, other = a @ b, a.flip(1) @ b.flip(0)
+    assert not torch.equal(total, other)
+    assert compare(other, total, total, name="output").problem == ""
+    assert compare(other * (1 + 1e-3), total, total, name="output").problem
+
+
+# ---- NaN and Inf
+
+
+def test_nan_and_inf_must_stand_where_the_oracle_has_them() -> None:
+    oracle = normal(8, 64)
+    oracle[1, 2], oracle[3, 4] = math.nan, -math.inf
+    assert judged(oracle.bfloat16(), oracle).problem == ""
+    for index, value in (((1, 2), 0.0), ((3, 4), math.inf), ((5, 6), math.nan)):
+        candidate = oracle.bfloat16()
+        candidate[index] = value
+        accuracy = judged(candidate, oracle)
+        assert "1 of 512 elements are NaN or Inf unlike the oracle's" in accuracy.problem
+        assert accuracy.worst_index == list(index)
+
+
+def test_finite_is_right_where_only_eager_overflows() -> None:
+    oracle = normal(8, 64)
+    eager = oracle.half()
+    eager[2, 2] = math.inf
+    assert compare(oracle.half(), eager, oracle, name="output").problem == ""
+
+
+def test_overflow_of_the_output_dtype_is_right() -> None:
+    oracle = normal(8, 64)
+    oracle[0, 0] = 1e6
+    assert judged(oracle.half(), oracle).problem == ""
+    clamped = oracle.half()
+    clamped[0, 0] = 65504
+    assert "NaN or Inf" in judged(clamped, oracle).problem
+
+
+# ---- exact outputs, metadata, empty ones
+
+
+def test_integers_and_bools_must_be_equal() -> None:
+    want = torch.arange(12).reshape(3, 4)
+    got = want.clone()
+    assert compare(got, want, want, name="output 1").problem == ""
+    got[2, 1] = 7
+    accuracy = compare(got, want, want, name="output 1")
+    assert accuracy.problem.startswith("output 1: 1 of 12 elements differ")
+    assert (accuracy.worst_index, accuracy.got, accuracy.want) == ([2, 1], "7", "9")
+    assert compare(want > 3, want > 4, want > 4, name="output").problem
+
+
+def test_shape_and_dtype_name_both() -> None:
+    want = torch.zeros(3, 4)
+    shape = compare(torch.zeros(4, 3), want, want, name="output").problem
+    assert shape == "output: shape is [4, 3], the reference's is [3, 4]"
+    dtype = compare(torch.zeros(3, 4, dtype=torch.half), want, want, name="output").problem
+    assert dtype == "output: dtype is float16, the reference's is float32"
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (3, 0), (0,)])
+def test_no_elements_pass(shape: tuple[int, ...]) -> None:
+    empty = torch.zeros(shape)
+    assert compare(empty, empty, empty.double(), name="output").problem == ""
+    codes = empty.to(torch.float8_e5m2)
+    assert compare_codes(codes, codes, empty, name="output").problem == ""
+
+
+def test_scalars_vectors_and_complex_values_are_judged() -> None:
+    for shape in ((), (7,), (65,)):
+        oracle = normal(*shape)
+        assert judged(oracle.float(), oracle).problem == ""
+        assert judged(oracle.float() * 1.01, oracle).problem
+    complex_ = torch.complex(normal(4, 32), normal(4, 32, seed=1))
+    assert judged(complex_.to(torch.complex64), complex_).problem == ""
+    assert judged(complex_.conj().to(torch.complex64), complex_).problem
+
+
+# ---- codes
+
+
+@pytest.mark.parametrize("dtype", FP8_DTYPES, ids=str)
+def test_one_step_counts_as_a_tie_only_near_a_boundary(dtype: torch.dtype) -> None:
+    unrounded = normal(16, 32).float()
+    unrounded[3, 4] = 1 + 2.0 ** (-4 if "e4m3" in str(dtype) else -3)  # halfway between 1 and its neighbour
+    eager = unrounded.to(dtype)
+    candidate = eager.clone()
+    candidate.view(torch.uint8)[3, 4] ^= 1  # 1.0 is even: its neighbour is the odd code
+    accuracy = compare_codes(candidate, eager, unrounded, name="codes")
+    assert (accuracy.problem, accuracy.ties) == ("", 1)
+    unrounded[3, 4] = 1.01
+    accuracy = compare_codes(candidate, eager, unrounded, name="codes")
+    assert accuracy.ties == 0
+    assert "1 of 512 codes differ" in accuracy.problem
+    assert "0 of them by more than one step" in accuracy.problem
+    assert accuracy.worst_index == [3, 4]
+    assert accuracy.got.startswith("0x")
+    allowed = Tolerance(fp8_step_fraction=0.01, reason=LOOSE)
+    assert compare_codes(candidate, eager, unrounded, name="codes", tolerance=allowed).problem == ""
+    assert compare_codes(candidate, eager, None, name="codes").problem
+    assert compare_codes(candidate, eager, None, name="codes", tolerance=allowed).problem == ""
+
+
+@pytest.mark.parametrize("dtype", FP8_DTYPES, ids=str)
+def test_two_steps_are_never_allowed(dtype: torch.dtype) -> None:
+    unrounded = normal(16, 32).float()
+    eager = unrounded.to(dtype)
+    candidate = eager.clone()
+    candidate.view(torch.uint8)[0, 0] += 2
+    allowed = Tolerance(fp8_step_fraction=1.0, reason=LOOSE)
+    problem = compare_codes(candidate, eager, unrounded, name="codes", tolerance=allowed).problem
+    assert "1 of them by more than one step" in problem
+
+
+@pytest.mark.parametrize("dtype", FP8_DTYPES, ids=str)
+def test_neighbouring_codes_are_one_step_apart_through_zero(dtype: torch.dtype) -> None:
+    codes = torch.arange(256, dtype=torch.uint8).view(dtype)
+    values = codes.float()
+    order = values.isfinite().nonzero().flatten()[values[values.isfinite()].argsort(stable=True)]
+    ordered = codes.view(torch.uint8)[order].view(dtype)
+    lower, upper = ordered[:-1], ordered[1:]
+    accuracy = compare_codes(upper, lower, (lower.float() + upper.float()) / 2, name="codes")
+    assert accuracy.problem == ""
+    distinct = int((lower.float() != upper.float()).sum())
+    assert accuracy.ties == distinct  # where a format has both zeros, they are equal
+
+
+def test_nan_codes_must_match() -> None:
+    unrounded = normal(4, 32).float()
+    eager = unrounded.to(torch.float8_e4m3fn)
+    candidate = eager.clone()
+    candidate.view(torch.uint8)[1, 1] = 0x7F
+    for got, want in ((candidate, eager), (eager, candidate)):
+        accuracy = compare_codes(got, want, unrounded, name="codes")
+        assert accuracy.worst_index == [1, 1]
+        assert "by more than one step" in accuracy.problem
+    assert compare_codes(candidate, candidate, unrounded, name="codes").problem == ""
+
+
+def test_codes_read_as_the_other_format_look_scaled_by_half() -> None:
+    unrounded = normal(64, 64).float()
+    eager = unrounded.to(torch.float8_e4m3fn)
+    halved = bits(eager).view(torch.float8_e4m3fnuz).float().to(torch.float8_e4m3fn)
+    accuracy = compare_codes(halved, eager, unrounded, name="codes")
+    assert "looks scaled by 0.5" in accuracy.problem
+    assert accuracy.sqnr_db == pytest.approx(6.0, abs=0.1)
+
+
+def test_scales_within_two_ulps_and_powers_of_two_exactly() -> None:
+    scales = torch.tensor([1.3, 448.0, 4.48e14, math.nan, 0.7])
+    near = scales.clone()
+    near.view(torch.int32)[0] += 2
+    assert compare_scales(near, scales, name="scales").problem == ""
+    near.view(torch.int32)[0] += 1
+    accuracy = compare_scales(near, scales, name="scales")
+    assert "1 of 5 scales differ" in accuracy.problem
+    assert accuracy.worst_index == [0]
+    powers = torch.tensor([2.0, 0.25, 2.0**48])
+    off = powers.clone()
+    off.view(torch.int32)[1] += 1
+    assert "powers of two must be equal" in compare_scales(off, powers, name="scales").problem
+    lost = scales.clone()
+    lost[3] = 1.0
+    assert compare_scales(lost, scales, name="scales").worst_index == [3]
+    assert "0.5 times that" in compare_scales(powers / 2, powers, name="scales").problem
+
+
+# ---- oracles
+
+
+def test_widening_reaches_casts_inside_the_reference() -> None:
+    x = normal(8, 16)
+    (wide,) = run_wide(lambda: [(x.float() * 3).to(torch.bfloat16).exp()], torch.float64)
+    assert wide.dtype is torch.float64
+    assert torch.equal(wide, (x * 3).exp())
+
+
+def test_a_reference_that_reads_bits_runs_as_it_stands() -> None:
+    x = normal(8, 16)
+    seen = []
+
+    def reference() -> list[torch.Tensor]:
+        seen.append(True)
+        return [x.float().view(torch.int32) & 0x7F800000]
+
+    (exponents,) = run_wide(reference, torch.float64)
+    assert exponents.shape == x.shape
+    assert len(seen) == 2
+
+
+def test_widening_ends_with_the_run() -> None:
+    with Widen(NARROW, torch.float64):
+        assert torch.zeros(2, dtype=torch.bfloat16).dtype is torch.float64
+    assert torch.zeros(2, dtype=torch.bfloat16).dtype is torch.bfloat16
+
+
+def test_unrounded_values_of_buffers_kept_as_bytes() -> None:
+    x = normal(8, 16).float()
+
+    def reference() -> list[torch.Tensor]:
+        codes = torch.zeros(8, 16, dtype=torch.uint8)
+        codes[:4].copy_(x[:4].to(torch.float8_e4m3fn).view(torch.uint8))
+        codes[4:].copy_((x[4:] * 2).to(torch.float8_e4m3fn).view(torch.uint8))
+        return [codes.view(torch.float8_e4m3fn), x]
+
+    values, other = unrounded_codes(reference, reference())
+    assert other is None
+    assert values is not None
+    assert torch.equal(values, torch.cat([x[:4], x[4:] * 2]))
+
+
+def test_unrounded_values_that_cannot_be_had_are_none() -> None:
+    codes = normal(8, 16).float().to(torch.float8_e4m3fn)
+
+    def raises() -> list[torch.Tensor]:
+        raise RuntimeError("no")
+
+    assert unrounded_codes(raises, [codes]) == [None]
+    assert unrounded_codes(lambda: [codes], [codes]) == [None]
+
+
+def test_a_huge_oracle_does_not_fit() -> None:
+    assert fits_in_float64([normal(4, 4), torch.arange(3)])
+    assert fits_in_float64([])
+    assert not fits_in_float64([torch.zeros(1).expand(1 << 45)])
