@@ -49,7 +49,7 @@ class Project:
     def configure(self, **settings: Any) -> None:
         self.settings |= settings
         lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
-        ini = '[tool.pytest.ini_options]\npythonpath = ["."]\naddopts = "-p no:cacheprovider"\n'
+        ini = '[tool.pytest.ini_options]\npythonpath = ["."]\naddopts = "-p no:cacheprovider -p no:hypothesispytest"\n'
         text = ini + "[tool.perfguard]\n" + "\n".join(lines) + "\n"
         (self.path / "pyproject.toml").write_text(text)
 
