@@ -119,9 +119,10 @@ class Guarded:
                 fresh processes agreed; the test fails then.
             UsageError: the call cannot be guarded as written.
         """
-        if not callable(fn) or not callable(reference):
-            name = "reference" if callable(fn) else "fn"
-            raise UsageError(f"perfguard({name}={fn if name == 'fn' else reference!r}): must be callable")
+        given: dict[str, object] = {"fn": fn, "reference": reference}
+        for name, value in given.items():
+            if not callable(value):
+                raise UsageError(f"perfguard({name}={value!r}): must be callable; pass the function itself")
         if label in self._labels:
             raise UsageError(
                 f"{self._case.nodeid}: two guarded calls with label {label!r}; one call is one case: "
