@@ -68,7 +68,7 @@ class CpuDevice(Device):
 
     def toolchain(self) -> Toolchain:
         return Toolchain(
-            torch=torch.__version__,
+            torch=str(torch.__version__),
             triton=triton_version(),
             python=".".join(platform.python_version_tuple()[:2]),
         )

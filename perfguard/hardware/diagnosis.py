@@ -92,6 +92,9 @@ def _triton(load: Import) -> Iterator[Finding]:
 def _drivers(root: Path, load: Import) -> Iterator[Finding]:
     build = _build_or_none(load)
     present = [(vendor, word) for vendor, found, word in _vendors(root) if found]
+    if not present and build in (None, "CPU only"):
+        step = "none needed to guard the CPU; to guard a GPU install its driver (in a container: pass the GPU in)"
+        yield Finding("GPU driver", "", "no NVIDIA, AMD or Intel driver is loaded", step)
     for vendor, word in present:
         missing = step = ""
         if build is not None and word not in build:

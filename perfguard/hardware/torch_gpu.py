@@ -95,7 +95,7 @@ class TorchGpu(Device):
 
     def toolchain(self) -> Toolchain:
         return Toolchain(
-            torch=torch.__version__,
+            torch=str(torch.__version__),
             triton=triton_version(),
             driver=self.driver,
             toolkit=self.toolkit,

@@ -22,9 +22,9 @@ CATEGORY_HINT = {
 
 def describe_verdict(verdict: Verdict) -> list[str]:
     """`SLOWER device_time_us: 61.2 µs -> 65 µs (+6.2 %)`, then its reason on lines of its own."""
-    head = str(verdict.word)
-    if verdict.metric:
-        head += f" {verdict.metric}"
+    if not verdict.metric:  # about the whole case, whose headline stands above
+        return verdict.reason.splitlines()
+    head = f"{verdict.word} {verdict.metric}"
     if verdict.before is not None and verdict.after is not None:
         head += f": {change_text(verdict.before, verdict.after, verdict.unit)}"
         if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
@@ -32,7 +32,7 @@ def describe_verdict(verdict: Verdict) -> list[str]:
             change = format_change(verdict.ratio)
             head += f" ({change})" if verdict.ratio >= 1 else f" ({change}, better)"
     lines = [head]
-    if not (verdict.metric and verdict.reason.startswith(f"{verdict.metric} ")):  # else the head has said it
+    if not verdict.reason.startswith(f"{verdict.metric} "):  # else the head has said it
         lines += [f"  {line}" for line in verdict.reason.splitlines()]
     said = verdict.reason.startswith("NOISY")  # that reason tells the number itself
     if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
