@@ -15,7 +15,7 @@ import torch
 
 from perfguard.call import Call
 from perfguard.errors import MeasurementError
-from perfguard.numerics.rule import bits, first_true
+from perfguard.numerics.rule import bits, first_true, kinds
 from perfguard.numerics.trial import (
     Inputs,
     Trial,
@@ -87,7 +87,6 @@ class _Check:
         self.device = device
         self.reference = Reference(call, inputs)
         self.problems: list[str] = []
-        self.depends: set[int] = set()  # positions told to depend on old memory
         self.names: list[str] | None = None
 
     def run(self, full: bool) -> Checked:
@@ -100,13 +99,10 @@ class _Check:
             accuracies = [truth.judge(position, tensor) for position, tensor in enumerate(base.tensors())]
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
-            wrong = {position for position, accuracy in enumerate(accuracies) if accuracy.problem}
-
-            unsteady = self._further_calls(base, truth, upstream) if full else set()
-            for value in VALUES if full else VALUES[:1]:
-                wrong |= self._poison(value, base, truth, upstream, unsteady, wrong)
+            self._repeat(base, truth, upstream, full)
             if upstream and full:
-                self._layouts(base, truth, upstream, wrong)
+                right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
+                self._layouts(base, truth, upstream, right)
         return Checked(
             forward,
             backward,
@@ -152,62 +148,56 @@ class _Check:
                 self.problems.append(f"{name}: does not require grad, the reference's does: a detached path")
         return True
 
-    def _further_calls(self, base: Trial, truth: Truth, upstream: Gradients) -> set[int]:
-        """Positions that differ from call to call; a problem where by more than eager's own error."""
-        second = self._candidate(upstream, "its second call")
-        unsteady = set(_unequal(base, second))
-        if not unsteady:
-            return unsteady
-        third = self._candidate(upstream, "its third call")
-        settled = unsteady - set(_unequal(second, third))
-        for position in sorted(unsteady):
-            old, new = base.tensors()[position], second.tensors()[position]
-            what = "the first call differs from later ones" if position in settled else "differs from run to run"
-            subject = f"{truth.names[position]}: {what}"
-            if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
-                self.problems.append(f"{subject} in presence, shape or dtype")
-                continue
-            spread, allowed = rmse(new, old), truth.eager_error(position)
-            if spread > allowed or bool((old.isfinite() != new.isfinite()).any()):
-                self.problems.append(
-                    f"{subject} by RMSE {spread:.3g}, eager's own error is {allowed:.3g}; {_change(old, new)}"
-                )
-        return unsteady
+    def _repeat(self, base: Trial, truth: Truth, upstream: Gradients, full: bool) -> None:
+        """Further calls: plain, and with fresh memory of each kind. All must give the same bits.
 
-    def _poison(
-        self,
-        value: Value,
-        base: Trial,
-        truth: Truth,
-        upstream: Gradients,
-        unsteady: set[int],
-        known: set[int],
-    ) -> set[int]:
-        """Positions that old memory makes wrong; those that are known already are not told again."""
+        A tensor that differs without a cause (equal memory, other bits) may do so by less than eager's error.
+        """
+        plain = [base]
+        if full:
+            plain.append(self._candidate(upstream, "its second call"))
+        filled = {value: self._filled(value, base, upstream) for value in (VALUES if full else VALUES[:1])}
+        anchor = filled.get("zero", base)
+        differing = {value: _unequal(anchor, trial) for value, trial in filled.items()}
+        suspects = set().union(*differing.values(), *(_unequal(anchor, trial) for trial in plain))
+        if not suspects:
+            return
+        # Reversed, so that what alternates does not meet itself; twice, so that it rarely does by chance.
+        repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
+        again = [(filled[value], self._filled(value, base, upstream)) for value in repeated]
+        moving = set().union(*(_unequal(first, later) for first, later in again))
+        for position in sorted(suspects):
+            name = truth.names[position]
+            depends = next((value for value in filled if position in differing[value]), None)
+            if position not in moving and depends is not None:
+                change = _change(anchor, filled[depends], position)
+                with_memory = f"with fresh memory filled with {FILLED[depends]}"
+                self.problems.append(f"{name}: depends on old memory: {change} {with_memory}")
+                continue
+            what = "the first call differs from later ones" if position not in moving else "differs from run to run"
+            for trial in [*plain[1:], *filled.values(), *(later for _, later in again)]:
+                words = self._spread(base, trial, truth, position)
+                if words:
+                    self.problems.append(f"{name}: {what} {words}")
+                    break
+
+    def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> str:
+        """By how much one tensor differs between two calls, if by more than eager from the oracle; else ''."""
+        a, b = old.tensors()[position], new.tensors()[position]
+        if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+            return "" if a is b else "in presence, shape or dtype"
+        spread, allowed = rmse(b, a), truth.eager_error(position)
+        if spread <= allowed and torch.equal(*(kinds(_real(tensor).double()) for tensor in (a, b))):
+            return ""
+        return f"by RMSE {spread:.3g}, eager's own error is {allowed:.3g}; {_change(old, new, position)}"
+
+    def _filled(self, value: Value, base: Trial, upstream: Gradients) -> Trial:
+        """A call with fresh memory, and what the allocator hands out again, filled with `value`."""
         kept = [tensor for tensor in base.tensors() if tensor is not None] + self.inputs.tensors
         recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.device, value)
-        when = f"with fresh memory filled with {FILLED[value]}"
-        trial = self._candidate(upstream, f"a call {when}", poisoned(value))
-        found = set()
-        for position in _unequal(base, trial):
-            name, old, new = truth.names[position], base.tensors()[position], trial.tensors()[position]
-            if position in unsteady:
-                again = truth.judge(position, new).problem
-                if again and position not in known:
-                    self.problems.append(f"{again}; this {when}")
-                    found.add(position)
-                continue
-            if position in self.depends:
-                continue
-            self.depends.add(position)
-            found.add(position)
-            if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
-                self.problems.append(f"{name}: depends on old memory: presence, shape or dtype change {when}")
-            else:
-                self.problems.append(f"{name}: depends on old memory: {_change(old, new)} {when}")
-        return found
+        return self._candidate(upstream, f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
 
-    def _layouts(self, base: Trial, truth: Truth, upstream: Gradients, known: set[int]) -> None:
+    def _layouts(self, base: Trial, truth: Truth, upstream: Gradients, right: set[int]) -> None:
         """Incoming gradients of other strides; those by stride 0 have other values, so another truth."""
         swapped = [None if gradient is None else transposed(gradient) for gradient in upstream]
         spread = [None if gradient is None else expanded(gradient) for gradient in upstream]
@@ -229,7 +219,7 @@ class _Check:
                 continue
             for position in range(truth.first_gradient, len(truth.names)):
                 problem = truth.judge(position, trial.tensors()[position]).problem
-                if problem and position not in known:
+                if problem and position in right:
                     self.problems.append(f"{problem}; this with incoming gradients {layout}")
 
 
@@ -254,12 +244,20 @@ def _unequal(a: Trial, b: Trial) -> list[int]:
     return positions
 
 
-def _change(old: torch.Tensor, new: torch.Tensor) -> str:
+def _change(before: Trial, after: Trial, position: int) -> str:
     """`3 of 64 elements change, the first at [1, 2] from 0.5 to nan`."""
+    old, new = before.tensors()[position], after.tensors()[position]
+    if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
+        return "presence, shape or dtype change"
     unequal = bits(old) != bits(new)
     index = first_true(unequal)
-    before, after = (float((torch.view_as_real(t) if t.is_complex() else t)[tuple(index)]) for t in (old, new))
+    first, then = (float(_real(tensor)[tuple(index)]) for tensor in (old, new))
     return (
         f"{int(unequal.sum())} of {unequal.numel()} elements change, the first at {index} "
-        f"from {before:.6g} to {after:.6g}"
+        f"from {first:.6g} to {then:.6g}"
     )
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -7,6 +7,7 @@ Three values, because each hides what another shows: NaN (lost by `max` and by m
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
@@ -36,6 +37,7 @@ ALLOCATORS: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "new_empty"),
     (torch.Tensor, "new_empty_strided"),
 )
+_RULES = "torch._dynamo.trace_rules"
 _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
 
 #: The values of the `poisoned` contexts that are open, innermost last. It lives in the module, and so do the
@@ -54,6 +56,7 @@ def poisoned(value: Value) -> Iterator[None]:
     that C++ code allocates for itself escape: `recycle` is for those.
     """
     before = [owner.__dict__.get(name) for owner, name in ALLOCATORS]
+    knows_torch = _compiler_knows_torch()
     _open.append(value)
     try:
         for (owner, name), wrapper in zip(ALLOCATORS, _WRAPPERS, strict=True):
@@ -66,6 +69,15 @@ def poisoned(value: Value) -> Iterator[None]:
                 delattr(owner, name)  # Tensor inherits its own from the C base class
             else:
                 setattr(owner, name, original)
+        if not knows_torch and _compiler_knows_torch():
+            # The compiler woke up meanwhile and took the wrappers for torch's own: let it look again.
+            sys.modules[_RULES].clear_lru_cache()
+
+
+def _compiler_knows_torch() -> bool:
+    """Whether torch.compile's table of torch functions is built (a custom operator's call is enough)."""
+    rules = sys.modules.get(_RULES)
+    return rules is not None and rules.get_torch_obj_rule_map.cache_info().currsize > 0
 
 
 def recycle(sizes: Iterable[int], device: torch.device, value: Value, *, copies: int = 2) -> None:
@@ -79,7 +91,7 @@ def recycle(sizes: Iterable[int], device: torch.device, value: Value, *, copies:
         for _ in range(copies if size else 0):
             try:
                 block = _new_tensor(size, dtype=torch.uint8, device=device)
-            except torch.OutOfMemoryError:
+            except RuntimeError:  # torch.OutOfMemoryError on GPUs, a plain one on the CPU
                 break
             blocks.append(block.fill_(RAW_BYTES[value]))
 

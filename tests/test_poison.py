@@ -113,11 +113,11 @@ def test_custom_operators_are_poisoned() -> None:
 def test_backward_passes_are_poisoned() -> None:
     class Forgets(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        def forward(_: object, x: torch.Tensor) -> torch.Tensor:
             return x * 2
 
         @staticmethod
-        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        def backward(_: object, grad: torch.Tensor) -> torch.Tensor:
             return torch.empty_like(grad)
 
     x = torch.ones(3, requires_grad=True)

@@ -1,0 +1,59 @@
+"""The command line: each form of a report, doctor, and errors as one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfguard import ExitStatus
+from perfguard.cli import main
+from perfguard.errors import EXIT_MEANINGS
+from perfguard.reports import read_report, save_report
+from tests.test_reports import REPORT
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    path = tmp_path / "report.json"
+    save_report(path, REPORT)
+    return path
+
+
+def test_terminal_form_is_the_default(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(report)]) == 0
+    assert "fake-gpu, 0 of 1 case guarded" in capsys.readouterr().out
+
+
+def test_json_form_reads_back(report: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out" / "copy.json"
+    assert main(["report", str(report), "--as", "json", "-o", str(target)]) == 0
+    assert read_report(target) == REPORT
+
+
+def test_benchmark_form(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(report), "--as", "pytest-benchmark"]) == 0
+    (benchmark,) = json.loads(capsys.readouterr().out)["benchmarks"]
+    assert benchmark["name"] == "double[64]/forward:device_time_us"
+    assert benchmark["stats"]["median"] == pytest.approx(5e-6)
+
+
+def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "none.json")]) == ExitStatus.USAGE_ERROR
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_lists_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert all(meaning in text for meaning in EXIT_MEANINGS.values())
+    assert set(EXIT_MEANINGS) == set(ExitStatus)
+
+
+def test_doctor_names_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "torch" in out
+    assert "next step" in out

@@ -1,0 +1,151 @@
+"""The pipeline for one case, on the simulated GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from perfguard.call import Call, Work
+from perfguard.config import Settings
+from perfguard.guard import name_of, seed_of, suite_of
+from perfguard.hardware import fake
+from perfguard.records import Case, Word
+from perfguard.runner import Runner, backward, seeded
+
+CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
+
+
+@pytest.fixture
+def device() -> fake.FakeDevice:
+    return fake.FakeDevice(seed=1)
+
+
+@pytest.fixture
+def runner(device: fake.FakeDevice) -> Runner:
+    return Runner(device, Settings(case_seconds=0.1), lambda case: {})
+
+
+class Double(torch.autograd.Function):
+    """Twice the input; the backward pass costs two kernels."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        fake.launch("double", us=50.0)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        fake.launch("double_backward", us=30.0)
+        fake.launch("scale", us=10.0)
+        return 2 * grad
+
+
+def call(x: torch.Tensor, work: Work | None = None, factor: float = 2) -> Call:
+    return Call(Double.apply, (x,), lambda x: factor * x, work=work)
+
+
+def test_forward_alone_without_gradients(runner: Runner) -> None:
+    (result,) = runner.measure(call(torch.randn(8, 4)), CASE)
+    assert result.case == CASE
+    assert result.inputs == "float32[8,4]"
+    time, launches = result.reading("device_time_us"), result.reading("launches")
+    assert time is not None
+    assert time.value == pytest.approx(50, rel=0.02)
+    assert launches is not None
+    assert launches.value == 1
+    assert result.accuracy[0].problem == ""
+
+
+def test_forward_and_backward_have_their_own_readings(runner: Runner) -> None:
+    x = torch.randn(8, 4, requires_grad=True)
+    first, second = runner.measure(call(x), CASE)
+    assert (first.case.direction, second.case.direction) == ("forward", "backward")
+    kernels, time = second.reading("kernels"), second.reading("device_time_us")
+    assert kernels is not None
+    assert kernels.value == ["double_backward", "scale"]
+    assert time is not None
+    assert time.value == pytest.approx(40, rel=0.02)
+    assert x.grad is None  # nothing accumulates into the user's tensors
+
+
+def test_a_wrong_result_is_not_timed(runner: Runner) -> None:
+    (result,) = runner.measure(call(torch.randn(8, 4), factor=3), CASE)
+    assert result.word is Word.WRONG
+    assert result.readings == []
+
+
+def test_throughput_is_told_and_an_impossible_one_refused(runner: Runner, device: fake.FakeDevice) -> None:
+    ceiling = device.copy_bytes_per_second()
+    possible, impossible = (int(share * ceiling * 50e-6) for share in (0.8, 1.2))
+    (result,) = runner.measure(call(torch.randn(8, 4), Work(bytes=possible, flop=100)), CASE)
+    assert result.throughput is not None
+    assert result.throughput.copy_fraction == pytest.approx(0.8, rel=0.02)
+    assert result.throughput.flop_per_second == pytest.approx(100 / 50e-6, rel=0.02)
+    (refused,) = runner.measure(call(torch.randn(8, 4), Work(bytes=impossible)), CASE)
+    assert refused.reading("device_time_us") is None
+    assert [verdict.word for verdict in refused.verdicts] == [Word.UNRESOLVED]
+    assert "of the copy ceiling" in refused.verdicts[0].reason
+
+
+def test_a_fresh_process_reads_without_checking(device: fake.FakeDevice) -> None:
+    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, numerics=False)
+    first, second = runner.measure(call(torch.randn(8, 4, requires_grad=True), factor=3), CASE)
+    assert first.readings
+    assert second.readings
+    assert first.inputs == "float32[8,4] grad"
+
+
+def test_what_the_candidate_raises_comes_through(runner: Runner) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such instruction")
+
+    with pytest.raises(RuntimeError, match="no such instruction"):
+        runner.measure(Call(broken, (torch.ones(2),), lambda x: x), CASE)
+
+
+def test_backward_uses_the_same_seeded_gradient_each_time() -> None:
+    x = torch.randn(8, 4, requires_grad=True)
+    grads = [backward(call(x))() for _ in range(2)]
+    assert torch.equal(grads[0][0], grads[1][0])  # type: ignore[index]
+
+
+def test_seeding_belongs_to_the_case_and_ends_with_it(device: fake.FakeDevice) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(2)
+    torch.manual_seed(7)
+    with seeded(seed_of(CASE), device):
+        first = torch.rand(2)
+    assert torch.equal(torch.rand(2), expected)
+    with seeded(seed_of(CASE), device):
+        assert torch.equal(torch.rand(2), first)
+    other = Case("suite", "double[96]", "forward")
+    with seeded(seed_of(other), device):
+        assert not torch.equal(torch.rand(2), first)
+
+
+@pytest.mark.parametrize(
+    ("path", "suite"),
+    [
+        ("tests/kernels/test_quantize.py", "kernels.quantize"),
+        ("tests/test_a.py", "a"),
+        ("test_a.py", "a"),
+        ("lib/tests/test_a.py", "lib.tests.a"),
+        ("benchmarks/bench_a.py", "benchmarks.bench_a"),
+    ],
+)
+def test_suites_are_named_after_files(path: str, suite: str) -> None:
+    assert suite_of(Path("/repo") / path, Path("/repo")) == suite
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "name"),
+    [
+        ("tests/test_a.py::test_b", "b"),
+        ("tests/test_a.py::test_b[64-bf16]", "b[64-bf16]"),
+        ("tests/test_a.py::TestC::test_b[a::b]", "TestC.b[a::b]"),
+    ],
+)
+def test_cases_are_named_after_tests(nodeid: str, name: str) -> None:
+    assert name_of(nodeid) == name
