@@ -1,0 +1,195 @@
+"""The speed of the fp8 quantisers on this GPU, beside a plain copy of the same run.
+
+    python benchmarks/quantize_fp8.py [--json PATH] [--cold] [--shapes A B]
+
+Bytes are the fewest that could move: 2 read and 1 written for a bf16 element. The copy moves 1 GiB to another
+GiB and counts both. A call is timed by events behind a device-side sleep, so that launching is not in it,
+after a flush of the cache outside the window; the figure is the median. `--cold` also takes the seconds of
+the first call in a fresh process with an empty Triton cache, imports not counted.
+
+Shapes (kernels.md section 6): A = E16 M16640 K5120 N8192, B = E64 M32768 K2048 N1408.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import kernels.fp8 as fp8  # noqa: E402  (found from the repository root, never installed)
+
+FLUSH_BYTES = 256 << 20
+COPY_BYTES = 1 << 30
+SLEEP_CYCLES = 400_000  # longer than it takes to launch a quantiser
+
+
+@dataclass(frozen=True)
+class Shape:
+    """E experts, M tokens, K inner and N outer width."""
+
+    experts: int
+    tokens: int
+    inner: int
+    outer: int
+
+
+SHAPES = {"A": Shape(16, 16640, 5120, 8192), "B": Shape(64, 32768, 2048, 1408)}
+KERNELS = (
+    "rowwise",
+    "rowwise_per_group",
+    "colwise_per_group",
+    "colwise_per_group_dual",
+    "transpose_3d_atomic",
+    "transpose_3d_reduction",
+    "colwise_3d",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel at one shape."""
+
+    kernel: str
+    shape: str
+    time_us: float
+    bandwidth_tbps: float
+    copy_percent: float
+    cold_s: float | None
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.cold_child:
+        kernel, shape = arguments.cold_child
+        print(json.dumps(_first_call_s(kernel, SHAPES[shape])))
+        return
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    copy_tbps = _copy_tbps(flush)
+    rows = []
+    for shape in arguments.shapes:
+        for kernel in arguments.kernels:
+            call, elements = _call(kernel, SHAPES[shape])
+            time_us = _median_us(call, flush)
+            bandwidth = 3 * elements / time_us / 1e6
+            cold_s = _cold_s(kernel, shape) if arguments.cold else None
+            rows.append(Row(kernel, shape, time_us, bandwidth, 100 * bandwidth / copy_tbps, cold_s))
+            del call
+            torch.cuda.empty_cache()
+    print(_table(rows, copy_tbps))
+    if arguments.json:
+        report = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "copy_tbps": copy_tbps,
+            "rows": [asdict(row) for row in rows],
+        }
+        Path(arguments.json).write_text(json.dumps(report, indent=1))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", help="also write the figures there")
+    parser.add_argument("--cold", action="store_true", help="also take the first call of a fresh process")
+    parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=sorted(SHAPES))
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
+    parser.add_argument("--cold-child", nargs=2, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _call(kernel: str, shape: Shape) -> tuple[Callable[[], object], int]:
+    """A call of the kernel on normal data in the layout it is used with, and the elements it reads."""
+    function = getattr(fp8, f"quantize_{kernel}")
+    experts, tokens, inner, outer = shape.experts, shape.tokens, shape.inner, shape.outer
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(size, device="cuda", dtype=torch.bfloat16)
+
+    group = torch.arange(1, experts + 1, dtype=torch.int32, device="cuda")
+    offs = group * (tokens // experts)
+    if kernel == "rowwise":
+        args: tuple[torch.Tensor, ...] = (normal(tokens, inner),)
+    elif kernel == "rowwise_per_group":
+        args = (normal(tokens, inner).t(), offs)
+    elif kernel == "colwise_per_group":
+        args = (normal(tokens, inner), offs)
+    elif kernel == "colwise_per_group_dual":
+        args = (normal(tokens, outer), normal(tokens, inner), offs)
+    else:
+        args = (normal(experts, outer, inner).transpose(1, 2),)
+    elements = sum(arg.numel() for arg in args if arg is not offs)
+    return lambda: function(*args, power_of_two=True), elements
+
+
+def _median_us(call: Callable[[], object], flush: torch.Tensor, repeats: int = 30) -> float:
+    for _ in range(3):
+        call()
+    events = []
+    for _ in range(repeats):
+        flush.zero_()
+        torch.cuda._sleep(SLEEP_CYCLES)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    return statistics.median(1e3 * start.elapsed_time(end) for start, end in events)
+
+
+def _copy_tbps(flush: torch.Tensor) -> float:
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / _median_us(lambda: target.copy_(source), flush) / 1e6
+
+
+def _first_call_s(kernel: str, shape: Shape) -> float:
+    import torch._dynamo  # PyTorch loads it at the first call of any custom operator: not the kernel's time
+
+    call, _ = _call(kernel, shape)
+    torch.zeros(1, device="cuda").add_(1)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _cold_s(kernel: str, shape: str) -> float:
+    with tempfile.TemporaryDirectory() as cache:
+        child = subprocess.run(
+            [sys.executable, __file__, "--cold-child", kernel, shape],
+            env={**os.environ, "TRITON_CACHE_DIR": cache},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    return float(json.loads(child.stdout.splitlines()[-1]))
+
+
+def _table(rows: list[Row], copy_tbps: float) -> str:
+    lines = [f"{torch.cuda.get_device_name()}, copy {copy_tbps:.3f} TB/s", ""]
+    lines.append(f"{'kernel':<26}{'shape':<7}{'us':>9}{'TB/s':>8}{'% copy':>9}{'cold s':>9}")
+    for row in rows:
+        cold = "-" if row.cold_s is None else f"{row.cold_s:.2f}"
+        lines.append(
+            f"{row.kernel:<26}{row.shape:<7}{row.time_us:>9.1f}{row.bandwidth_tbps:>8.2f}"
+            f"{row.copy_percent:>9.1f}{cold:>9}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""FP8 quantisers for training: codes and scales along rows, columns, groups and experts."""
+
+from kernels.fp8 import reference
+from kernels.fp8.formats import FORMATS, Format, format_of
+from kernels.fp8.ops import (
+    path,
+    quantize_colwise_3d,
+    quantize_colwise_per_group,
+    quantize_colwise_per_group_dual,
+    quantize_rowwise,
+    quantize_rowwise_per_group,
+    quantize_transpose_3d_atomic,
+    quantize_transpose_3d_reduction,
+)
+
+__all__ = [
+    "FORMATS",
+    "Format",
+    "format_of",
+    "path",
+    "quantize_colwise_3d",
+    "quantize_colwise_per_group",
+    "quantize_colwise_per_group_dual",
+    "quantize_rowwise",
+    "quantize_rowwise_per_group",
+    "quantize_transpose_3d_atomic",
+    "quantize_transpose_3d_reduction",
+    "reference",
+]

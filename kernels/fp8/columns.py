@@ -1,0 +1,495 @@
+"""Quantise down the rows of a group and write each column's codes side by side (transposed).
+
+Serves `colwise_per_group`, `rowwise_per_group` (as the same on the transposed view) and `transpose_3d_*`
+(every expert a group of N rows). Formulas: `reference.py`.
+
+Shape suffixes: T rows of the tile (tokens, or N of a weight), W columns of the tile, V a vector of 16 rows,
+C chunks, G groups, K columns.
+
+How. A *panel* is one group's rows by W columns; what shares scales lies in one panel. It is cut into
+equal chunks of rows, one a program. A program reads its chunk once, keeps T rows of it in registers, publishes
+the chunk's amax, waits until the panel's chunks are all published, and writes its codes. So memory is
+read once and written once. A chunk taller than T rows re-reads what it could not keep.
+
+Publishing needs no fence: an amax fits 31 bits, so its word says by the top bit that it is there, and
+each chunk has a word of its own (written by an atomic maximum onto zero, or by a store through the caches).
+
+Progress never depends on which programs run at a time. The wait is bounded: a program that gives up
+says so in the panel's word and leaves, and the program that completes the panel writes for it. One
+atomic word a panel decides who writes: bits 0-7 count chunks that were published before, bit 8 + c says
+that chunk c was abandoned. An abandon whose previous value shows a full count came too late, so that
+program writes itself; every earlier one is in the value that the completing program saw. Either way each
+chunk is written by exactly one program. With a full count every amax has been issued, so waiting on is waiting
+for memory and not for a program. With POLLS = 0 nothing else waits at all: what the interpreter needs, which
+runs one program after the other, and it gives the same bits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.fp8.encode import encode, encode_finite, magnitude_bits, scale_of
+
+COUNT_MASK = tl.constexpr(0xFF)
+PUBLISHED = tl.constexpr(0x80000000)  # an amax has 31 bits at most; the top one says that it is there
+MAX_CHUNKS = 48  # of a panel: one bit each in its word, above the count
+
+
+@triton.jit
+def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The group that slot belongs to, its rows [start, end), and the slot's number within it.
+
+    Group g owns slots offs[g-1] // T + g up to offs[g] // T + g, which is at least
+    cdiv(length, HELD), and no sum over groups is needed to find it. Number `groups` is the rest of the
+    buffer, past the last group.
+    """
+    BLOCK: tl.constexpr = 64  # within a warp
+    group = 0
+    start = tl.zeros([], tl.int32)
+    end = tl.zeros([], tl.int32) + rows
+    for first in range(0, groups, BLOCK):
+        g = first + tl.arange(0, BLOCK)
+        ends = tl.load(offs_ptr + g, mask=g < groups, other=2147483647)
+        before = (ends // T + g + 1) <= slot
+        group += tl.sum(before.to(tl.int32), 0)
+        start = tl.maximum(start, tl.max(tl.where(before, ends, 0), 0))
+        end = tl.minimum(end, tl.min(tl.where(before | (g >= groups), rows, ends), 0))
+    start = tl.minimum(start, end)
+    return group, start, end, slot - (start // T + group)
+
+
+@triton.jit
+def _load_packed(  # type: ignore[no-untyped-def]
+    tile_ptr,
+    stride_t,
+    stride_k,
+    low,
+    high,
+    columns,
+    T: tl.constexpr,
+    W: tl.constexpr,
+    FIRST: tl.constexpr,
+    STEP: tl.constexpr,
+    PACK: tl.constexpr,
+):
+    """Rows FIRST, FIRST + STEP, ... of each PACK rows, as (T / PACK, W, [2, ...])."""
+    if STEP == PACK:
+        row_T = tl.arange(0, T // PACK) * PACK + FIRST
+        column_W = tl.arange(0, W)
+        mask_TW = ((row_T >= low) & (row_T < high))[:, None] & (column_W < columns)[None, :]
+        at_TW = tile_ptr + row_T.to(tl.int64)[:, None] * stride_t + column_W.to(tl.int64)[None, :] * stride_k
+        return tl.load(at_TW, mask=mask_TW, other=0.0)
+    else:
+        even = _load_packed(tile_ptr, stride_t, stride_k, low, high, columns, T, W, FIRST, 2 * STEP, PACK)
+        odd = _load_packed(tile_ptr, stride_t, stride_k, low, high, columns, T, W, FIRST + STEP, 2 * STEP, PACK)
+        return tl.join(even, odd)
+
+
+@triton.jit
+def _load_tile(  # type: ignore[no-untyped-def]
+    tile_ptr,
+    stride_t,
+    stride_k,
+    low,
+    high,
+    rows,
+    columns,
+    T: tl.constexpr,
+    W: tl.constexpr,
+    PACK: tl.constexpr,
+    ROWS_ALIGNED: tl.constexpr,
+):
+    """A tile (W, T) of x, zero outside rows [low, high) and past `columns`. Rows [0, rows) of it are in the buffer.
+
+    PACK > 1: a thread loads PACK consecutive rows of a few columns, so that after a relabelling of its registers
+    it has PACK consecutive codes of each column, and the transposition moves words and not bytes.
+    PACK = 1 is for contiguous rows: whole vectors of 16 are loaded, neighbours of the group included, and
+    what is not of the group is dropped in registers.
+    """
+    if PACK == 1:
+        row_T = tl.arange(0, T)
+        column_W = tl.arange(0, W)
+        vector_low = low // 16 * 16
+        vector_high = tl.minimum(tl.cdiv(high, 16) * 16, rows)
+        if ROWS_ALIGNED:
+            vector_high = vector_high // 16 * 16
+        mask_WT = ((row_T >= vector_low) & (row_T < vector_high))[None, :] & (column_W < columns)[:, None]
+        at_WT = tile_ptr + column_W.to(tl.int64)[:, None] * stride_k + row_T.to(tl.int64)[None, :] * stride_t
+        x_WT = tl.load(at_WT, mask=mask_WT, other=0.0)
+        return tl.where(((row_T >= low) & (row_T < high))[None, :], x_WT, 0.0)
+    else:
+        packed = _load_packed(tile_ptr, stride_t, stride_k, low, high, columns, T, W, 0, 1, PACK)
+        packed_TWP = tl.reshape(packed, (T // PACK, W, PACK))
+        return tl.reshape(tl.permute(packed_TWP, (1, 0, 2)), (W, T))
+
+
+@triton.jit
+def _load_words(  # type: ignore[no-untyped-def]
+    tile_ptr,
+    stride_t,
+    low,
+    high,
+    columns,
+    T: tl.constexpr,
+    W: tl.constexpr,
+    WIDTH_ALIGNED: tl.constexpr,
+    FIRST: tl.constexpr,
+):
+    """Rows FIRST, FIRST + 4, ... as (T / 4, W / 2) int32, each two neighbouring 16-bit columns."""
+    row_T = tl.arange(0, T // 4) * 4 + FIRST
+    pair_W = tl.arange(0, W // 2)
+    pairs = columns // 16 * 8 if WIDTH_ALIGNED else columns // 2
+    mask_TW = ((row_T >= low) & (row_T < high))[:, None] & (pair_W < pairs)[None, :]
+    return tl.load(tile_ptr + row_T.to(tl.int64)[:, None] * stride_t + pair_W[None, :], mask=mask_TW, other=0)
+
+
+@triton.jit
+def _load(  # type: ignore[no-untyped-def]
+    tile_ptr, stride_t, stride_k, low, high, rows, columns,
+    T: tl.constexpr, W: tl.constexpr, PACK: tl.constexpr, WORDS: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """What a program keeps of T rows by W columns, zero outside rows [low, high) and past `columns`.
+
+    WORDS: four tiles of `_load_words`. A 16-bit value alone would take a register of 32 bits.
+    """
+    if WORDS:
+        return (
+            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 0),
+            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 1),
+            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 2),
+            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 3),
+        )
+    else:
+        return (
+            _load_tile(tile_ptr, stride_t, stride_k, low, high, rows, columns, T, W, PACK, ROWS_ALIGNED),
+        )
+
+
+@triton.jit
+def _amax(tiles, W: tl.constexpr, WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """int32 bits of the amax of each column."""
+    if WORDS:
+        even = tl.maximum(tiles[0] & 0x7FFF, tiles[1] & 0x7FFF)
+        even = tl.maximum(even, tl.maximum(tiles[2] & 0x7FFF, tiles[3] & 0x7FFF))
+        odd = tl.maximum(tiles[0] & 0x7FFF0000, tiles[1] & 0x7FFF0000)
+        odd = tl.maximum(odd, tl.maximum(tiles[2] & 0x7FFF0000, tiles[3] & 0x7FFF0000))
+        return tl.reshape(tl.join(tl.max(even, 0), tl.max(odd, 0) >> 16), (W,))
+    else:
+        return tl.max(magnitude_bits(tiles[0]).to(tl.int32), 1)
+
+
+@triton.jit
+def _encode_four(  # type: ignore[no-untyped-def]
+    tiles, scale_W, not_finite_W, ODD: tl.constexpr, X_DTYPE: tl.constexpr,
+    MAX: tl.constexpr, NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """(T / 4, W / 2) int32: the codes of four rows of the even or odd columns, first row in the lowest byte."""
+    low = _encode_two(tiles[0], tiles[1], scale_W, ODD, X_DTYPE, MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
+    high = _encode_two(tiles[2], tiles[3], scale_W, ODD, X_DTYPE, MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
+    NAN_WORD: tl.constexpr = NAN_CODE * 0x01010101 - (4294967296 if NAN_CODE >= 0x80 else 0)
+    return tl.where(not_finite_W[None, :], NAN_WORD, low | (high << 16))
+
+
+@triton.jit
+def _encode_two(  # type: ignore[no-untyped-def]
+    words0, words1, scale_W, ODD: tl.constexpr, X_DTYPE: tl.constexpr, MAX: tl.constexpr,
+    MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    x0 = _half(words0, ODD, X_DTYPE) * scale_W[None, :]
+    x1 = _half(words1, ODD, X_DTYPE) * scale_W[None, :]
+    # Joined, so that one instruction converts both.
+    codes = encode_finite(tl.join(x0, x1), MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
+    code0, code1 = tl.split(codes)
+    return code0.to(tl.int32) | (code1.to(tl.int32) << 8)
+
+
+@triton.jit
+def _half(words, ODD: tl.constexpr, X_DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The even or odd 16-bit columns of words, as fp32."""
+    if X_DTYPE == tl.bfloat16:
+        bits = (words & -65536) if ODD else (words << 16)
+        return bits.to(tl.float32, bitcast=True)
+    else:
+        bits = (words >> 16) if ODD else words
+        return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _write(  # type: ignore[no-untyped-def]
+    tiles, tile_ptr, scale_W, not_finite_W, row_count, low, high, columns,
+    T: tl.constexpr, W: tl.constexpr, WORDS: tl.constexpr, X_DTYPE: tl.constexpr,
+    MAX: tl.constexpr, NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
+    NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Encode what `_load` returned and store its whole vectors of 16 rows within [low, high)."""
+    if WORDS:
+        row4_T = tl.arange(0, T // 4)
+        pair_W = tl.arange(0, W // 2)
+        mask_T = (row4_T >= tl.cdiv(low, 16) * 4) & (row4_T < high // 16 * 4)
+        mask_WT = mask_T[None, :] & (2 * pair_W < columns)[:, None]
+        row4_count = row_count // 16 * 4
+        at_WT = (
+            tile_ptr.to(tl.pointer_type(tl.int32))
+            + (2 * pair_W).to(tl.int64)[:, None] * row4_count
+            + row4_T[None, :]
+        )
+        scale_even_W, scale_odd_W = tl.split(tl.reshape(scale_W, (W // 2, 2)))
+        bad_even_W, bad_odd_W = tl.split(tl.reshape(not_finite_W.to(tl.int32), (W // 2, 2)))
+        even_TW = _encode_four(
+            tiles, scale_even_W, bad_even_W != 0, False, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
+        )
+        tl.store(at_WT, tl.trans(even_TW), mask=mask_WT)
+        odd_TW = _encode_four(
+            tiles, scale_odd_W, bad_odd_W != 0, True, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
+        )
+        tl.store(at_WT + row4_count, tl.trans(odd_TW), mask=mask_WT)
+    else:
+        codes_WT = encode(
+            tiles[0], scale_W[:, None], not_finite_W[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
+        )
+        _store_vectors(tile_ptr, codes_WT, row_count, low, high, columns, T, W)
+
+
+@triton.jit
+def _store_vectors(  # type: ignore[no-untyped-def]
+    tile_ptr, codes_WT, column_stride, low, high, columns, T: tl.constexpr, W: tl.constexpr
+):
+    """The whole vectors of 16 rows within [low, high) of a tile (W, T) of codes."""
+    row_T = tl.arange(0, T)
+    column_W = tl.arange(0, W)
+    mask_T = (row_T >= tl.cdiv(low, 16) * 16) & (row_T < high // 16 * 16)
+    at_WT = tile_ptr + column_W.to(tl.int64)[:, None] * column_stride + row_T[None, :]
+    tl.store(at_WT, codes_WT, mask=mask_T[None, :] & (column_W < columns)[:, None])
+
+
+@triton.jit
+def _panel_amax(amax_ptr, width, columns, chunks, polls, W: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(amax of each column over the panel's chunks, whether all were published), after `polls` looks at most.
+
+    Each word says itself that it is published, so nothing has to be ordered against anything.
+    """
+    column_W = tl.arange(0, W)
+    amax_W = tl.zeros((W,), tl.uint32)
+    left = tl.zeros([], tl.int32) + polls
+    complete = chunks > 0
+    for first in range(0, chunks, C):
+        chunk_C = first + tl.arange(0, C)
+        at_CW = amax_ptr + chunk_C.to(tl.int64)[:, None] * width + column_W[None, :]
+        mask_CW = (chunk_C < chunks)[:, None] & (column_W < columns)[None, :]
+        # Unsigned minimum: below PUBLISHED while any is not.
+        words_CW = tl.load(at_CW, mask=mask_CW, other=PUBLISHED, volatile=True)
+        while (tl.min(tl.min(words_CW, 0), 0) < PUBLISHED) & (left > 0):
+            words_CW = tl.load(at_CW, mask=mask_CW, other=PUBLISHED, volatile=True)
+            left -= 1
+        complete = complete & (tl.min(tl.min(words_CW, 0), 0) >= PUBLISHED)
+        amax_W = tl.maximum(amax_W, tl.max(words_CW & 0x7FFFFFFF, 0))
+    return amax_W.to(tl.int32, bitcast=True), complete
+
+
+@triton.jit(do_not_specialize=["groups", "rows", "slots", "first_programs"])
+def quantize_columns(  # type: ignore[no-untyped-def]
+    x_ptr,
+    offs_ptr,
+    codes_ptr,
+    scales_ptr,
+    amax_ptr,
+    word_ptr,
+    groups,
+    rows,
+    width,
+    slots,
+    stride_g,
+    stride_t,
+    stride_k,
+    x2_ptr,
+    codes2_ptr,
+    scales2_ptr,
+    width2,
+    stride2_t,
+    stride2_k,
+    first_programs,
+    SECOND: tl.constexpr,
+    UNIT: tl.constexpr,
+    X_DTYPE: tl.constexpr,
+    WORDS: tl.constexpr,
+    JAGGED: tl.constexpr,
+    ATOMIC: tl.constexpr,
+    ROWS_ALIGNED: tl.constexpr,
+    WIDTH_ALIGNED: tl.constexpr,
+    MAX: tl.constexpr,
+    NAN_CODE: tl.constexpr,
+    MANTISSA: tl.constexpr,
+    BIAS: tl.constexpr,
+    NEGATIVE_ZERO: tl.constexpr,
+    NATIVE: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    T: tl.constexpr,
+    W: tl.constexpr,
+    PACK: tl.constexpr,
+    STRIPES: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    POLLS: tl.constexpr,
+    WAIT_ROWS: tl.constexpr,
+    REST: tl.constexpr,
+):
+    """One chunk of one panel a program; T rows of it are kept in registers.
+
+    JAGGED: x (rows, width), groups along the rows by offs (groups,) int32; codes at column * rows + row;
+    `slots` in all. Else: x (groups, rows, width), codes at group * rows * width + column * rows + row;
+    `slots` a group. Scales (groups, width); amax (slots in all, width) uint32 holds each chunk's; word
+    (groups, stripes) int64. amax and word begin at zero.
+    SECOND: programs from `first_programs` on do the same for x2, jagged too, with its own part of amax and word.
+    UNIT names the stride that is 1, in both when there are two: "k", "t" or "".
+    """
+    pid = tl.program_id(0)
+    if SECOND:
+        if pid >= first_programs:
+            pid -= first_programs
+            word_ptr += groups.to(tl.int64) * tl.cdiv(width, W)
+            amax_ptr += slots.to(tl.int64) * width
+            x_ptr = x2_ptr
+            codes_ptr = codes2_ptr
+            scales_ptr = scales2_ptr
+        is_second = tl.program_id(0) >= first_programs
+        width = tl.where(is_second, width2, width)
+        if UNIT != "t":
+            stride_t = tl.where(is_second, stride2_t, stride_t)
+        if UNIT != "k":
+            stride_k = tl.where(is_second, stride2_k, stride_k)
+
+    # Order of programs: the chunks of a panel close together, so that they run at about the same time.
+    stripes = tl.cdiv(width, W)
+    blocks = tl.cdiv(stripes, STRIPES)
+    outer = pid // (slots * STRIPES)
+    slot = pid % (slots * STRIPES) // STRIPES
+    stripe = outer % blocks * STRIPES + pid % STRIPES
+    row_count = tl.zeros([], tl.int64) + rows
+    if ROWS_ALIGNED:
+        row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
+    if JAGGED:
+        group, start, end, chunk = _find_group(offs_ptr, slot, groups, rows, T)
+        slot_row = slot.to(tl.int64)
+        is_group = group < groups
+    else:
+        group = outer // blocks
+        start = tl.zeros([], tl.int32)
+        end = tl.zeros([], tl.int32) + rows
+        chunk = slot
+        slot_row = group.to(tl.int64) * slots + slot
+        is_group = group < groups
+        x_ptr += group.to(tl.int64) * stride_g
+        codes_ptr += group.to(tl.int64) * row_count * width
+
+    # Chunks are equal, and begin on multiples of 16 rows of the buffer so that codes are stored as vectors.
+    base = start // 16 * 16
+    span = end - base
+    chunks = tl.maximum(tl.minimum(tl.cdiv(span, T), CHUNKS), 1)
+    height = tl.maximum(tl.cdiv(tl.cdiv(span, chunks), 16), 1) * 16
+    chunks = tl.maximum(tl.cdiv(span, height), 1)
+    if (chunk >= chunks) | (stripe >= stripes):
+        return
+    first = base + chunk * height
+    low = tl.maximum(first, start) - first  # rows of the chunk that are the group's
+    high = tl.minimum(first + height, end) - first
+
+    first_column = stripe.to(tl.int64) * W
+    column_W = tl.arange(0, W)
+    columns = tl.minimum(width - stripe * W, W)
+    in_width_W = column_W < columns
+    panel_row = group.to(tl.int64) * width + first_column
+    x_ptr += (first_column // 2 if WORDS else first_column * stride_k)
+    codes_ptr += first_column * row_count
+
+    # Past the last group nothing is loaded: its zeros have the codes that are due there.
+    amax_W = tl.zeros((W,), tl.int32)
+    for at in range(T, tl.where(is_group, high, 0), REST):  # what cannot be kept, first
+        at16 = at // 16 * 16
+        tiles = _load(
+            x_ptr + (first + at16).to(tl.int64) * stride_t, stride_t, stride_k, low - at16, high - at16,
+            rows - first - at16, columns, REST, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
+        )  # fmt: skip
+        amax_W = tl.maximum(amax_W, _amax(tiles, W, WORDS))
+    kept = _load(
+        x_ptr + first.to(tl.int64) * stride_t, stride_t, stride_k, low, tl.where(is_group, high, 0),
+        rows - first, columns, T, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
+    )  # fmt: skip
+    amax_W = tl.maximum(amax_W, _amax(kept, W, WORDS))
+
+    mine = True
+    last = True
+    abandoned = tl.zeros([], tl.int64)
+    if is_group & (chunks > 1):
+        panel_word_ptr = word_ptr + group.to(tl.int64) * stripes + stripe
+        panel_amax_ptr = amax_ptr + (slot_row - chunk) * width + first_column
+        own_ptr = panel_amax_ptr + chunk.to(tl.int64) * width + column_W
+        published_W = amax_W.to(tl.uint32, bitcast=True) | PUBLISHED
+        if ATOMIC:
+            tl.atomic_max(own_ptr, published_W, mask=in_width_W, sem="relaxed")
+        else:
+            tl.store(own_ptr, published_W, mask=in_width_W, cache_modifier=".wt")
+        word = tl.atomic_add(panel_word_ptr, 1, sem="relaxed") + 1
+        last = (word & COUNT_MASK) == chunks
+        abandoned = word >> 8
+        # Once all have counted, all have published: then the wait is for memory, not for a program.
+        polls = tl.where(last, 2147483647, POLLS)
+        looking = True
+        while looking:
+            panel_amax_W, mine = _panel_amax(panel_amax_ptr, width, columns, chunks, polls, W, WAIT_ROWS)
+            amax_W = tl.maximum(amax_W, panel_amax_W)
+            looking = False
+            if not mine:
+                flag = tl.full([], 1, tl.int64) << (chunk + 8).to(tl.int64)
+                looking = (tl.atomic_add(panel_word_ptr, flag, sem="relaxed") & COUNT_MASK) == chunks
+                polls = 2147483647
+
+    scale_W, not_finite_W = scale_of(amax_W, X_DTYPE, MAX, POWER_OF_TWO)
+    if mine:
+        _write(
+            kept, codes_ptr + first, scale_W, not_finite_W, row_count, low, tl.minimum(high, T), columns,
+            T, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+        )  # fmt: skip
+    if is_group & last:
+        tl.store(scales_ptr + panel_row + column_W, scale_W, mask=in_width_W)
+
+    # The rest: rows that were not kept, the chunks of those that gave up, and rows short of a vector.
+    if (mine & ((high > T) | (low % 16 != 0) | (high % 16 != 0))) | (last & (abandoned != 0)):
+        for c in range(chunks):
+            own = (c == chunk) & mine
+            if own | (last & (((abandoned >> c) & 1) != 0)):
+                c_first = base + c * height
+                c_low = tl.maximum(c_first, start) - c_first
+                c_high = tl.minimum(c_first + height, end) - c_first
+                load_high = tl.where(is_group, c_high, 0)
+                for at in range(tl.where(own, T, 0), c_high, REST):
+                    at16 = at // 16 * 16
+                    tiles = _load(
+                        x_ptr + (c_first + at16).to(tl.int64) * stride_t, stride_t, stride_k, c_low - at16,
+                        load_high - at16, rows - c_first - at16,
+                        columns, REST, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
+                    )  # fmt: skip
+                    _write(
+                        tiles, codes_ptr + c_first + at16, scale_W, not_finite_W, row_count, c_low - at16,
+                        tl.minimum(c_high - at16, REST), columns,
+                        REST, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+                    )  # fmt: skip
+                for edge in range(2):
+                    at = tl.where(edge == 0, c_low, c_high) // 16 * 16
+                    row_V = at + tl.arange(0, 16)
+                    mask_V = (row_V >= c_low) & (row_V < c_high)
+                    mask_WV = mask_V[None, :] & in_width_W[:, None]
+                    x_at_WV = (
+                        x_ptr.to(tl.pointer_type(X_DTYPE))
+                        + (c_first + row_V).to(tl.int64)[None, :] * (2 * stride_t if WORDS else stride_t)
+                        + column_W.to(tl.int64)[:, None] * stride_k
+                    )
+                    x_WV = tl.load(x_at_WV, mask=mask_WV & (row_V < load_high)[None, :], other=0.0)
+                    codes_WV = encode(
+                        x_WV, scale_W[:, None], not_finite_W[:, None],
+                        MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+                    )  # fmt: skip
+                    codes_at_WV = (
+                        codes_ptr + column_W.to(tl.int64)[:, None] * row_count + (c_first + row_V)[None, :]
+                    )
+                    tl.store(codes_at_WV, codes_WV, mask=mask_WV)

@@ -1,0 +1,118 @@
+"""The committed configurations of the fp8 quantisers: at most four a kernel and architecture.
+
+A choice is a pure function of (architecture, input dtype, static widths, layout class). It never depends on
+a count of tokens or groups, and nothing is timed in a user's process; entries come from the sweep in
+`benchmarks/quantize_fp8.py`. Every candidate gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+MAX_CANDIDATES = 4
+# Which axis of the input is contiguous: the one that is reduced, the other one, neither.
+Layout = Literal["reduced", "kept", "strided"]
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """One way to run `quantize_rows`."""
+
+    rows: int  # a program
+    block: int  # columns at a time
+    whole: bool  # block and tail cover the width, so that a row is read once
+    warps: int
+    tail: int = 0
+
+
+@dataclass(frozen=True)
+class ColumnsConfig:
+    """One way to run `quantize_columns`."""
+
+    held: int  # rows that a program keeps in registers
+    width: int  # columns of a panel, a multiple of 16
+    warps: int
+    pack: int = 4  # consecutive rows that one thread loads; 1 where the rows are contiguous
+    stripes: int = 8  # neighbouring panels that run side by side
+    chunks: int = 48  # programs that share a panel at most; 48 is what its word has bits for
+    polls: int = 64  # of the panel's amax before a program gives up waiting
+    wait_rows: int = 4  # chunks looked at together while waiting
+    rest: int = 64  # rows at a time of what was not kept
+    maxnreg: int | None = None  # registers a thread, where the compiler would take so many that few programs fit
+
+
+def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -> tuple[RowsConfig, ...]:
+    """Candidates of `quantize_rows`, the default first. `width` is the reduced one."""
+    if layout != "reduced":
+        # Neighbouring rows may be neighbours in memory: wide in rows, short in columns.
+        return (RowsConfig(rows=32, block=64, whole=False, warps=4),)
+    block = max(16, 1 << (max(width, 1) - 1).bit_length())
+    if block > 16384:
+        return (
+            RowsConfig(rows=1, block=8192, whole=False, warps=8),
+            RowsConfig(rows=1, block=4096, whole=False, warps=4),
+        )
+    if block <= 512:
+        rows = 1024 // block
+        return (
+            RowsConfig(rows=rows, block=block, whole=True, warps=1),
+            RowsConfig(rows=4 * rows, block=block, whole=True, warps=4),
+        )
+    head, tail = block, 0
+    if width < block:
+        head = block // 2
+        tail = max(16, 1 << (width - head - 1).bit_length())
+        if head + tail > block * 3 // 4:  # then one block is as good
+            head, tail = block, 0
+    # Few warps: a row that stays within one meets no barrier. 192 values a thread still fit its registers.
+    warps = 1 << max(0, -(-(head + tail) // 6144) - 1).bit_length()
+    return (
+        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps=warps),
+        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps=2 * warps),
+        RowsConfig(rows=1, block=block, whole=True, warps=warps),
+        RowsConfig(rows=1, block=block // 2, whole=False, warps=warps),
+    )
+
+
+# Of 16-bit inputs whose rows are whole words: tokens, then weights.
+_TOKENS: dict[str, tuple[ColumnsConfig, ...]] = {
+    "sm_90": (
+        ColumnsConfig(held=512, width=32, warps=4, stripes=16, maxnreg=128),
+        ColumnsConfig(held=256, width=32, warps=2, stripes=16, maxnreg=128),
+        ColumnsConfig(held=512, width=64, warps=8, stripes=16, maxnreg=128),
+    ),
+}
+_WEIGHTS: dict[str, tuple[ColumnsConfig, ...]] = {
+    "sm_90": (
+        ColumnsConfig(held=512, width=32, warps=4, stripes=8, maxnreg=128),
+        ColumnsConfig(held=512, width=16, warps=2, stripes=8, maxnreg=128),
+        ColumnsConfig(held=512, width=64, warps=8, stripes=8, maxnreg=128),
+    ),
+}
+# Everything else: other architectures, other inputs.
+_GENERAL = (
+    ColumnsConfig(held=256, width=32, warps=4),
+    ColumnsConfig(held=128, width=64, warps=4),
+)
+# The interpreter: small tiles, several chunks a panel, and nobody waits.
+_INTERPRETED = (
+    ColumnsConfig(held=32, width=32, warps=4, stripes=2, polls=0),
+    ColumnsConfig(held=16, width=16, warps=4, stripes=1, chunks=2, polls=0),
+)
+
+
+def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> tuple[ColumnsConfig, ...]:
+    """Candidates of `quantize_columns`, the default first. `jagged`: groups of tokens, else experts of a weight.
+    `layout` "reduced" says that the rows lie side by side in memory, `words` that 16-bit columns come in
+    aligned pairs."""
+    if arch == "cpu":
+        configs = _INTERPRETED
+    elif words:
+        configs = (_TOKENS if jagged else _WEIGHTS).get(arch, _GENERAL)
+    else:
+        configs = _GENERAL
+    pack = 1 if layout == "reduced" else 4
+    return tuple(replace(config, pack=pack) for config in configs)

@@ -1,0 +1,187 @@
+"""From tensors to launches: strides, grids, workspaces. The only caller of the Triton kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.fp8.columns import quantize_columns
+from kernels.fp8.configs import Layout, columns_candidates, rows_candidates
+from kernels.fp8.encode import format_constants
+from kernels.fp8.formats import format_of
+from kernels.fp8.rows import quantize_rows
+from kernels.hardware import arch_of
+
+Config = TypeVar("Config")
+_TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+
+
+def launch_rows(
+    x_ERK: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    dtype: torch.dtype,
+    power_of_two: bool,
+    candidate: int | None,
+) -> None:
+    """x (E, R, K) reduced over K; codes (E, R, K) contiguous in this order of axes, scales (E * R,)."""
+    experts, inner_rows, width = x_ERK.shape
+    rows = experts * inner_rows
+    if rows == 0:
+        return
+    arch = arch_of(x_ERK.device)
+    layout: Layout = "reduced" if x_ERK.stride(2) == 1 else "strided"
+    config = _pick(rows_candidates(arch, x_ERK.dtype, width, layout), candidate)
+    with _on(x_ERK):
+        quantize_rows[(triton.cdiv(rows, config.rows),)](
+            x_ERK,
+            codes.view(torch.uint8),
+            scales,
+            rows,
+            inner_rows,
+            width,
+            *x_ERK.stride(),
+            **format_constants(format_of(dtype), arch, power_of_two),
+            UNIT=x_ERK.stride(2) == 1,
+            R=config.rows,
+            BLOCK=config.block,
+            TAIL=config.tail,
+            WHOLE=config.whole,
+            num_warps=config.warps,
+        )
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input of the column quantiser and what becomes of it.
+
+    x (G, M, K) is reduced over M for each of G; with offs x is (1, M, K), reduced group by group.
+    Codes (G, K, M) and scales (G, K) in this order in memory.
+    """
+
+    x: torch.Tensor
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    @property
+    def width(self) -> int:
+        return self.x.shape[2]
+
+    @property
+    def layout(self) -> Layout:
+        return "kept" if self.x.stride(2) == 1 else "reduced" if self.x.stride(1) == 1 else "strided"
+
+
+def launch_columns(
+    operands: Sequence[Operand],
+    offs: torch.Tensor | None,
+    dtype: torch.dtype,
+    power_of_two: bool,
+    candidate: int | None,
+    atomic: bool = False,
+) -> None:
+    """One operand, or two that share offs, in one launch after the fill of what has to begin at zero."""
+    operands = [operand for operand in operands if operand.width > 0]
+    if not operands:
+        return
+    first, second = operands[0], operands[-1]
+    batches, rows, _ = first.x.shape
+    groups = batches if offs is None else offs.numel()
+    device = first.x.device
+    arch = arch_of(device)
+    layout: Layout = first.layout if first.layout == second.layout else "strided"
+    words = layout == "kept" and rows % 16 == 0 and all(_holds_words(operand.x) for operand in operands)
+    config = _pick(columns_candidates(arch, offs is not None, layout, words), candidate)
+
+    if offs is None:
+        slots = min(config.chunks, max(1, triton.cdiv(rows, config.held)))
+        orders, all_slots = groups, slots * groups
+    else:
+        offs = offs.contiguous()
+        slots = all_slots = rows // config.held + groups + 1
+        orders = 1
+    stripes = [triton.cdiv(operand.width, config.width) for operand in operands]
+    programs = [orders * slots * triton.cdiv(n, config.stripes) * config.stripes for n in stripes]
+    if sum(programs) == 0:
+        return
+    xs = [operand.x.view(torch.int32) if words else operand.x for operand in operands]
+    width = sum(operand.width for operand in operands)
+    word, amax = _workspace(groups * sum(stripes), all_slots * width, device)
+    two = len(operands) == 2
+    with _on(first.x):
+        quantize_columns[(sum(programs),)](
+            xs[0],
+            offs,
+            first.codes.view(torch.uint8),
+            first.scales,
+            amax,
+            word,
+            groups,
+            rows,
+            first.width,
+            slots,
+            *xs[0].stride(),
+            xs[1] if two else None,
+            second.codes.view(torch.uint8) if two else None,
+            second.scales if two else None,
+            second.width if two else None,
+            xs[1].stride(1) if two else None,
+            xs[1].stride(2) if two else None,
+            programs[0],
+            SECOND=two,
+            UNIT={"kept": "k", "reduced": "t", "strided": ""}[layout],
+            X_DTYPE=_TRITON_DTYPES[first.x.dtype],
+            WORDS=words,
+            JAGGED=offs is not None,
+            ATOMIC=atomic,
+            ROWS_ALIGNED=rows % 16 == 0,
+            WIDTH_ALIGNED=all(operand.width % 16 == 0 for operand in operands),
+            **format_constants(format_of(dtype), arch, power_of_two),
+            T=config.held,
+            W=config.width,
+            PACK=config.pack,
+            STRIPES=config.stripes,
+            CHUNKS=config.chunks,
+            POLLS=config.polls,
+            WAIT_ROWS=config.wait_rows,
+            REST=min(config.held, config.rest),
+            num_warps=config.warps,
+            **({} if config.maxnreg is None else {"maxnreg": config.maxnreg}),
+        )
+
+
+def _workspace(panels: int, chunk_slices: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(a word a panel, int64; amax of each chunk, uint32): one fill, as both have to begin at zero."""
+    words = 2 * panels  # in 32 bits
+    zeros = torch.zeros(words + chunk_slices, dtype=torch.int32, device=device)
+    return zeros[:words].view(torch.int64), zeros[words:].view(torch.uint32)
+
+
+def _holds_words(x_GMK: torch.Tensor) -> bool:
+    """Whether rows are whole aligned 32-bit words of two 16-bit values."""
+    even = (x_GMK.shape[2], x_GMK.stride(0), x_GMK.stride(1), x_GMK.storage_offset())
+    return x_GMK.element_size() == 2 and all(number % 2 == 0 for number in even)
+
+
+def _pick(configs: Sequence[Config], candidate: int | None) -> Config:
+    if candidate is None:
+        return configs[0]
+    if not 0 <= candidate < len(configs):
+        raise ValueError(f"candidate: is {candidate}; may be 0 to {len(configs) - 1} here")
+    return configs[candidate]
+
+
+def _on(x: torch.Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device, which need not be that of the tensor."""
+    return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()
+
+
+def kernels_are_interpreted() -> bool:
+    """Whether Triton defined the kernels for its interpreter, which TRITON_INTERPRET=1 at import does."""
+    return not isinstance(quantize_columns, triton.runtime.JITFunction)

@@ -1,0 +1,282 @@
+"""The fp8 quantisers as PyTorch operators `perfguard_kernels::fp8_quantize_*`, and their public functions.
+
+Each returns codes and scales; shapes, strides and numerics are those of the function of the same name in
+`reference.py`. `candidate` picks an entry of the configuration table (`configs.py`), for tests and sweeps; all
+entries give the same bits. Works under `torch.compile` and graph capture: nothing here reads the device.
+
+Shape suffixes: M tokens, K inner width, P the other width of a transposed activation, G groups, E experts,
+N outer width of a weight.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kernels.fp8 import reference
+from kernels.fp8.arguments import require_input, require_offs, require_same_tokens
+from kernels.fp8.formats import format_of
+from kernels.hardware import default_fp8_dtype
+
+try:
+    from kernels.fp8 import launch
+except ImportError as error:  # without Triton the operators run their reference
+    if error.name is None or error.name.split(".")[0] != "triton":
+        raise
+    launch = None  # type: ignore[assignment]
+
+Path = Literal["triton", "interpreter", "eager"]
+Pair = tuple[Tensor, Tensor]
+Quad = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def path(device: torch.device | str) -> Path:
+    """What a call on this device runs now. The interpreter needs TRITON_INTERPRET=1 both now and when the
+    kernels were imported, because Triton decides at definition."""
+    if launch is None:
+        return "eager"
+    interpreted = launch.kernels_are_interpreted()
+    if torch.device(device).type != "cpu":
+        return "interpreter" if interpreted else "triton"
+    return "interpreter" if interpreted and os.environ.get("TRITON_INTERPRET") == "1" else "eager"
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------
+
+
+def quantize_rowwise(
+    x: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
+) -> Pair:
+    """x (M, K) -> codes (M, K) fp8, strides (K, 1); scales (M, 1) fp32."""
+    require_input(x, ndim=2)
+    return _rowwise(x, dtype, power_of_two, candidate)
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_rowwise", mutates_args=())
+def _rowwise(x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
+    dtype = _dtype(dtype, x)
+    if path(x.device) == "eager":
+        return reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
+    codes, scales = _rowwise_outputs(x, dtype, power_of_two, candidate)
+    launch.launch_rows(x[None], codes, scales, dtype, power_of_two, candidate)
+    return codes, scales
+
+
+@_rowwise.register_fake
+def _rowwise_outputs(
+    x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    rows, width = x.shape
+    return x.new_empty((rows, width), dtype=_dtype(dtype, x)), x.new_empty((rows, 1), dtype=torch.float32)
+
+
+def quantize_colwise_3d(
+    w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
+) -> Pair:
+    """w (E, K, N) -> codes (E, K, N) fp8, strides (K * N, 1, K); scales (E, 1, N) fp32, reduced over K."""
+    require_input(w, ndim=3, name="w")
+    return _colwise_3d(w, dtype, power_of_two, candidate)
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_3d", mutates_args=())
+def _colwise_3d(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
+    dtype = _dtype(dtype, w)
+    if path(w.device) == "eager":
+        return reference.quantize_colwise_3d(w, dtype=dtype, power_of_two=power_of_two)
+    codes, scales = _colwise_3d_outputs(w, dtype, power_of_two, candidate)
+    launch.launch_rows(w.transpose(1, 2), codes, scales, dtype, power_of_two, candidate)
+    return codes, scales
+
+
+@_colwise_3d.register_fake
+def _colwise_3d_outputs(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    experts, inner, outer = w.shape
+    codes_ENK = w.new_empty((experts, outer, inner), dtype=_dtype(dtype, w))
+    return codes_ENK.transpose(1, 2), w.new_empty((experts, 1, outer), dtype=torch.float32)
+
+
+# ---- columns -------------------------------------------------------------------------------------------------
+
+
+def quantize_rowwise_per_group(
+    x: Tensor,
+    offs: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    power_of_two: bool = False,
+    candidate: int | None = None,
+) -> Pair:
+    """x (P, M), offs (G,) -> codes (P, M) fp8, strides (M, 1); scales (G * P,) fp32, index g * P + p."""
+    require_input(x, ndim=2)
+    require_offs(offs, x)
+    return _rowwise_per_group(x, offs, dtype, power_of_two, candidate)
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_rowwise_per_group", mutates_args=())
+def _rowwise_per_group(
+    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    dtype = _dtype(dtype, x)
+    if path(x.device) == "eager":
+        return reference.quantize_rowwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
+    codes, scales = _rowwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
+    launch.launch_columns([launch.Operand(x.t()[None], codes, scales)], offs, dtype, power_of_two, candidate)
+    return codes, scales
+
+
+@_rowwise_per_group.register_fake
+def _rowwise_per_group_outputs(
+    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    width, tokens = x.shape
+    codes_PM = x.new_empty((width, tokens), dtype=_dtype(dtype, x))
+    return codes_PM, x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+
+
+def quantize_colwise_per_group(
+    x: Tensor,
+    offs: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    power_of_two: bool = False,
+    candidate: int | None = None,
+) -> Pair:
+    """x (M, K), offs (G,) -> codes (M, K) fp8, strides (1, M); scales (G * K,) fp32, index g * K + k."""
+    require_input(x, ndim=2)
+    require_offs(offs, x)
+    return _colwise_per_group(x, offs, dtype, power_of_two, candidate)
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group", mutates_args=())
+def _colwise_per_group(
+    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    dtype = _dtype(dtype, x)
+    if path(x.device) == "eager":
+        return reference.quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
+    codes, scales = _colwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
+    launch.launch_columns([launch.Operand(x[None], codes, scales)], offs, dtype, power_of_two, candidate)
+    return codes, scales
+
+
+@_colwise_per_group.register_fake
+def _colwise_per_group_outputs(
+    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    tokens, width = x.shape
+    codes_KM = x.new_empty((width, tokens), dtype=_dtype(dtype, x))
+    return codes_KM.t(), x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+
+
+def quantize_colwise_per_group_dual(
+    x1: Tensor,
+    x2: Tensor,
+    offs: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    power_of_two: bool = False,
+    candidate: int | None = None,
+) -> Quad:
+    """x1 (M, K1), x2 (M, K2), offs (G,) -> codes1, scales1, codes2, scales2 as `quantize_colwise_per_group`."""
+    require_input(x1, ndim=2, name="x1")
+    require_input(x2, ndim=2, name="x2")
+    require_same_tokens(x1, x2)
+    require_offs(offs, x1, name="x1")
+    return _colwise_per_group_dual(x1, x2, offs, dtype, power_of_two, candidate)
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group_dual", mutates_args=())
+def _colwise_per_group_dual(
+    x1: Tensor,
+    x2: Tensor,
+    offs: Tensor,
+    dtype: torch.dtype | None,
+    power_of_two: bool,
+    candidate: int | None,
+) -> Quad:
+    dtype = _dtype(dtype, x1)
+    if path(x1.device) == "eager":
+        return reference.quantize_colwise_per_group_dual(x1, x2, offs, dtype=dtype, power_of_two=power_of_two)
+    codes1, scales1, codes2, scales2 = _dual_outputs(x1, x2, offs, dtype, power_of_two, candidate)
+    operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
+    launch.launch_columns(operands, offs, dtype, power_of_two, candidate)
+    return codes1, scales1, codes2, scales2
+
+
+@_colwise_per_group_dual.register_fake
+def _dual_outputs(
+    x1: Tensor,
+    x2: Tensor,
+    offs: Tensor,
+    dtype: torch.dtype | None,
+    power_of_two: bool,
+    candidate: int | None,
+) -> Quad:
+    first = _colwise_per_group_outputs(x1, offs, dtype, power_of_two, candidate)
+    second = _colwise_per_group_outputs(x2, offs, dtype, power_of_two, candidate)
+    return *first, *second
+
+
+def quantize_transpose_3d_atomic(
+    w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
+) -> Pair:
+    """w (E, K, N) -> codes (E, N, K) fp8, strides (N * K, 1, N); scales (E, K) fp32, reduced over N.
+
+    The amax of a column is an atomic maximum over the programs that share it."""
+    require_input(w, ndim=3, name="w")
+    return _transpose_3d_atomic(w, dtype, power_of_two, candidate)
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_transpose_3d_atomic", mutates_args=())
+def _transpose_3d_atomic(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    return _transpose_3d(w, dtype, power_of_two, candidate, atomic=True)
+
+
+def quantize_transpose_3d_reduction(
+    w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
+) -> Pair:
+    """The same result as `quantize_transpose_3d_atomic`; each program stores its amax, and all read all."""
+    require_input(w, ndim=3, name="w")
+    return _transpose_3d_reduction(w, dtype, power_of_two, candidate)
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_transpose_3d_reduction", mutates_args=())
+def _transpose_3d_reduction(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    return _transpose_3d(w, dtype, power_of_two, candidate, atomic=False)
+
+
+def _transpose_3d(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, atomic: bool
+) -> Pair:
+    dtype = _dtype(dtype, w)
+    if path(w.device) == "eager":
+        return reference.quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
+    codes, scales = _transpose_3d_outputs(w, dtype, power_of_two, candidate)
+    operand = launch.Operand(w.transpose(1, 2), codes, scales)
+    launch.launch_columns([operand], None, dtype, power_of_two, candidate, atomic)
+    return codes, scales
+
+
+@_transpose_3d_atomic.register_fake
+def _transpose_3d_outputs(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Pair:
+    experts, inner, outer = w.shape
+    codes_EKN = w.new_empty((experts, inner, outer), dtype=_dtype(dtype, w))
+    return codes_EKN.transpose(1, 2), w.new_empty((experts, inner), dtype=torch.float32)
+
+
+_transpose_3d_reduction.register_fake(_transpose_3d_outputs)
+
+
+def _dtype(dtype: torch.dtype | None, x: Tensor) -> torch.dtype:
+    return format_of(default_fp8_dtype(x.device) if dtype is None else dtype).dtype

@@ -1,0 +1,242 @@
+"""The eager truth of the fp8 quantisers: plain torch, one obvious loop, any device.
+
+Shape suffixes: M tokens, K inner width, P the other width of a transposed activation, G groups,
+E experts, N outer width of a weight; `_MK` is a tensor of shape (M, K). `slices` and `scale` below are
+fp32 and broadcastable to each other, with `dim` the reduced dimension.
+
+One slice is what shares one scale: a row, a column of one group, a column of one expert.
+scale = MAX / max(amax, 1e-12), taken in float64 and rounded once to fp32; code = round(x * scale) after
+a clamp to +-MAX. The scale is the multiplier: value = code / scale.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from kernels.fp8.arguments import require_input, require_offs, require_same_tokens, require_valid_offs
+from kernels.fp8.formats import Format, format_of
+from kernels.hardware import default_fp8_dtype
+
+AMAX_FLOOR = 1e-12
+SIGN_AND_EXPONENT = -(1 << 23)  # clears the 23 mantissa bits of an fp32 pattern
+
+
+def quantize_rowwise(
+    x: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale a row.
+
+    x (M, K) -> codes (M, K) fp8, strides (K, 1); scales (M, 1) fp32.
+    """
+    require_input(x, ndim=2)
+    format_ = _output_format(dtype, x.device)
+    codes_MK, scales_M1 = _quantize(x, 1, format_, power_of_two)
+    return codes_MK.view(format_.dtype), scales_M1
+
+
+def quantize_rowwise_per_group(
+    x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale for each row and group, the groups lying along dim 1.
+
+    x (P, M), offs (G,) int32 -> codes (P, M) fp8, strides (M, 1); scales (G * P,) fp32, index g * P + p.
+    """
+    require_input(x, ndim=2)
+    require_offs(offs, x)
+    format_ = _output_format(dtype, x.device)
+    codes_PM = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
+    scales_GP = _quantize_groups(x, offs, 1, codes_PM, format_, power_of_two)
+    return codes_PM.view(format_.dtype), scales_GP
+
+
+def quantize_colwise_per_group(
+    x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale for each column and group, the groups lying along dim 0.
+
+    x (M, K), offs (G,) int32 -> codes (M, K) fp8, strides (1, M); scales (G * K,) fp32, index g * K + k.
+    """
+    require_input(x, ndim=2)
+    require_offs(offs, x)
+    return _colwise_per_group(x, offs, _output_format(dtype, x.device), power_of_two)
+
+
+def quantize_colwise_per_group_dual(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    offs: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    power_of_two: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`quantize_colwise_per_group` of two operands that share their groups.
+
+    x1 (M, K1), x2 (M, K2), offs (G,) int32 -> data1, scales1, data2, scales2.
+    """
+    require_input(x1, ndim=2, name="x1")
+    require_input(x2, ndim=2, name="x2")
+    require_same_tokens(x1, x2)
+    require_offs(offs, x1, name="x1")
+    format_ = _output_format(dtype, x1.device)
+    first = _colwise_per_group(x1, offs, format_, power_of_two)
+    second = _colwise_per_group(x2, offs, format_, power_of_two)
+    return *first, *second
+
+
+def quantize_transpose_3d_atomic(
+    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale for each expert and inner index; the expert's matrix comes back transposed.
+
+    w (E, K, N) -> codes (E, N, K) fp8, strides (N * K, 1, N); scales (E, K) fp32, reduced over N.
+    """
+    require_input(w, ndim=3, name="w")
+    return _transpose_3d(w, _output_format(dtype, w.device), power_of_two)
+
+
+def quantize_transpose_3d_reduction(
+    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same result as `quantize_transpose_3d_atomic`: the two differ in how the kernel reduces."""
+    return quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
+
+
+def quantize_colwise_3d(
+    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale for each expert and outer column.
+
+    w (E, K, N) -> codes (E, K, N) fp8, strides (K * N, 1, K); scales (E, 1, N) fp32, reduced over K.
+    """
+    require_input(w, ndim=3, name="w")
+    return _colwise_3d(w, _output_format(dtype, w.device), power_of_two)
+
+
+def quantize_rowwise_colwise_per_group(
+    x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`quantize_rowwise` and `quantize_colwise_per_group` of one operand, whose kernel reads it once.
+
+    x (M, K), offs (G,) int32 -> row codes, row scales, column codes, column scales. Rows past
+    `offs[-1]` are ordinary rows to the first pair and absent to the second.
+    """
+    require_input(x, ndim=2)
+    require_offs(offs, x)
+    format_ = _output_format(dtype, x.device)
+    codes_MK, scales_M1 = _quantize(x, 1, format_, power_of_two)
+    return codes_MK.view(format_.dtype), scales_M1, *_colwise_per_group(x, offs, format_, power_of_two)
+
+
+def quantize_colwise_transpose_3d(
+    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`quantize_colwise_3d` and `quantize_transpose_3d_*` of one weight, whose kernel reads it once.
+
+    w (E, K, N) -> column codes, column scales, transposed codes, transposed scales.
+    """
+    require_input(w, ndim=3, name="w")
+    format_ = _output_format(dtype, w.device)
+    return *_colwise_3d(w, format_, power_of_two), *_transpose_3d(w, format_, power_of_two)
+
+
+def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The values that `codes` stand for, fp32; `scales` broadcasts to them, as (M, 1) or (E, 1, N) do."""
+    return codes.float() / scales
+
+
+def dequantize_colwise_per_group(
+    codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor
+) -> torch.Tensor:
+    """The values of codes (M, K) under scales (G * K,); rows past `offs[-1]` are zero. fp32."""
+    values_MK = torch.zeros(codes.shape, dtype=torch.float32, device=codes.device)
+    scales_GK = scales.view(offs.numel(), codes.shape[1])
+    for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
+        values_MK[start:end] = codes[start:end].float() / scales_GK[group]
+    return values_MK
+
+
+def dequantize_rowwise_per_group(
+    codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor
+) -> torch.Tensor:
+    """The values of codes (P, M) under scales (G * P,); columns past `offs[-1]` are zero. fp32."""
+    return dequantize_colwise_per_group(codes.t(), scales, offs).t()
+
+
+def _output_format(dtype: torch.dtype | None, device: torch.device) -> Format:
+    return format_of(default_fp8_dtype(device) if dtype is None else dtype)
+
+
+def _colwise_per_group(
+    x_MK: torch.Tensor, offs_G: torch.Tensor, format_: Format, power_of_two: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens, width = x_MK.shape
+    codes_MK = torch.zeros((width, tokens), dtype=torch.uint8, device=x_MK.device).t()
+    scales_GK = _quantize_groups(x_MK, offs_G, 0, codes_MK, format_, power_of_two)
+    return codes_MK.view(format_.dtype), scales_GK
+
+
+def _transpose_3d(
+    w_EKN: torch.Tensor, format_: Format, power_of_two: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    codes_EKN, scales_EK1 = _quantize(w_EKN, 2, format_, power_of_two)
+    return codes_EKN.view(format_.dtype).transpose(1, 2), scales_EK1.squeeze(2)
+
+
+def _colwise_3d(
+    w_EKN: torch.Tensor, format_: Format, power_of_two: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    codes_EKN, scales_E1N = _quantize(w_EKN, 1, format_, power_of_two)
+    codes_ENK = _contiguous(codes_EKN.transpose(1, 2))
+    return codes_ENK.view(format_.dtype).transpose(1, 2), scales_E1N
+
+
+def _quantize_groups(
+    x: torch.Tensor, offs: torch.Tensor, dim: int, codes: torch.Tensor, format_: Format, power_of_two: bool
+) -> torch.Tensor:
+    """Fill `codes` group by group along `dim`; rows past the last group keep their zeros.
+
+    Returns the scales (G * width,) fp32; an empty group has the scale of an all-zero slice.
+    """
+    ends = offs.tolist()
+    require_valid_offs(ends, x.shape[dim])
+    width = x.shape[1 - dim]
+    scales = torch.empty((len(ends), width), dtype=torch.float32, device=x.device)
+    for group, (start, end) in enumerate(pairwise([0, *ends])):
+        group_codes, group_scales = _quantize(x.narrow(dim, start, end - start), dim, format_, power_of_two)
+        codes.narrow(dim, start, end - start).copy_(group_codes)
+        scales[group] = group_scales.flatten()
+    return scales.flatten()
+
+
+def _quantize(
+    x: torch.Tensor, dim: int, format_: Format, power_of_two: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale for each slice of `x` along `dim`.
+
+    Returns codes, contiguous uint8 of the shape of `x`, and scales, contiguous fp32, size 1 in `dim`.
+    """
+    magnitude = x.detach().abs()
+    if x.shape[dim] == 0:
+        amax = magnitude.sum(dim, keepdim=True)  # amax refuses an empty slice; the sum of one is zero
+    else:
+        amax = magnitude.amax(dim, keepdim=True)  # exact in any dtype, and NaN wins
+    finite = amax.isfinite()
+    scale = (format_.max / amax.double().clamp(min=AMAX_FLOOR)).float()
+    if power_of_two:
+        # By bits: exp2(floor(log2(scale))) rounds up just below a power of two.
+        scale = (scale.view(torch.int32) & SIGN_AND_EXPONENT).view(torch.float32)
+    scale = torch.where(finite, scale, torch.nan)
+
+    scaled = (x.detach().float() * scale).clamp(-format_.max, format_.max)
+    codes = scaled.contiguous().to(format_.dtype).view(torch.uint8)
+    if not format_.has_negative_zero:
+        codes = torch.where(codes == 0x80, 0, codes)  # a negative underflow; there 0x80 is NaN
+    codes = torch.where(finite, codes, format_.nan_code)
+    return _contiguous(codes), _contiguous(scale)
+
+
+def _contiguous(x: torch.Tensor) -> torch.Tensor:
+    """Strides of a new tensor; `.contiguous()` keeps whatever stride a dimension of size 1 has."""
+    return x.clone(memory_format=torch.contiguous_format)

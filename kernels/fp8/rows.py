@@ -1,0 +1,94 @@
+"""Quantise along an axis and keep the layout: `rowwise`, and `colwise_3d` on the (E, N, K) memory.
+
+Formulas: `reference.py`. Shape suffixes: R rows of the tile, K columns of the tile (the reduced axis).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.fp8.encode import encode, magnitude_bits, scale_of
+
+
+@triton.jit(do_not_specialize=["rows", "inner_rows"])
+def quantize_rows(  # type: ignore[no-untyped-def]
+    x_ptr,
+    codes_ptr,
+    scales_ptr,
+    rows,
+    inner_rows,
+    width,
+    stride_outer,
+    stride_inner,
+    stride_k,
+    MAX: tl.constexpr,
+    NAN_CODE: tl.constexpr,
+    MANTISSA: tl.constexpr,
+    BIAS: tl.constexpr,
+    NEGATIVE_ZERO: tl.constexpr,
+    NATIVE: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    UNIT: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    """R rows a program. Row r of x lies at r // inner_rows * stride_outer + r % inner_rows * stride_inner.
+
+    codes (rows, width) contiguous uint8, scales (rows,) fp32. UNIT: stride_k is 1. WHOLE: BLOCK and TAIL together
+    cover the width and a row stays in registers (two powers of two fit a width better than one); else it is
+    read twice, BLOCK at a time, the second time while it is still in cache.
+    """
+    row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    x_ptr_R = x_ptr + row_R // inner_rows * stride_outer + row_R % inner_rows * stride_inner
+    codes_ptr_R = codes_ptr + row_R * width
+    in_rows_R = row_R < rows
+    X_DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+
+    amax_R = tl.zeros((R,), tl.int32)
+    if WHOLE:
+        head_RK = _load(x_ptr_R, in_rows_R, stride_k, 0, width, BLOCK, UNIT)
+        amax_R = tl.max(magnitude_bits(head_RK).to(tl.int32), 1)
+        if TAIL > 0:
+            tail_RK = _load(x_ptr_R, in_rows_R, stride_k, BLOCK, width, TAIL, UNIT)
+            amax_R = tl.maximum(amax_R, tl.max(magnitude_bits(tail_RK).to(tl.int32), 1))
+    else:
+        for first in range(0, width, BLOCK):
+            x_RK = _load(x_ptr_R, in_rows_R, stride_k, first, width, BLOCK, UNIT)
+            amax_R = tl.maximum(amax_R, tl.max(magnitude_bits(x_RK).to(tl.int32), 1))
+
+    scale_R, not_finite_R = scale_of(amax_R, X_DTYPE, MAX, POWER_OF_TWO)
+    tl.store(scales_ptr + row_R, scale_R, mask=in_rows_R)
+
+    if WHOLE:
+        codes_RK = encode(
+            head_RK, scale_R[:, None], not_finite_R[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
+        )
+        _store(codes_ptr_R, codes_RK, in_rows_R, 0, width, BLOCK)
+        if TAIL > 0:
+            codes_RK = encode(
+                tail_RK, scale_R[:, None], not_finite_R[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
+            )
+            _store(codes_ptr_R, codes_RK, in_rows_R, BLOCK, width, TAIL)
+    else:
+        for first in range(0, width, BLOCK):
+            x_RK = _load(x_ptr_R, in_rows_R, stride_k, first, width, BLOCK, UNIT)
+            codes_RK = encode(
+                x_RK, scale_R[:, None], not_finite_R[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
+            )
+            _store(codes_ptr_R, codes_RK, in_rows_R, first, width, BLOCK)
+
+
+@triton.jit
+def _load(x_ptr_R, in_rows_R, stride_k, first, width, BLOCK: tl.constexpr, UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
+    k_K = first + tl.arange(0, BLOCK)
+    at_K = k_K if UNIT else k_K.to(tl.int64) * stride_k
+    return tl.load(x_ptr_R[:, None] + at_K[None, :], mask=in_rows_R[:, None] & (k_K < width)[None, :], other=0.0)
+
+
+@triton.jit
+def _store(codes_ptr_R, codes_RK, in_rows_R, first, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    k_K = first + tl.arange(0, BLOCK)
+    tl.store(codes_ptr_R[:, None] + k_K[None, :], codes_RK, mask=in_rows_R[:, None] & (k_K < width)[None, :])

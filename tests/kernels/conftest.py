@@ -1,0 +1,57 @@
+"""Fixtures of the kernel tests.
+
+On a GPU kernels run compiled. Without one each test runs twice: through the eager path, and through Triton's
+interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.kernels.paths import GPU, VARIABLE, KernelPath
+
+
+def _enter(name: str, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
+    from kernels import fp8
+
+    device = torch.device(GPU if name == "triton" and GPU else "cpu")
+    monkeypatch.setenv(VARIABLE, "1") if name == "interpreter" else monkeypatch.delenv(VARIABLE, raising=False)
+    taken = fp8.path(device)
+    assert taken == name, f"the {name} path is not open: kernels.fp8.path({device}) answers {taken!r}"
+    return KernelPath(name, device)
+
+
+@pytest.fixture(params=["triton"] if GPU else ["eager", "interpreter"])
+def kernel_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
+    """Every path that runs here, one after the other."""
+    return _enter(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["triton"] if GPU else ["interpreter"])
+def triton_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
+    """The path that runs the Triton kernels here: compiled on a GPU, else interpreted."""
+    return _enter(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["triton"] if GPU else ["eager"])
+def compiled_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
+    """The path that a user without a reason takes: kernels on a GPU, torch operators on a CPU."""
+    return _enter(request.param, monkeypatch)
+
+
+@pytest.fixture
+def gpu() -> torch.device:
+    if GPU is None:
+        pytest.skip("needs a GPU: neither torch.cuda nor torch.xpu is available here")
+    return torch.device(GPU)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    """Each test draws the same data, whatever ran before it."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(0)
+        yield

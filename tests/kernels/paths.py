@@ -1,0 +1,80 @@
+"""Where kernels run in these tests: which device, and which way through the kernels.
+
+Triton decides when a kernel is defined whether it can be interpreted, so the variable is set here, before
+anything imports one. Which path a call takes is decided again at each call.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+VARIABLE = "TRITON_INTERPRET"
+
+
+def _gpu() -> str | None:
+    """The type of the accelerator that Triton compiles for here, if there is one."""
+    if torch.cuda.is_available():  # NVIDIA, and AMD under the same name
+        return "cuda"
+    if torch.xpu.is_available():
+        return "xpu"
+    return None
+
+
+def _patch_the_language_once_a_launch() -> None:
+    """Halve the interpreter's time.
+
+    It replaces every function of triton.language by an interpreted one, and it does so again at each call of
+    a device function (`tl.max` is one), of which the first in a launch changes something. Here the others
+    are left out. A Triton without these names is as slow as it was.
+    """
+    from triton import language
+    from triton.runtime import interpreter
+
+    patch = getattr(interpreter, "_patch_lang", None)
+    launch = getattr(interpreter, "GridExecutor", None)
+    if patch is None or launch is None:
+        return
+    run = launch.__call__
+    patched: set[tuple[bool, bool]] = set()
+
+    def patch_once(fn: Any) -> Any:
+        names = list(fn.__globals__.values())
+        visible = (any(name is language for name in names), any(name is language.core for name in names))
+        if visible in patched:
+            return None
+        patched.add(visible)
+        return patch(fn)
+
+    def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
+        patched.clear()
+        return run(self, *args, **kwargs)
+
+    interpreter._patch_lang = patch_once
+    launch.__call__ = run_afresh
+
+
+GPU = _gpu()
+
+if GPU is None:
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
+    import kernels.fp8  # noqa: F401  (defines the kernels as interpreted functions)
+
+    _patch_the_language_once_a_launch()
+
+    if before is None:
+        del os.environ[VARIABLE]
+    else:
+        os.environ[VARIABLE] = before
+
+
+@dataclass(frozen=True)
+class KernelPath:
+    """A way through the kernels, and the device that its inputs lie on."""
+
+    name: str  # what `kernels.fp8.path(device)` answers
+    device: torch.device

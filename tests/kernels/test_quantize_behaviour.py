@@ -1,0 +1,478 @@
+"""What a quantiser does around its numbers: errors, registration, memory, repetition, compilation, capture."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kernels import fp8
+from kernels.fp8 import configs, shapes
+from kernels.fp8.formats import FORMATS
+from kernels.fp8.inputs import LAYOUTS, VALUES
+from kernels.fp8.shapes import Split
+from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
+from tests.kernels.paths import GPU, KernelPath
+from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name
+
+EVERY = pytest.mark.parametrize("q", QUANTIZERS, ids=name)
+WITH_TOKENS = pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.kind != "weight"], ids=name)
+
+# An empty group, a tail against every block size, and rows past the last group. Whether the buffer has a
+# multiple of 16 rows decides what a kernel may load at once, so much is tried with either.
+SMALL = Split("small", (19, 0, 14), unused=4)
+SMALL_EVEN = Split("small-even", (19, 0, 10), unused=3)
+WIDTH = 22
+
+# Two chunks and more of a tall group, beside short ones: what depends on the configuration depends on this.
+TALL = Split("tall", (7, 0, 71), unused=2)
+
+
+def operator(q: Quantizer) -> Any:
+    return getattr(torch.ops.perfguard_kernels, f"fp8_quantize_{q.name}").default
+
+
+def operator_arguments(q: Quantizer, arguments: Tensors) -> tuple[Any, ...]:
+    """All of the operator's arguments in order: the tensors, then what the public function fills in."""
+    rest = {"dtype": torch.float8_e4m3fn, "power_of_two": False, "candidate": None}
+    return (*arguments, *(rest[argument.name] for argument in operator(q)._schema.arguments[len(arguments) :]))
+
+
+# ---------------------------------------------------------------------------------------------------
+# Wrong arguments
+
+X = torch.zeros(8, 8)
+W = torch.zeros(2, 8, 8)
+OFFS = torch.tensor([3, 8], dtype=torch.int32)
+
+
+def _wrong() -> Iterator[Any]:
+    """Each quantiser with each of its arguments wrong, and what the message has to say."""
+    for q in QUANTIZERS:
+        if q.kind == "weight":
+            good: dict[str, Any] = {"w": W}
+        elif q.kind == "dual":
+            good = {"x1": X, "x2": X, "offs": OFFS}
+        else:
+            good = {"x": X, "offs": OFFS} if q.is_grouped else {"x": X}
+        wrong: list[tuple[str, str, Any, str]] = []
+        for operand in [key for key in good if key != "offs"]:
+            ndim = good[operand].ndim
+            wrong += [
+                ("float64", operand, good[operand].double(), "is torch.float64; may be torch.bfloat16, "),
+                ("integer", operand, good[operand].int(), "is torch.int32; may be torch.bfloat16, "),
+                ("ndim", operand, X.flatten(), f"has 1 dimensions, shape (64,); may have {ndim}"),
+                ("list", operand, [1.0], "is a list; may be a tensor"),
+            ]
+        if "offs" in good:
+            wrong += [
+                ("int64", "offs", OFFS.long(), "is torch.int64; may be torch.int32"),
+                ("ndim", "offs", OFFS[None], "has 2 dimensions, shape (1, 2); may have 1"),
+                ("device", "offs", OFFS.to("meta"), "is on meta; may be on cpu"),
+                ("list", "offs", [3, 8], "is a list; may be an int32 tensor"),
+            ]
+        if q.kind == "dual":
+            wrong += [
+                ("rows", "x2", X[:7], "has 7 rows; may have 8, as x1 has"),
+                ("mixed", "x2", X.half(), "is torch.float16; may be torch.float32, as x1 is"),
+            ]
+        wrong.append(("dtype", "dtype", torch.int8, "is torch.int8; may be torch.float8_e4m3fn, "))
+        for what, argument, value, message in wrong:
+            case = (q, {**good, argument: value}, f"{argument}: {message}")
+            yield pytest.param(*case, id=f"{q.name}-{argument}-{what}")
+
+
+@pytest.mark.parametrize(("q", "arguments", "message"), list(_wrong()))
+def test_wrong_arguments_are_named(q: Quantizer, arguments: dict[str, Any], message: str) -> None:
+    """One error that says which argument, what it is and what it may be; the reference says the same."""
+    for function in (q.function, q.reference):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            function(**arguments)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Registration
+
+
+@EVERY
+def test_opcheck(q: Quantizer, compiled_path: KernelPath) -> None:
+    """Schema, fake and autograd registration, and the same traced with symbolic sizes."""
+    arguments = q.arguments(SMALL, WIDTH, compiled_path.device)
+    torch.library.opcheck(operator(q), operator_arguments(q, arguments))
+
+
+FORMS = [
+    Split("plain", (19, 14)),
+    Split("one", (1,)),  # a stride of a dimension of size 1
+    Split("no-rows", (0, 0)),  # nothing but scales
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@EVERY
+def test_fake_results_have_the_real_form(q: Quantizer, form: Split, triton_path: KernelPath) -> None:
+    """dtype, shape and strides, for what is compiled around the operator."""
+    arguments = q.arguments(form, WIDTH, triton_path.device)
+    real = q.function(*arguments)
+    with FakeTensorMode() as mode:
+        fake = q.function(*(mode.from_tensor(tensor) for tensor in arguments))
+    for one, other in zip(fake, real, strict=True):
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+        assert one.device == other.device
+
+
+@EVERY
+def test_eager_path_is_the_reference(q: Quantizer) -> None:
+    """A CPU tensor without the interpreter: every option reaches the reference, every result comes back."""
+    arguments = q.arguments(SMALL, WIDTH, "cpu")
+    assert fp8.path("cpu") == "eager"
+    for format_ in FORMATS.values():
+        options = {"dtype": format_.dtype, "power_of_two": format_.bias > 8}
+        assert_bit_equal(q.function(*arguments, **options), q.reference(*arguments, **options), str(format_))
+
+
+def test_works_without_triton() -> None:
+    """Importing must not need it, and the operators then run their eager path."""
+    script = """
+        import sys
+        sys.modules["triton"] = None
+        import torch
+        from kernels import fp8
+        from kernels.fp8 import reference
+        x = torch.randn(8, 8)
+        assert fp8.path("cpu") == "eager"
+        assert fp8.quantize_rowwise(x)[0].view(torch.uint8).equal(
+            reference.quantize_rowwise(x)[0].view(torch.uint8)
+        )
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Memory
+
+
+@EVERY
+def test_results_do_not_depend_on_old_memory(q: Quantizer, triton_path: KernelPath) -> None:
+    """Whatever the allocator's block held, every byte of the results is written, and no other byte."""
+    for poison, split in itertools.product(POISONS, (SMALL, SMALL_EVEN)):
+        arguments = q.arguments(split, WIDTH, triton_path.device)
+        expected = q.reference(*arguments)
+        with guarded_allocations(poison) as allocations:
+            got = q.function(*arguments)
+        assert all(allocations.holds(result) for result in got), "results were allocated out of our sight"
+        assert_bit_equal(got, expected, f"memory held 0x{poison:02x}")
+        allocations.assert_guards_intact()
+
+
+@pytest.mark.parametrize("width", [1, 31, 34])  # tails that would spill over the end of a buffer
+@EVERY
+def test_no_byte_beside_the_results_is_written(q: Quantizer, width: int, triton_path: KernelPath) -> None:
+    for split in (Split("", (5, 0, 30)), Split("", (5, 0, 27))):
+        arguments = q.arguments(split, width, triton_path.device)
+        with guarded_allocations(0x7F) as allocations:
+            q.function(*arguments)
+        allocations.assert_guards_intact()
+
+
+@pytest.mark.parametrize("layout", ["column-slice", "transposed-view", "storage-offset-1"])
+@EVERY
+def test_inputs_are_not_written(q: Quantizer, layout: str, triton_path: KernelPath) -> None:
+    """Neither the elements nor what lies around them in the same buffer."""
+    arguments = q.arguments(SMALL, WIDTH, triton_path.device, layout=LAYOUTS[layout])
+    before = [tensor.untyped_storage().clone() for tensor in arguments]
+    q.function(*arguments)
+    for storage, tensor in zip(before, arguments, strict=True):
+        assert list(storage) == list(tensor.untyped_storage())
+
+
+@EVERY
+def test_the_host_reads_no_data(q: Quantizer, triton_path: KernelPath) -> None:
+    """Offsets above all: the grid must not depend on them."""
+    arguments = q.arguments(SMALL, WIDTH, triton_path.device)
+    q.function(*arguments)  # compilation may read what it likes
+    if GPU == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        with no_host_reads():
+            q.function(*arguments)
+    finally:
+        if GPU == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
+# ---------------------------------------------------------------------------------------------------
+# Repetition and order
+
+
+@EVERY
+def test_repeats_are_bit_equal(q: Quantizer, triton_path: KernelPath) -> None:
+    """Also on blocks that were just given back, with other data in between."""
+    arguments = q.arguments(TALL, WIDTH, triton_path.device)
+    others = q.arguments(SMALL, 2 * WIDTH, triton_path.device, fill=VALUES["nan-payloads"])
+    first = q.function(*arguments)
+    for _ in range(20 if GPU else 1):
+        q.function(*others)
+        assert_bit_equal(q.function(*arguments), first)
+
+
+@pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.is_grouped], ids=name)
+def test_group_count_changes_between_calls(q: Quantizer, triton_path: KernelPath) -> None:
+    """The same tokens as 16, 1, 4 and 16 groups in one process, each equal to a fresh reference."""
+    for groups in (16, 1, 4, 16):
+        arguments = q.arguments(shapes.random_split(48, groups), 5, triton_path.device)
+        assert_bit_equal(q.function(*arguments), q.reference(*arguments), f"{groups} groups")
+
+
+@EVERY
+def test_token_count_changes_between_calls(q: Quantizer, triton_path: KernelPath) -> None:
+    for rows in (48, 1, 33, 48):
+        arguments = q.arguments(shapes.equal(rows, 2), 5, triton_path.device)
+        assert_bit_equal(q.function(*arguments), q.reference(*arguments), f"{rows} rows")
+
+
+# ---------------------------------------------------------------------------------------------------
+# Configurations
+
+
+def candidates(q: Quantizer, arguments: Tensors) -> list[int]:
+    """The numbers of all candidates for these inputs: the first one past them is refused by name."""
+    for number in range(configs.MAX_CANDIDATES + 1):
+        try:
+            q.function(*arguments, candidate=number)
+        except ValueError as error:
+            if not str(error).startswith("candidate: "):
+                raise
+            return list(range(number))
+    raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
+
+
+CANDIDATE_INPUTS: dict[str, dict[str, Any]] = {
+    "plain": {"split": TALL, "width": WIDTH},
+    "odd": {"split": SMALL, "width": 21, "fill": VALUES["nan-payloads"]},
+    "skewed": {"split": Split("skewed", (2, 2, 91, 1)), "width": 5},  # many chunks in one group alone
+    "column-major": {"split": TALL, "width": WIDTH, "layout": LAYOUTS["column-major"]},
+    "no-unit-stride": {"split": SMALL, "width": 5, "layout": LAYOUTS["every-second-column"]},
+    "around-max": {"split": SMALL_EVEN, "width": 6, "fill": VALUES["around-max"], "dtype": torch.float16},
+    "wide": {"split": Split("wide", (3, 5)), "width": 66, "dtype": torch.float32},
+}
+
+
+@pytest.mark.parametrize("case", CANDIDATE_INPUTS)
+@EVERY
+def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_path: KernelPath) -> None:
+    """Also those that today's choice does not use (K26)."""
+    options = dict(CANDIDATE_INPUTS[case])
+    arguments = q.arguments(options.pop("split"), options.pop("width"), triton_path.device, **options)
+    expected = q.reference(*arguments)
+    numbers = candidates(q, arguments)
+    assert numbers, "no candidate"
+    for number in numbers:
+        assert_bit_equal(q.function(*arguments, candidate=number), expected, f"{case}, candidate {number}")
+
+
+def _record_launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Filled with the compile-time arguments of each launch from now on; nothing runs any more."""
+    from kernels.fp8.columns import quantize_columns
+    from kernels.fp8.rows import quantize_rows
+
+    launches: list[dict[str, Any]] = []
+
+    def record(*_: Any, **kwargs: Any) -> None:
+        launches.append({key: value for key, value in kwargs.items() if key.isupper() or key == "num_warps"})
+
+    monkeypatch.setattr(quantize_rows, "run", record)
+    monkeypatch.setattr(quantize_columns, "run", record)
+    return launches
+
+
+# What stands in the table of configurations; other constants say what the input allows.
+CONFIGURATION = {"R", "BLOCK", "WHOLE", "T", "W", "PACK", "STRIPES", "CHUNKS", "POLLS", "num_warps", "num_stages"}
+
+
+@WITH_TOKENS
+def test_configuration_does_not_depend_on_counts(
+    q: Quantizer, triton_path: KernelPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk over counts of tokens and groups keeps one configuration (K41).
+
+    Counts that are a multiple of 16 share all constants, so nothing is compiled after the first; all other
+    counts may share one variant more. One token is left out: it lies both ways in memory.
+    """
+    launches = _record_launches(monkeypatch)
+
+    def call(rows: int, groups: int) -> list[dict[str, Any]]:
+        launches.clear()
+        # Rowwise has its rows where the others have their slices.
+        tall = (Split("", (48,)), rows) if q.kind == "matrix" else (shapes.random_split(rows, groups), 48)
+        q.function(*q.arguments(*tall, triton_path.device))
+        return list(launches)
+
+    aligned = [call(*counts) for counts in ((64, 4), (16, 4), (48, 4), (32, 1), (80, 16), (96, 2), (4096, 3))]
+    others = [call(*counts) for counts in ((63, 4), (15, 4), (33, 1), (1001, 16))]
+    assert aligned[0], "no launch of a known kernel was seen"
+    assert all(other == aligned[0] for other in aligned)
+    assert all(other == others[0] for other in others)
+    assert [_configuration(launch) for launch in others[0]] == [_configuration(one) for one in aligned[0]]
+
+
+def _configuration(launch: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in launch.items() if key in CONFIGURATION}
+
+
+@WITH_TOKENS
+def test_a_walk_over_token_counts_compiles_once(q: Quantizer, gpu: torch.device) -> None:
+    """The same, asked of Triton's own cache, which also tells specialisation of arguments."""
+    from kernels.fp8.columns import quantize_columns
+    from kernels.fp8.rows import quantize_rows
+
+    def compiled() -> int:
+        return sum(
+            len(cache[0]) for kernel in (quantize_rows, quantize_columns) for cache in kernel.device_caches.values()
+        )
+
+    def call(rows: int) -> None:
+        split, width = (Split("", (2048,)), rows) if q.kind == "matrix" else (shapes.equal(rows, 4), 2048)
+        q.function(*q.arguments(split, width, gpu))
+
+    call(256)
+    after_first = compiled()
+    for rows in (512, 1024, 768, 4096, 640, 336, 2000, 16):
+        call(rows)
+    assert compiled() == after_first
+
+
+# ---------------------------------------------------------------------------------------------------
+# Compilation and capture
+
+
+@EVERY
+def test_compiles_whole_with_dynamic_tokens(q: Quantizer, compiled_path: KernelPath) -> None:
+    """torch.compile(fullgraph=True), one graph for every token count."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("inductor" if GPU else "aot_eager")
+    # Something on either side of the operator, so that its fake strides are relied on.
+    compiled = torch.compile(
+        lambda *arguments: tuple(
+            result.view(torch.uint8).clone() if result.dtype != torch.float32 else result * 2
+            for result in q.function(*arguments, power_of_two=True)
+        ),
+        backend=counter,
+        fullgraph=True,
+        dynamic=True,
+    )
+    for rows in (33, 48, 57):
+        split = shapes.random_split(rows, 3)
+        arguments = q.arguments(split, rows + 7 if q.kind == "matrix" else WIDTH, compiled_path.device)
+        got = compiled(*arguments)
+        expected = q.reference(*arguments, power_of_two=True)
+        for one, other in zip(got, expected, strict=True):
+            truth = other * 2 if other.dtype == torch.float32 else other.view(torch.uint8)
+            torch.testing.assert_close(one, truth, rtol=0, atol=0, equal_nan=True)
+            assert one.stride() == truth.clone().stride()
+    assert counter.frame_count == 1, f"{counter.frame_count} graphs for three token counts"
+
+
+@EVERY
+def test_replays_in_a_cuda_graph(q: Quantizer, gpu: torch.device) -> None:
+    """Captured once, right for other data and other offsets, after the allocator was used by others (K33)."""
+    if gpu.type != "cuda":
+        pytest.skip("needs CUDA graphs: this device is no CUDA or HIP device")
+    first = q.arguments(Split("", (700, 0, 300), unused=24), 192, gpu)
+    second = q.arguments(Split("", (0, 1000, 1), unused=23), 192, gpu)
+    static = tuple(tensor.clone() for tensor in first)
+    q.function(*static)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = q.function(*static)
+    for arguments in (first, second, first):
+        for target, source in zip(static, arguments, strict=True):
+            target.copy_(source)
+        churn = [torch.full((1 << 20,), torch.nan, device=gpu) for _ in range(8)]
+        del churn
+        for result in results:
+            result.view(torch.uint8).fill_(0x7F)
+        graph.replay()
+        assert_bit_equal(results, q.reference(*arguments))
+
+
+@EVERY
+def test_streams_do_not_disturb_each_other(q: Quantizer, gpu: torch.device) -> None:
+    """Two streams at a time: no workspace is shared between calls."""
+    if gpu.type != "cuda":
+        pytest.skip("needs CUDA streams: this device is no CUDA or HIP device")
+    sides = [q.arguments(Split("", (2000, 0, 96)), 512, gpu) for _ in range(2)]
+    expected = [q.reference(*arguments) for arguments in sides]
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    results: list[list[Tensors]] = [[], []]
+    for _ in range(20):
+        for side, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                results[side].append(q.function(*sides[side]))
+    torch.cuda.synchronize()
+    for side in (0, 1):
+        for got in results[side]:
+            assert_bit_equal(got, expected[side])
+
+
+# ---------------------------------------------------------------------------------------------------
+# More than 2^31 elements, on a GPU with the memory. Input offsets alone: test_quantize_edges.py, anywhere.
+
+LARGE_ROWS, LARGE_WIDTH = 262_400, 8_192
+LARGE_WEIGHT = (52, 8_192, 5_120)
+NEEDED_BYTES = 60 << 30
+
+
+@EVERY
+def test_more_than_two_to_the_31_elements(q: Quantizer, gpu: torch.device) -> None:
+    """Codes past 2^31: compared where offsets wrap, slice by slice, since the reference needs fp32 copies."""
+    free = torch.cuda.mem_get_info()[0] if gpu.type == "cuda" else 0
+    if free < NEEDED_BYTES:
+        pytest.skip(f"needs {NEEDED_BYTES >> 30} GiB of free device memory: {free >> 30} GiB are free")
+    if q.kind == "weight":
+        experts, outer, inner = LARGE_WEIGHT
+        w = torch.randn(experts, outer, inner, dtype=torch.bfloat16, device=gpu).mT
+        got = q.function(w)
+        for expert in (0, 50, 51):  # the last two lie on either side of 2^31
+            expected = q.reference(w[expert : expert + 1])
+            _assert_equal_part(tuple(result[expert : expert + 1] for result in got), expected, f"expert {expert}")
+        return
+    x = torch.randn(LARGE_ROWS, LARGE_WIDTH, dtype=torch.bfloat16, device=gpu)
+    if q.kind == "matrix":
+        codes, scales = q.function(x)
+        tail = slice(LARGE_ROWS - 1024, None)  # past element 2^31
+        _assert_equal_part((codes[tail], scales[tail]), q.reference(x[tail]), "the last rows")
+        return
+    split = Split("large", (LARGE_ROWS - 2000, 1999))
+    offs = split.offs(gpu)
+    narrow = x[:, -64:]  # codes of the last columns lie past 2^31
+    narrow_t = narrow.t()
+    if q.kind == "grouped-transposed":
+        codes, scales = q.function(x.t(), offs)
+        expected = q.reference(narrow_t, offs)
+        got = codes[-64:], scales.view(2, -1)[:, -64:].flatten()
+        _assert_equal_part(got, expected, "the last rows of the transpose")
+        return
+    results = q.function(x, narrow, offs) if q.kind == "dual" else q.function(x, offs)
+    codes, scales = results[-2:] if q.name.startswith("rowwise_") else results[:2]
+    expected = fp8.reference.quantize_colwise_per_group(narrow, offs)
+    got = codes[:, -64:], scales.view(2, -1)[:, -64:].flatten()
+    _assert_equal_part(got, expected, "the last columns")
+
+
+def _assert_equal_part(got: Tensors, expected: Tensors, because: str) -> None:
+    """Bytes alone: a part of a tensor has the strides of the whole."""
+    for one, other in zip(got, expected, strict=True):
+        same = one.view(torch.uint8) == other.view(torch.uint8) if one.dtype != torch.float32 else one == other
+        assert same.all(), f"{because}: {(~same).sum().item()} of {same.numel()} differ"

@@ -1,0 +1,128 @@
+"""The quantisers under guard: one test a quantiser, one case a shape.
+
+On a GPU the shapes of the contract are checked and timed. On a CPU moderate ones run and are timed through the
+eager path, and small ones run through the interpreter, which is never timed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernels import fp8
+from kernels.fp8 import shapes
+from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
+from perfguard import Work
+from tests.kernels.paths import GPU, VARIABLE
+
+Shape = MatrixShape | GroupedShape | DualShape | WeightShape
+
+
+def _cases(real: tuple[Shape, ...], moderate: tuple[Shape, ...], small: tuple[Shape, ...]) -> pytest.MarkDecorator:
+    """Shapes with the path they take, chosen by the machine: nothing is listed that could not run."""
+    if GPU:
+        return pytest.mark.parametrize(("shape", "path"), [pytest.param(s, "triton", id=str(s)) for s in real])
+    eager = [pytest.param(s, "eager", id=str(s)) for s in moderate]
+    interpreted = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in small]
+    return pytest.mark.parametrize(("shape", "path"), eager + interpreted)
+
+
+MATRICES = _cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
+GROUPED = _cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
+DUALS = _cases(shapes.DUALS, shapes.DUALS_CPU, shapes.DUALS_SMALL)
+WEIGHTS = _cases(shapes.WEIGHTS, shapes.WEIGHTS_CPU, shapes.WEIGHTS_SMALL)
+
+
+@pytest.fixture(autouse=True)
+def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open the way that the case takes, and make sure that it is taken."""
+    if path == "interpreter":
+        monkeypatch.setenv(VARIABLE, "1")
+    else:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    assert fp8.path(GPU or "cpu") == path
+
+
+def once(elements: int) -> Work:
+    """2 bytes read and 1 written for each bf16 element; scales are left out."""
+    return Work(bytes=3 * elements)
+
+
+@MATRICES
+def test_quantize_rowwise(perfguard: Any, shape: MatrixShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_rowwise,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_rowwise,
+        work=once(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@GROUPED
+def test_quantize_rowwise_per_group(perfguard: Any, shape: GroupedShape, path: str) -> None:
+    x, offs = shape.inputs(perfguard.device)
+    perfguard(
+        fp8.quantize_rowwise_per_group,
+        x.t(),  # grad_out transposed: a view, the layout that training has
+        offs,
+        reference=fp8.reference.quantize_rowwise_per_group,
+        work=once(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@GROUPED
+def test_quantize_colwise_per_group(perfguard: Any, shape: GroupedShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_colwise_per_group,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_colwise_per_group,
+        work=once(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@DUALS
+def test_quantize_colwise_per_group_dual(perfguard: Any, shape: DualShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_colwise_per_group_dual,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_colwise_per_group_dual,
+        work=once(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@WEIGHTS
+def test_quantize_transpose_3d_atomic(perfguard: Any, shape: WeightShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_transpose_3d_atomic,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_transpose_3d_atomic,
+        work=once(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@WEIGHTS
+def test_quantize_transpose_3d_reduction(perfguard: Any, shape: WeightShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_transpose_3d_reduction,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_transpose_3d_reduction,
+        work=once(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@WEIGHTS
+def test_quantize_colwise_3d(perfguard: Any, shape: WeightShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_colwise_3d,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_colwise_3d,
+        work=once(shape.elements),
+        timed=path != "interpreter",
+    )
