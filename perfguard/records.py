@@ -165,6 +165,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     readings: list[Reading] = []
     verdicts: list[Verdict] = []
     throughput: Throughput | None = None
+    notes: list[str] = []  # what a reader should know although nothing is wrong
     seconds: float = 0.0  # spent on the case
 
     def reading(self, metric: str) -> Reading | None:

@@ -62,6 +62,7 @@ class Runner:
                 inputs=checked.inputs if checked else Inputs(call).describe(),
                 accuracy=_accuracy(checked, direction),
                 verdicts=_wrong(checked, direction),
+                notes=checked.notes if checked else [],
             )
             if checked is None or not checked.wrong:
                 result = self._read(call, result)

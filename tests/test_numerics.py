@@ -360,6 +360,13 @@ def test_widening_reaches_casts_inside_the_reference() -> None:
     assert torch.equal(wide, (x * 3).exp())
 
 
+def test_widening_reaches_tensors_of_the_default_dtype() -> None:
+    index, x = torch.tensor([0, 2, 0]), normal(3, 16)
+    (wide,) = run_wide(lambda: [torch.zeros(4, 16).index_add_(0, index, x)], torch.float64)
+    assert torch.equal(wide[0], x[0] + x[2])
+    assert torch.get_default_dtype() is torch.float32
+
+
 def test_a_reference_that_reads_bits_runs_as_it_stands() -> None:
     x = normal(8, 16)
     seen = []

@@ -78,11 +78,16 @@ def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
         Exception: whatever `run` raises as it stands.
     """
     with full_precision():
+        default = torch.get_default_dtype()
         try:
+            torch.set_default_dtype(wide)  # `torch.zeros(n)` names no dtype that could be replaced
             with Widen(NARROW, wide):
                 return run()
         except Exception:
+            torch.set_default_dtype(default)
             return run()
+        finally:
+            torch.set_default_dtype(default)
 
 
 def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:

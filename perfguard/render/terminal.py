@@ -115,6 +115,8 @@ def _details(result: CaseResult) -> list[Line]:
     lines = [Line(f"{word}  {result.case.key}", COLORS.get(word, "yellow"))]
     for verdict in _told(result.verdicts):
         lines += [Line(f"    {line}") for line in describe_verdict(verdict)]
+    notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
+    lines += [Line(f"    note: {note}") for note in notes]
     lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid)}"))
     accept = accept_command({verdict.word for verdict in result.verdicts}, result.case.nodeid)
     if accept and word is not Word.WRONG:

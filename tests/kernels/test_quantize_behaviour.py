@@ -261,7 +261,6 @@ CANDIDATE_INPUTS: dict[str, dict[str, Any]] = {
     "skewed": {"split": Split("skewed", (2, 2, 91, 1)), "width": 5},  # many chunks in one group alone
     "column-major": {"split": TALL, "width": WIDTH, "layout": LAYOUTS["column-major"]},
     "no-unit-stride": {"split": SMALL, "width": 5, "layout": LAYOUTS["every-second-column"]},
-    "around-max": {"split": SMALL_EVEN, "width": 6, "fill": VALUES["around-max"], "dtype": torch.float16},
     "wide": {"split": Split("wide", (3, 5)), "width": 66, "dtype": torch.float32},
 }
 
