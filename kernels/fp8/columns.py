@@ -481,7 +481,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
                     mask_WV = mask_V[None, :] & in_width_W[:, None]
                     x_at_WV = (
                         x_ptr.to(tl.pointer_type(X_DTYPE))
-                        + (c_first + row_V).to(tl.int64)[None, :] * (2 * stride_t if WORDS else stride_t)
+                        + (c_first + row_V).to(tl.int64)[None, :] * (2 if WORDS else 1) * stride_t
                         + column_W.to(tl.int64)[:, None] * stride_k
                     )
                     x_WV = tl.load(x_at_WV, mask=mask_WV & (row_V < load_high)[None, :], other=0.0)

@@ -146,9 +146,7 @@ def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return codes.float() / scales
 
 
-def dequantize_colwise_per_group(
-    codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor
-) -> torch.Tensor:
+def dequantize_colwise_per_group(codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     """The values of codes (M, K) under scales (G * K,); rows past `offs[-1]` are zero. fp32."""
     values_MK = torch.zeros(codes.shape, dtype=torch.float32, device=codes.device)
     scales_GK = scales.view(offs.numel(), codes.shape[1])
@@ -157,9 +155,7 @@ def dequantize_colwise_per_group(
     return values_MK
 
 
-def dequantize_rowwise_per_group(
-    codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor
-) -> torch.Tensor:
+def dequantize_rowwise_per_group(codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     """The values of codes (P, M) under scales (G * P,); columns past `offs[-1]` are zero. fp32."""
     return dequantize_colwise_per_group(codes.t(), scales, offs).t()
 
@@ -177,16 +173,12 @@ def _colwise_per_group(
     return codes_MK.view(format_.dtype), scales_GK
 
 
-def _transpose_3d(
-    w_EKN: torch.Tensor, format_: Format, power_of_two: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _transpose_3d(w_EKN: torch.Tensor, format_: Format, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
     codes_EKN, scales_EK1 = _quantize(w_EKN, 2, format_, power_of_two)
     return codes_EKN.view(format_.dtype).transpose(1, 2), scales_EK1.squeeze(2)
 
 
-def _colwise_3d(
-    w_EKN: torch.Tensor, format_: Format, power_of_two: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _colwise_3d(w_EKN: torch.Tensor, format_: Format, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
     codes_EKN, scales_E1N = _quantize(w_EKN, 1, format_, power_of_two)
     codes_ENK = _contiguous(codes_EKN.transpose(1, 2))
     return codes_ENK.view(format_.dtype).transpose(1, 2), scales_E1N
@@ -210,9 +202,7 @@ def _quantize_groups(
     return scales.flatten()
 
 
-def _quantize(
-    x: torch.Tensor, dim: int, format_: Format, power_of_two: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _quantize(x: torch.Tensor, dim: int, format_: Format, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """One scale for each slice of `x` along `dim`.
 
     Returns codes, contiguous uint8 of the shape of `x`, and scales, contiguous fp32, size 1 in `dim`.

@@ -133,9 +133,7 @@ class GroupedShape:
     split: str = "equal"
     layout: str = "row-major"
 
-    def inputs(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
         x_MK = _draw(self.rows, self.width, self.layout, device, dtype)
         return x_MK, SPLITTERS[self.split](self.rows, self.groups).offs(device)
 

@@ -31,9 +31,7 @@ def all_metrics() -> tuple[Metric, ...]:
 
     Device time so comes before host time, and is the first timed reading of a case.
     """
-    modules = [
-        importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
-    ]
+    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     metrics = [module for module in modules if hasattr(module, "read")]
     metrics.sort(key=lambda module: (module.TIMED, module.__name__))
     return cast(tuple[Metric, ...], tuple(metrics))

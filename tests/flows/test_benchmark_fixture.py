@@ -51,7 +51,5 @@ def test_export_is_pytest_benchmark_json(project: Project) -> None:
     names = {entry["name"] for entry in json.loads(target.read_text())["benchmarks"]}
     assert {"double[64]/forward:device_time_us", "double[96]/forward:host_time_us"} <= names
     project.pytester.makepyfile(test_read="def test_it(benchmark):\n    benchmark(len, [])\n")
-    compared = project.run(
-        "test_read.py", f"--benchmark-compare={target}", "--benchmark-max-time=0.1"
-    )
+    compared = project.run("test_read.py", f"--benchmark-compare={target}", "--benchmark-max-time=0.1")
     assert compared.ret == ExitStatus.PASSED, compared.stdout.str()
