@@ -17,7 +17,7 @@ import msgspec
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.call import Call
 from perfguard.config import Config
-from perfguard.judge import Lane, count_guarded, find_stale, judge_case
+from perfguard.judge import Lane, common_shifts, count_guarded, excuse, find_stale, judge_case
 from perfguard.records import (
     SCHEMA,
     Case,
@@ -133,8 +133,11 @@ class Run:
 
     def measure_again(self, command: Command, progress: Callable[[str], None]) -> None:
         """Measure in fresh processes what needs it, and judge the suspects on what those found."""
+        if self.is_session:
+            return
+        self._excuse_machine()
         wanted = self.to_measure_again()
-        if not wanted or self.is_session:
+        if not wanted:
             return
         settings = self.config.settings
         count = settings.confirmations if self.config.update is None else settings.sessions
@@ -148,6 +151,13 @@ class Run:
             if _is_suspect(result):
                 self._judge_again(result, count)
         self.save()
+
+    def _excuse_machine(self) -> None:
+        """Where all cases moved together the machine is the suspect: no fresh process on it could tell more."""
+        shifts = common_shifts(list(self.results.values()), self.lane)
+        for key, result in self.results.items():
+            if _is_suspect(result):
+                self.results[key] = msgspec.structs.replace(result, verdicts=excuse(result, shifts))
 
     def _judge_again(self, result: CaseResult, count: int) -> None:
         case = result.case
