@@ -7,7 +7,7 @@ GiB and counts both. A call is timed by events behind a device-side sleep, so th
 after a flush of the cache outside the window; the figure is the median. `--cold` also takes the seconds of
 the first call in a fresh process with an empty Triton cache, imports not counted.
 
-Shapes (kernels.md section 6): A = E16 M16640 K5120 N8192, B = E64 M32768 K2048 N1408.
+Shapes: A = E16 M16640 K5120 N8192, B = E64 M32768 K2048 N1408.
 """
 
 from __future__ import annotations

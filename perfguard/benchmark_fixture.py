@@ -7,15 +7,15 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from perfguard.records import Case, CaseResult, Reading
-from perfguard.units import Unit
+from perfguard.records import Case, CaseResult
+from perfguard.timing.timing import Timing
 
 if TYPE_CHECKING:
     import pytest
 
 METRIC = "host_time_us"
 TIMER = "pytest-benchmark"
-PROMISE, FLOOR_US = 0.10, 2.0  # of host time everywhere: 10 % and 2 µs; short calls are promised what 2 µs allow
+PROMISE, FLOOR_US = 0.10, 2.0  # of host time everywhere: 10 % and 2 µs
 BLOCKS = 7  # consecutive parts of the rounds, so that drift inside the session shows in the spread
 
 
@@ -30,18 +30,6 @@ def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
 def benchmark_reading(rounds: Sequence[float], case: Case) -> CaseResult:
     """Seconds per round, in the order measured, as one reading: the median of the medians of consecutive parts."""
     size = math.ceil(len(rounds) / BLOCKS)
-    blocks = [1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size)]
-    value = statistics.median(blocks)
-    deviation = 1.4826 * statistics.median(abs(block - value) for block in blocks)
-    reading = Reading(
-        metric=METRIC,
-        unit=Unit.MICROSECONDS,
-        value=value,
-        timer=TIMER,
-        blocks=blocks,
-        spread=1.2533 * deviation / math.sqrt(len(blocks)) / value,
-        promise=max(PROMISE, 3 * FLOOR_US / value),
-        floor=FLOOR_US,
-        drifts=True,
-    )
-    return CaseResult(case=case, readings=[reading])
+    blocks = tuple(1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size))
+    timing = Timing(TIMER, blocks, rejected=0, floor_us=0.0, samples=size)
+    return CaseResult(case=case, readings=[timing.reading(METRIC, promise=PROMISE, floor=FLOOR_US)])

@@ -23,7 +23,7 @@ _CATEGORIES: dict[Word, Category] = {
     Word.DRIFT: "changed",
     Word.STALE: "stale",
 }
-_FEW = "FEW"  # how the judge begins the reason of UNRESOLVED when sessions are missing (measuring.md 4.7)
+_FEW = "FEW"  # how the judge begins the reason of UNRESOLVED when sessions are missing
 _WIDEST = 60  # characters of a value in a line
 
 

@@ -1,4 +1,4 @@
-"""Exact metrics are compared exactly: the reading itself says what counts (measuring.md 4.2)."""
+"""Exact metrics are compared exactly: the reading itself says what counts."""
 
 from __future__ import annotations
 

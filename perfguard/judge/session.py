@@ -1,4 +1,4 @@
-"""Whether a whole session is off: a slow machine moves every case, a slow kernel moves its own (measuring.md 4.3).
+"""Whether a whole session is off: a slow machine moves every case, a slow kernel moves its own (docs/judging.md).
 
 `y_cs = μ_c + m_s + …`: the common shift m of a session is the median over the cases of one timer class of
 y - μ. Where it lies far outside what the stored sessions did, the machine is the suspect, and no case can be

@@ -1,4 +1,4 @@
-"""The numbers behind a timed verdict (measuring.md 4.4 and 4.6).
+"""The numbers behind a timed verdict (docs/judging.md).
 
 Times are natural logarithms of µs, so every effect is a difference of logarithms (0.02 is about +2 %). The
 session is the unit of inference: one value per fresh process, never the samples inside it.
@@ -45,7 +45,7 @@ class History:
 
 @dataclass(frozen=True)
 class Prior:
-    """What the cases of one timer class say about the noise of any one of them (d0 and s0 of 4.4)."""
+    """What the cases of one timer class say about the noise of any one of them (d0 and s0 of docs/judging.md)."""
 
     degrees: float
     sigma: float
@@ -53,7 +53,7 @@ class Prior:
 
 
 #: Used until PRIOR_CASES cases are known. 0.5 % is the most that the timers may vary between processes
-#: (measuring.md 1.1); unlike a learnt prior it never lowers a case's own estimate.
+#: (their target); unlike a learnt prior it never lowers a case's own estimate.
 UNLEARNT = Prior(degrees=PRIOR_DEGREES[0], sigma=0.005, learnt=False)
 
 
@@ -172,7 +172,7 @@ def holm_threshold(family: int, rejected: int = 0, alpha: float = FAMILY_ERROR) 
 
 
 def minimum_detectable(noise: Noise, theta: float, family: int, confirmations: int) -> float:
-    """The smallest effect that screen and confirmation together find with 95 % probability (4.6)."""
+    """The smallest effect that screen and confirmation together find with 95 % probability."""
     stages = ((1, SCREEN_ERROR), (confirmations, holm_threshold(family)))
     return max(
         max(theta, noise.quantile(alpha) * error) + noise.quantile(MISS_ERROR) * error

@@ -1,4 +1,4 @@
-"""Timed metrics: slower or faster, the same, or cannot tell (measuring.md 4.4 and 4.6).
+"""Timed metrics: slower or faster, the same, or cannot tell (docs/judging.md).
 
 One session screens; fresh processes accuse. What cannot be told is UNRESOLVED with the reason and a number.
 """

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
 from perfguard.timing import measure_device_time
-from perfguard.units import Unit
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -29,18 +28,4 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         seconds=subject.seconds,
         stored=subject.stored_timers.get(_METRIC),
     )
-    return [
-        Reading(
-            _METRIC,
-            Unit.MICROSECONDS,
-            timing.value_us,
-            timer=timing.timer,
-            blocks=list(timing.blocks),
-            rejected_blocks=timing.rejected,
-            spread=timing.spread,
-            promise=_PROMISE,
-            floor=timing.floor_us,
-            drifts=True,
-            note=timing.note,
-        )
-    ]
+    return [timing.reading(_METRIC, promise=_PROMISE)]

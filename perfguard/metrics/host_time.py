@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
 from perfguard.timing.host import measure
-from perfguard.units import Unit
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -25,19 +24,4 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         return []
     stored = subject.stored_timers.get(_METRIC)
     timing = measure(subject.run, device, seconds=subject.seconds, stored=stored)
-    return [
-        Reading(
-            _METRIC,
-            Unit.MICROSECONDS,
-            timing.value_us,
-            timer=timing.timer,
-            blocks=list(timing.blocks),
-            rejected_blocks=timing.rejected,
-            spread=timing.spread,
-            # Where 2 µs are much of the call, the promise is what they allow: the ladder fails from a third of it.
-            promise=max(_PROMISE, 3 * _FLOOR_US / timing.value_us),
-            floor=max(_FLOOR_US, timing.floor_us),
-            drifts=True,
-            note=timing.note,
-        )
-    ]
+    return [timing.reading(_METRIC, promise=_PROMISE, floor=_FLOOR_US)]

@@ -26,7 +26,7 @@ _WARM_UP_US = 25_000.0
 _WARM_UP_CALLS = 5
 _MOST_WARM_UP_CALLS = 50_000
 _SETTLED = 0.001  # relative standard error below which more blocks tell nothing new
-_ODD_BLOCK = 0.015  # a block this far off the others asks for a look at the device (measuring.md 2.4)
+_ODD_BLOCK = 0.015  # a block this far off the others asks for a look at the device
 _LONGEST_SAMPLE_US = 100_000.0
 
 # In the words of every vendor: what says that the device is slower than it should be. A power cap is not

@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from perfguard.records import Reading
+from perfguard.units import Unit
+
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 Cache = Literal["cold", "warm"]
 
-# Of MAD to SD for normal data, and of the median's standard error to the mean's (measuring.md 2.3.4).
+# Of MAD to SD for normal data, and of the median's standard error to the mean's.
 _MAD_TO_SD = 1.4826
 _MEDIAN_TO_MEAN = 1.2533
 
@@ -50,6 +53,24 @@ class Timing:
     def spread(self) -> float:
         """Standard error of `value_us` within the session, relative."""
         return spread(self.blocks)
+
+    def reading(self, metric: str, *, promise: float, floor: float = 0.0) -> Reading:
+        """The session's reading of a timed metric. `floor`, µs: smaller changes do not matter even where they
+        can be told; where it is much of the time, the promise is what it allows (the ladder fails from a third
+        of the promise)."""
+        return Reading(
+            metric,
+            Unit.MICROSECONDS,
+            self.value_us,
+            timer=self.timer,
+            blocks=list(self.blocks),
+            rejected_blocks=self.rejected,
+            spread=self.spread,
+            promise=max(promise, 3 * floor / self.value_us),
+            floor=max(floor, self.floor_us),
+            drifts=True,
+            note=self.note,
+        )
 
 
 def spread(blocks: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ from perfguard.baselines.reading import parse
 from perfguard.errors import BaselineError
 from perfguard.records import Baseline, CaseBaseline, Provenance, TimedEntry
 
-# The example of design.md section 4.
+# A file as docs/baselines.md shows it.
 GOOD = """\
 schema: 1
 hardware: nvidia-h200

@@ -1,4 +1,4 @@
-"""What the ladder promises a suite, simulated (measuring.md 4.6): few false alarms, and power at 3 %.
+"""What the ladder promises a suite, simulated: few false alarms, and power at 3 %.
 
 200 cases; Student-t4 session noise with a median deviation of 0.3 % and a log-SD of 0.3 between the cases, K = 8,
 no common shift. The same draw is judged by a fixed 2 % gate of one session against one.

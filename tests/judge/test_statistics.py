@@ -1,4 +1,4 @@
-"""A known answer for every formula of measuring.md 4.4 and 4.6."""
+"""A known answer for every formula of docs/judging.md."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_holm_steps_down() -> None:
     [(0.15, 1.3), (0.2, 1.4), (0.3, 1.6), (0.35, 1.8), (0.4, 2.0), (0.5, 2.5), (0.75, 3.8), (1.0, 5.1)],
 )
 def test_minimum_detectable_effect_as_published(sigma_percent: float, percent: float) -> None:
-    # measuring.md 4.6: K = 8, m = 200, d0 = 8, θ = 1 %
+    # K = 8, m = 200, d0 = 8, θ = 1 %
     noise = Noise(sigma=sigma_percent / 100, degrees=8 + 7, sessions=8)
     assert 100 * minimum_detectable(noise, 0.01, family=200, confirmations=3) == pytest.approx(percent, abs=0.05)
 
