@@ -79,7 +79,7 @@ class Call:
         oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
-        seed: of the upstream gradients; one per case.
+        seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
     """
 
     fn: Callable[..., Outputs]

@@ -59,9 +59,13 @@ def case_of(item: pytest.Item) -> Case:
     )
 
 
-def seed_of(case: Case) -> int:
-    """A seed that belongs to the case alone: adding a case moves no other's inputs."""
-    return int.from_bytes(hashlib.sha256(f"{case.suite}::{case.name}".encode()).digest()[:4], "big")
+def seed_of(case: Case, purpose: str = "inputs") -> int:
+    """A seed that belongs to the case alone: adding a case moves no other's inputs.
+
+    Each purpose has its own. With one seed for all, incoming gradients would be the inputs once more, and hide
+    every error that cancels there: the gradient of a scale-invariant function, for one, would be 0.
+    """
+    return int.from_bytes(hashlib.sha256(f"{case.suite}::{case.name} {purpose}".encode()).digest()[:4], "big")
 
 
 class Guarded:
@@ -143,7 +147,7 @@ class Guarded:
             tuple(mutates),
             timed,
             cache,
-            seed_of(case),
+            seed_of(case, "calls"),
         )
         if self._run is None:
             problems = check(call).wrong

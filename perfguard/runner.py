@@ -186,7 +186,7 @@ def backward(call: Call) -> Callable[[], object]:
     if isinstance(call.fn, torch.nn.Module):
         inputs += [value for value in call.fn.parameters() if value.requires_grad]
     outputs = _differentiable_outputs(replace(call, args=args, kwargs=kwargs))
-    generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed)
+    generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed + 1)
     upstream = [
         torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
         for value in outputs

@@ -73,7 +73,7 @@ def test_another_summation_order_passes_with_its_gradients() -> None:
     names = [accuracy.output for accuracy in result.backward]
     assert names == ["gradient of argument 0", "gradient of argument 1"]
     for accuracy in result.forward + result.backward:
-        assert accuracy.sqnr_db == pytest.approx(55.6, abs=0.5)
+        assert accuracy.sqnr_db == pytest.approx(55.6, abs=1)
         assert accuracy.error_ratio == pytest.approx(1, abs=0.1)
     assert a.grad is None
     assert result.notes == []

@@ -9,7 +9,7 @@ import torch
 
 from perfguard.call import Call, Work
 from perfguard.config import Settings
-from perfguard.guard import name_of, seed_of, suite_of
+from perfguard.guard import Guarded, name_of, seed_of, suite_of
 from perfguard.hardware import fake
 from perfguard.records import Case, Word
 from perfguard.runner import Runner, backward, seeded
@@ -109,6 +109,28 @@ def test_backward_uses_the_same_seeded_gradient_each_time() -> None:
     x = torch.randn(8, 4, requires_grad=True)
     grads = [backward(call(x))() for _ in range(2)]
     assert torch.equal(grads[0][0], grads[1][0])  # type: ignore[index]
+
+
+def test_incoming_gradients_are_not_the_inputs_once_more(device: fake.FakeDevice) -> None:
+    seen: list[torch.Tensor] = []
+
+    class Keep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            seen.append(grad)
+            return grad
+
+    with seeded(seed_of(CASE), device):
+        x = torch.randn(64, 16, requires_grad=True)
+    Guarded(CASE, device, None)(Keep.apply, x, reference=lambda x: x.clone())
+    assert len(seen) > 1
+    for grad in seen:
+        cosine = torch.nn.functional.cosine_similarity(grad.flatten(), x.detach().flatten(), dim=0)
+        assert abs(float(cosine)) < 0.2
 
 
 def test_seeding_belongs_to_the_case_and_ends_with_it(device: fake.FakeDevice) -> None:

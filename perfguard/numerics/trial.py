@@ -204,7 +204,7 @@ def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:
         if not needed:
             gradients.append(None)
             continue
-        generator = torch.Generator(tensor.device).manual_seed(seed + position)
+        generator = torch.Generator(tensor.device).manual_seed(seed + 1 + position)
         dtype = tensor.dtype if tensor.is_complex() else torch.float32
         noise = torch.randn(tensor.shape, dtype=dtype, device=tensor.device, generator=generator)
         gradients.append(noise.to(tensor.dtype))

@@ -21,7 +21,7 @@ DETAILED = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.UNRESOLVED,
 COUNTED = {
     Word.OTHER_HARDWARE: "are stored for other hardware only",
     Word.STALE: "are stored but their tests are gone",
-    Word.NEW: "have no baseline here and are not guarded",
+    Word.NEW: "have no baseline here and are not guarded (named metrics: only those are new)",
     Word.UNSUPPORTED: "are declared unsupported here",
 }
 MOST_DETAILED = 20
@@ -131,10 +131,17 @@ def _told(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return sorted(told, key=lambda verdict: order.index(verdict.word))
 
 
+def _named(result: CaseResult) -> str:
+    """The case, and which metrics the word is about where others of it were judged."""
+    own = [verdict.metric for verdict in result.verdicts if verdict.word is result.word and verdict.metric]
+    partly = len(own) < len(result.verdicts)
+    return f"{result.case.key}: {', '.join(own)}" if own and partly else result.case.key
+
+
 def _counted(report: Report, by_word: dict[Word, list[CaseResult]], verbose: bool) -> list[Line]:
     lines = []
     for word, text in COUNTED.items():
-        names = [result.case.key for result in by_word[word]]
+        names = [_named(result) for result in by_word[word]]
         if word is Word.STALE:
             names = [verdict.case for verdict in report.stale]
         if not names:

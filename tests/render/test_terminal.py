@@ -80,7 +80,7 @@ SLOWER  slow[64]/forward
 STALE  1 case: are stored but their tests are gone
     gone/forward
     remove: pytest --perfguard --perfguard-update=stale
-NEW  1 case: have no baseline here and are not guarded
+NEW  1 case: have no baseline here and are not guarded (named metrics: only those are new)
     fresh/forward
     record: pytest --perfguard --perfguard-update=new
 PASS  1 case"""
