@@ -7,20 +7,21 @@ Shape suffixes: T rows of the tile (tokens, or N of a weight), W columns of the 
 C chunks, G groups, K columns.
 
 How. A *panel* is one group's rows by W columns; what shares scales lies in one panel. It is cut into
-equal chunks of rows, one a program. A program reads its chunk once, keeps T rows of it in registers, publishes
-the chunk's amax, waits until the panel's chunks are all published, and writes its codes. So memory is
-read once and written once. A chunk taller than T rows re-reads what it could not keep.
+equal chunks of rows, one a program. A program reads its chunk, keeps its first tile (T + TAIL rows) in
+registers, publishes the chunk's amax, waits until the panel's chunks are all published, and writes its codes. So
+memory is read once and written once; only a chunk taller than a tile re-reads what it could not keep.
 
 Publishing needs no fence: an amax fits 31 bits, so its word says by the top bit that it is there, and
 each chunk has a word of its own (written by an atomic maximum onto zero, or by a store through the caches).
 
 Progress never depends on which programs run at a time. The wait is bounded: a program that gives up
-says so in the panel's word and leaves, and the program that completes the panel writes for it. One
-atomic word a panel decides who writes: bits 0-7 count chunks that were published before, bit 8 + c says
+says so in the panel's word and leaves, and the last program of the panel to begin writes for it. One
+atomic word a panel decides who writes: bits 0-7 count chunks whose programs have begun, bit 8 + c says
 that chunk c was abandoned. An abandon whose previous value shows a full count came too late, so that
-program writes itself; every earlier one is in the value that the completing program saw. Either way each
-chunk is written by exactly one program. With a full count every amax has been issued, so waiting on is waiting
-for memory and not for a program. With POLLS = 0 nothing else waits at all: what the interpreter needs, which
+program writes itself; every earlier one is in the value that the last to begin saw. Either way each chunk is
+written by exactly one program. With a full count all run, and none waits before it publishes, so waiting on
+is waiting for memory and not for a program. Counting at the start and not after publishing keeps the atomic's
+way there and back under the loads. With POLLS = 0 nothing else waits at all: what the interpreter needs, which
 runs one program after the other, and it gives the same bits.
 """
 
@@ -61,18 +62,9 @@ def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr):  # type: ignore[
 
 @triton.jit
 def _load_packed(  # type: ignore[no-untyped-def]
-    tile_ptr,
-    stride_t,
-    stride_k,
-    low,
-    high,
-    columns,
-    T: tl.constexpr,
-    W: tl.constexpr,
-    FIRST: tl.constexpr,
-    STEP: tl.constexpr,
-    PACK: tl.constexpr,
-):
+    tile_ptr, stride_t, stride_k, low, high, columns, T: tl.constexpr, W: tl.constexpr, FIRST: tl.constexpr,
+    STEP: tl.constexpr, PACK: tl.constexpr,
+):  # fmt: skip
     """Rows FIRST, FIRST + STEP, ... of each PACK rows, as (T / PACK, W, [2, ...])."""
     if STEP == PACK:
         row_T = tl.arange(0, T // PACK) * PACK + FIRST
@@ -88,18 +80,9 @@ def _load_packed(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load_tile(  # type: ignore[no-untyped-def]
-    tile_ptr,
-    stride_t,
-    stride_k,
-    low,
-    high,
-    rows,
-    columns,
-    T: tl.constexpr,
-    W: tl.constexpr,
-    PACK: tl.constexpr,
-    ROWS_ALIGNED: tl.constexpr,
-):
+    tile_ptr, stride_t, stride_k, low, high, rows, columns, T: tl.constexpr, W: tl.constexpr,
+    PACK: tl.constexpr, ROWS_ALIGNED: tl.constexpr,
+):  # fmt: skip
     """A tile (W, T) of x, zero outside rows [low, high) and past `columns`. Rows [0, rows) of it are in the buffer.
 
     PACK > 1: a thread loads PACK consecutive rows of a few columns, so that after a relabelling of its registers
@@ -126,16 +109,9 @@ def _load_tile(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load_words(  # type: ignore[no-untyped-def]
-    tile_ptr,
-    stride_t,
-    low,
-    high,
-    columns,
-    T: tl.constexpr,
-    W: tl.constexpr,
-    WIDTH_ALIGNED: tl.constexpr,
+    tile_ptr, stride_t, low, high, columns, T: tl.constexpr, W: tl.constexpr, WIDTH_ALIGNED: tl.constexpr,
     FIRST: tl.constexpr,
-):
+):  # fmt: skip
     """Rows FIRST, FIRST + 4, ... as (T / 4, W / 2) int32, each two neighbouring 16-bit columns."""
     row_T = tl.arange(0, T // 4) * 4 + FIRST
     pair_W = tl.arange(0, W // 2)
@@ -146,48 +122,64 @@ def _load_words(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load(  # type: ignore[no-untyped-def]
-    tile_ptr, stride_t, stride_k, low, high, rows, columns,
-    T: tl.constexpr, W: tl.constexpr, PACK: tl.constexpr, WORDS: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr,
+    tile_ptr, stride_t, stride_k, low, high, rows, columns, T: tl.constexpr, TAIL: tl.constexpr, W: tl.constexpr,
+    PACK: tl.constexpr, WORDS: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """What a program keeps of T rows by W columns, zero outside rows [low, high) and past `columns`.
+    """What a program keeps of T + TAIL rows by W columns, zero outside rows [low, high) and past `columns`.
 
-    WORDS: four tiles of `_load_words`. A 16-bit value alone would take a register of 32 bits.
+    WORDS: four tiles of `_load_words` for T, as a 16-bit value alone would take a register of 32 bits, then four
+    for TAIL. Without WORDS there is no tail.
     """
     if WORDS:
-        return (
-            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 0),
-            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 1),
-            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 2),
-            _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 3),
-        )
+        head0 = _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 0)
+        head1 = _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 1)
+        head2 = _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 2)
+        head3 = _load_words(tile_ptr, stride_t, low, high, columns, T, W, WIDTH_ALIGNED, 3)
+        if TAIL == 0:
+            return (head0, head1, head2, head3)
+        else:
+            tail_ptr = tile_ptr + stride_t.to(tl.int64) * T
+            low -= T
+            high -= T
+            tail0 = _load_words(tail_ptr, stride_t, low, high, columns, TAIL, W, WIDTH_ALIGNED, 0)
+            tail1 = _load_words(tail_ptr, stride_t, low, high, columns, TAIL, W, WIDTH_ALIGNED, 1)
+            tail2 = _load_words(tail_ptr, stride_t, low, high, columns, TAIL, W, WIDTH_ALIGNED, 2)
+            tail3 = _load_words(tail_ptr, stride_t, low, high, columns, TAIL, W, WIDTH_ALIGNED, 3)
+            return (head0, head1, head2, head3, tail0, tail1, tail2, tail3)
     else:
-        return (
-            _load_tile(tile_ptr, stride_t, stride_k, low, high, rows, columns, T, W, PACK, ROWS_ALIGNED),
-        )
+        return (_load_tile(tile_ptr, stride_t, stride_k, low, high, rows, columns, T, W, PACK, ROWS_ALIGNED),)
 
 
 @triton.jit
-def _amax(tiles, W: tl.constexpr, WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _amax(tiles, TAIL: tl.constexpr, W: tl.constexpr, WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
     """int32 bits of the amax of each column."""
     if WORDS:
-        even = tl.maximum(tiles[0] & 0x7FFF, tiles[1] & 0x7FFF)
-        even = tl.maximum(even, tl.maximum(tiles[2] & 0x7FFF, tiles[3] & 0x7FFF))
-        odd = tl.maximum(tiles[0] & 0x7FFF0000, tiles[1] & 0x7FFF0000)
-        odd = tl.maximum(odd, tl.maximum(tiles[2] & 0x7FFF0000, tiles[3] & 0x7FFF0000))
-        return tl.reshape(tl.join(tl.max(even, 0), tl.max(odd, 0) >> 16), (W,))
+        amax_W = _amax_words(tiles[0], tiles[1], tiles[2], tiles[3], W)
+        if TAIL > 0:
+            amax_W = tl.maximum(amax_W, _amax_words(tiles[4], tiles[5], tiles[6], tiles[7], W))
+        return amax_W
     else:
         return tl.max(magnitude_bits(tiles[0]).to(tl.int32), 1)
 
 
 @triton.jit
+def _amax_words(words0, words1, words2, words3, W: tl.constexpr):  # type: ignore[no-untyped-def]
+    even = tl.maximum(words0 & 0x7FFF, words1 & 0x7FFF)
+    even = tl.maximum(even, tl.maximum(words2 & 0x7FFF, words3 & 0x7FFF))
+    odd = tl.maximum(words0 & 0x7FFF0000, words1 & 0x7FFF0000)
+    odd = tl.maximum(odd, tl.maximum(words2 & 0x7FFF0000, words3 & 0x7FFF0000))
+    return tl.reshape(tl.join(tl.max(even, 0), tl.max(odd, 0) >> 16), (W,))
+
+
+@triton.jit
 def _encode_four(  # type: ignore[no-untyped-def]
-    tiles, scale_W, not_finite_W, ODD: tl.constexpr, X_DTYPE: tl.constexpr,
+    words0, words1, words2, words3, scale_W, not_finite_W, ODD: tl.constexpr, X_DTYPE: tl.constexpr,
     MAX: tl.constexpr, NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
     NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """(T / 4, W / 2) int32: the codes of four rows of the even or odd columns, first row in the lowest byte."""
-    low = _encode_two(tiles[0], tiles[1], scale_W, ODD, X_DTYPE, MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
-    high = _encode_two(tiles[2], tiles[3], scale_W, ODD, X_DTYPE, MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
+    low = _encode_two(words0, words1, scale_W, ODD, X_DTYPE, MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
+    high = _encode_two(words2, words3, scale_W, ODD, X_DTYPE, MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
     NAN_WORD: tl.constexpr = NAN_CODE * 0x01010101 - (4294967296 if NAN_CODE >= 0x80 else 0)
     return tl.where(not_finite_W[None, :], NAN_WORD, low | (high << 16))
 
@@ -219,37 +211,53 @@ def _half(words, ODD: tl.constexpr, X_DTYPE: tl.constexpr):  # type: ignore[no-u
 @triton.jit
 def _write(  # type: ignore[no-untyped-def]
     tiles, tile_ptr, scale_W, not_finite_W, row_count, low, high, columns,
-    T: tl.constexpr, W: tl.constexpr, WORDS: tl.constexpr, X_DTYPE: tl.constexpr,
+    T: tl.constexpr, TAIL: tl.constexpr, W: tl.constexpr, WORDS: tl.constexpr, X_DTYPE: tl.constexpr,
     MAX: tl.constexpr, NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
     NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """Encode what `_load` returned and store its whole vectors of 16 rows within [low, high)."""
     if WORDS:
-        row4_T = tl.arange(0, T // 4)
-        pair_W = tl.arange(0, W // 2)
-        mask_T = (row4_T >= tl.cdiv(low, 16) * 4) & (row4_T < high // 16 * 4)
-        mask_WT = mask_T[None, :] & (2 * pair_W < columns)[:, None]
-        row4_count = row_count // 16 * 4
-        at_WT = (
-            tile_ptr.to(tl.pointer_type(tl.int32))
-            + (2 * pair_W).to(tl.int64)[:, None] * row4_count
-            + row4_T[None, :]
-        )
-        scale_even_W, scale_odd_W = tl.split(tl.reshape(scale_W, (W // 2, 2)))
-        bad_even_W, bad_odd_W = tl.split(tl.reshape(not_finite_W.to(tl.int32), (W // 2, 2)))
-        even_TW = _encode_four(
-            tiles, scale_even_W, bad_even_W != 0, False, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
-        )
-        tl.store(at_WT, tl.trans(even_TW), mask=mask_WT)
-        odd_TW = _encode_four(
-            tiles, scale_odd_W, bad_odd_W != 0, True, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
-        )
-        tl.store(at_WT + row4_count, tl.trans(odd_TW), mask=mask_WT)
+        _write_words(
+            tiles[0], tiles[1], tiles[2], tiles[3], tile_ptr, scale_W, not_finite_W, row_count, low, high, columns,
+            T, W, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+        )  # fmt: skip
+        if TAIL > 0:  # noqa: SIM102  (the compiler decides this one, the program the next)
+            if high > T:
+                _write_words(
+                    tiles[4], tiles[5], tiles[6], tiles[7], tile_ptr + T, scale_W, not_finite_W, row_count,
+                    low - T, high - T, columns, TAIL, W, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+                )  # fmt: skip
     else:
         codes_WT = encode(
             tiles[0], scale_W[:, None], not_finite_W[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
         )
         _store_vectors(tile_ptr, codes_WT, row_count, low, high, columns, T, W)
+
+
+@triton.jit
+def _write_words(  # type: ignore[no-untyped-def]
+    words0, words1, words2, words3, tile_ptr, scale_W, not_finite_W, row_count, low, high, columns,
+    T: tl.constexpr, W: tl.constexpr, X_DTYPE: tl.constexpr, MAX: tl.constexpr, NAN_CODE: tl.constexpr,
+    MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    row4_T = tl.arange(0, T // 4)
+    pair_W = tl.arange(0, W // 2)
+    mask_T = (row4_T >= tl.cdiv(low, 16) * 4) & (row4_T < high // 16 * 4)
+    mask_WT = mask_T[None, :] & (2 * pair_W < columns)[:, None]
+    row4_count = row_count // 16 * 4
+    at_WT = tile_ptr.to(tl.pointer_type(tl.int32)) + (2 * pair_W).to(tl.int64)[:, None] * row4_count + row4_T[None, :]
+    scale_even_W, scale_odd_W = tl.split(tl.reshape(scale_W, (W // 2, 2)))
+    bad_even_W, bad_odd_W = tl.split(tl.reshape(not_finite_W.to(tl.int32), (W // 2, 2)))
+    even_TW = _encode_four(
+        words0, words1, words2, words3, scale_even_W, bad_even_W != 0, False, X_DTYPE,
+        MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+    )  # fmt: skip
+    tl.store(at_WT, tl.trans(even_TW), mask=mask_WT)
+    odd_TW = _encode_four(
+        words0, words1, words2, words3, scale_odd_W, bad_odd_W != 0, True, X_DTYPE,
+        MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+    )  # fmt: skip
+    tl.store(at_WT + row4_count, tl.trans(odd_TW), mask=mask_WT)
 
 
 @triton.jit
@@ -280,68 +288,34 @@ def _panel_amax(amax_ptr, width, columns, chunks, polls, W: tl.constexpr, C: tl.
         mask_CW = (chunk_C < chunks)[:, None] & (column_W < columns)[None, :]
         # Unsigned minimum: below PUBLISHED while any is not.
         words_CW = tl.load(at_CW, mask=mask_CW, other=PUBLISHED, volatile=True)
-        while (tl.min(tl.min(words_CW, 0), 0) < PUBLISHED) & (left > 0):
+        while (tl.min(words_CW) < PUBLISHED) & (left > 0):
             words_CW = tl.load(at_CW, mask=mask_CW, other=PUBLISHED, volatile=True)
             left -= 1
-        complete = complete & (tl.min(tl.min(words_CW, 0), 0) >= PUBLISHED)
+        complete = complete & (tl.min(words_CW) >= PUBLISHED)
         amax_W = tl.maximum(amax_W, tl.max(words_CW & 0x7FFFFFFF, 0))
     return amax_W.to(tl.int32, bitcast=True), complete
 
 
 @triton.jit(do_not_specialize=["groups", "rows", "slots", "first_programs"])
 def quantize_columns(  # type: ignore[no-untyped-def]
-    x_ptr,
-    offs_ptr,
-    codes_ptr,
-    scales_ptr,
-    amax_ptr,
-    word_ptr,
-    groups,
-    rows,
-    width,
-    slots,
-    stride_g,
-    stride_t,
-    stride_k,
-    x2_ptr,
-    codes2_ptr,
-    scales2_ptr,
-    width2,
-    stride2_t,
-    stride2_k,
-    first_programs,
-    SECOND: tl.constexpr,
-    UNIT: tl.constexpr,
-    X_DTYPE: tl.constexpr,
-    WORDS: tl.constexpr,
-    JAGGED: tl.constexpr,
-    ATOMIC: tl.constexpr,
-    ROWS_ALIGNED: tl.constexpr,
-    WIDTH_ALIGNED: tl.constexpr,
-    MAX: tl.constexpr,
-    NAN_CODE: tl.constexpr,
-    MANTISSA: tl.constexpr,
-    BIAS: tl.constexpr,
-    NEGATIVE_ZERO: tl.constexpr,
-    NATIVE: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr,
-    T: tl.constexpr,
-    W: tl.constexpr,
-    PACK: tl.constexpr,
-    STRIPES: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    POLLS: tl.constexpr,
-    WAIT_ROWS: tl.constexpr,
-    REST: tl.constexpr,
-):
-    """One chunk of one panel a program; T rows of it are kept in registers.
+    x_ptr, offs_ptr, codes_ptr, scales_ptr, amax_ptr, word_ptr, groups, rows, width, slots, stride_g, stride_t,
+    stride_k, x2_ptr, codes2_ptr, scales2_ptr, width2, stride2_t, stride2_k, first_programs,
+    SECOND: tl.constexpr, UNIT: tl.constexpr, X_DTYPE: tl.constexpr, WORDS: tl.constexpr, JAGGED: tl.constexpr,
+    ATOMIC: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr, MAX: tl.constexpr,
+    NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr,
+    NATIVE: tl.constexpr, POWER_OF_TWO: tl.constexpr, T: tl.constexpr, TAIL: tl.constexpr, W: tl.constexpr,
+    PACK: tl.constexpr, STRIPES: tl.constexpr, CHUNKS: tl.constexpr, POLLS: tl.constexpr,
+    WAIT_ROWS: tl.constexpr, REST: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one panel a program; T + TAIL rows of it are kept in registers.
 
     JAGGED: x (rows, width), groups along the rows by offs (groups,) int32; codes at column * rows + row;
     `slots` in all. Else: x (groups, rows, width), codes at group * rows * width + column * rows + row;
     `slots` a group. Scales (groups, width); amax (slots in all, width) uint32 holds each chunk's; word
     (groups, stripes) int64. amax and word begin at zero.
     SECOND: programs from `first_programs` on do the same for x2, jagged too, with its own part of amax and word.
-    UNIT names the stride that is 1, in both when there are two: "k", "t" or "".
+    UNIT names the stride that is 1, in both when there are two: "k", "t" or "". OVERLAP: launched while the fill
+    of amax and word may still run, which is older than all that this kernel reads or overwrites before it waits.
     """
     pid = tl.program_id(0)
     if SECOND:
@@ -360,6 +334,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
             stride_k = tl.where(is_second, stride2_k, stride_k)
 
     # Order of programs: the chunks of a panel close together, so that they run at about the same time.
+    HELD: tl.constexpr = T + TAIL
     stripes = tl.cdiv(width, W)
     blocks = tl.cdiv(stripes, STRIPES)
     outer = pid // (slots * STRIPES)
@@ -369,7 +344,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     if ROWS_ALIGNED:
         row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
     if JAGGED:
-        group, start, end, chunk = _find_group(offs_ptr, slot, groups, rows, T)
+        group, start, end, chunk = _find_group(offs_ptr, slot, groups, rows, HELD)
         slot_row = slot.to(tl.int64)
         is_group = group < groups
     else:
@@ -385,7 +360,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     # Chunks are equal, and begin on multiples of 16 rows of the buffer so that codes are stored as vectors.
     base = start // 16 * 16
     span = end - base
-    chunks = tl.maximum(tl.minimum(tl.cdiv(span, T), CHUNKS), 1)
+    chunks = tl.maximum(tl.minimum(tl.cdiv(span, HELD), CHUNKS), 1)
     height = tl.maximum(tl.cdiv(tl.cdiv(span, chunks), 16), 1) * 16
     chunks = tl.maximum(tl.cdiv(span, height), 1)
     if (chunk >= chunks) | (stripe >= stripes):
@@ -399,29 +374,35 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     columns = tl.minimum(width - stripe * W, W)
     in_width_W = column_W < columns
     panel_row = group.to(tl.int64) * width + first_column
-    x_ptr += (first_column // 2 if WORDS else first_column * stride_k)
-    codes_ptr += first_column * row_count
+    panel_ptr = x_ptr + (first_column // 2 if WORDS else first_column * stride_k)
+    panel_codes_ptr = codes_ptr + first_column * row_count
 
     # Past the last group nothing is loaded: its zeros have the codes that are due there.
-    amax_W = tl.zeros((W,), tl.int32)
-    for at in range(T, tl.where(is_group, high, 0), REST):  # what cannot be kept, first
-        at16 = at // 16 * 16
-        tiles = _load(
-            x_ptr + (first + at16).to(tl.int64) * stride_t, stride_t, stride_k, low - at16, high - at16,
-            rows - first - at16, columns, REST, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
-        )  # fmt: skip
-        amax_W = tl.maximum(amax_W, _amax(tiles, W, WORDS))
+    load_high = tl.where(is_group, high, 0)
     kept = _load(
-        x_ptr + first.to(tl.int64) * stride_t, stride_t, stride_k, low, tl.where(is_group, high, 0),
-        rows - first, columns, T, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
+        panel_ptr + first.to(tl.int64) * stride_t, stride_t, stride_k, low, load_high,
+        rows - first, columns, T, TAIL, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
     )  # fmt: skip
-    amax_W = tl.maximum(amax_W, _amax(kept, W, WORDS))
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    shared = is_group & (chunks > 1)
+    panel_word_ptr = word_ptr + group.to(tl.int64) * stripes + stripe
+    word = chunks.to(tl.int64)
+    if shared:  # counted while the loads are under way
+        word = tl.atomic_add(panel_word_ptr, 1, sem="relaxed") + 1
+    last = (word & COUNT_MASK) == chunks
+    abandoned = word >> 8
+
+    amax_W = _amax(kept, TAIL, W, WORDS)
+    for at in range(HELD, load_high, REST):  # what cannot be kept
+        tiles = _load(
+            panel_ptr + (first + at).to(tl.int64) * stride_t, stride_t, stride_k, low - at, load_high - at,
+            rows - first - at, columns, REST, 0, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
+        )  # fmt: skip
+        amax_W = tl.maximum(amax_W, _amax(tiles, 0, W, WORDS))
 
     mine = True
-    last = True
-    abandoned = tl.zeros([], tl.int64)
-    if is_group & (chunks > 1):
-        panel_word_ptr = word_ptr + group.to(tl.int64) * stripes + stripe
+    if shared:
         panel_amax_ptr = amax_ptr + (slot_row - chunk) * width + first_column
         own_ptr = panel_amax_ptr + chunk.to(tl.int64) * width + column_W
         published_W = amax_W.to(tl.uint32, bitcast=True) | PUBLISHED
@@ -429,10 +410,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
             tl.atomic_max(own_ptr, published_W, mask=in_width_W, sem="relaxed")
         else:
             tl.store(own_ptr, published_W, mask=in_width_W, cache_modifier=".wt")
-        word = tl.atomic_add(panel_word_ptr, 1, sem="relaxed") + 1
-        last = (word & COUNT_MASK) == chunks
-        abandoned = word >> 8
-        # Once all have counted, all have published: then the wait is for memory, not for a program.
+        # Once all have counted, all run: then the wait is for memory, not for a program that has no place yet.
         polls = tl.where(last, 2147483647, POLLS)
         looking = True
         while looking:
@@ -445,51 +423,53 @@ def quantize_columns(  # type: ignore[no-untyped-def]
                 polls = 2147483647
 
     scale_W, not_finite_W = scale_of(amax_W, X_DTYPE, MAX, POWER_OF_TWO)
-    if mine:
-        _write(
-            kept, codes_ptr + first, scale_W, not_finite_W, row_count, low, tl.minimum(high, T), columns,
-            T, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
-        )  # fmt: skip
     if is_group & last:
         tl.store(scales_ptr + panel_row + column_W, scale_W, mask=in_width_W)
 
+    if mine:
+        _write(
+            kept, panel_codes_ptr + first, scale_W, not_finite_W, row_count, low, tl.minimum(high, HELD), columns,
+            T, TAIL, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+        )  # fmt: skip
+
     # The rest: rows that were not kept, the chunks of those that gave up, and rows short of a vector.
-    if (mine & ((high > T) | (low % 16 != 0) | (high % 16 != 0))) | (last & (abandoned != 0)):
-        for c in range(chunks):
+    helping = last & (abandoned != 0)
+    if (mine & ((high > HELD) | (low % 16 != 0) | (high % 16 != 0))) | helping:
+        for c in range(tl.where(helping, 0, chunk), tl.where(helping, chunks, chunk + 1)):
             own = (c == chunk) & mine
-            if own | (last & (((abandoned >> c) & 1) != 0)):
+            if own | (((abandoned >> c) & 1) != 0):
                 c_first = base + c * height
                 c_low = tl.maximum(c_first, start) - c_first
                 c_high = tl.minimum(c_first + height, end) - c_first
-                load_high = tl.where(is_group, c_high, 0)
-                for at in range(tl.where(own, T, 0), c_high, REST):
-                    at16 = at // 16 * 16
+                c_load_high = tl.where(is_group, c_high, 0)
+                for at in range(tl.where(own, HELD, 0), c_high, REST):
                     tiles = _load(
-                        x_ptr + (c_first + at16).to(tl.int64) * stride_t, stride_t, stride_k, c_low - at16,
-                        load_high - at16, rows - c_first - at16,
-                        columns, REST, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
+                        panel_ptr + (c_first + at).to(tl.int64) * stride_t, stride_t, stride_k, c_low - at,
+                        c_load_high - at, rows - c_first - at,
+                        columns, REST, 0, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
                     )  # fmt: skip
                     _write(
-                        tiles, codes_ptr + c_first + at16, scale_W, not_finite_W, row_count, c_low - at16,
-                        tl.minimum(c_high - at16, REST), columns,
-                        REST, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+                        tiles, panel_codes_ptr + c_first + at, scale_W, not_finite_W, row_count, c_low - at,
+                        tl.minimum(c_high - at, REST), columns,
+                        REST, 0, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
                     )  # fmt: skip
-                for edge in range(2):
-                    at = tl.where(edge == 0, c_low, c_high) // 16 * 16
-                    row_V = at + tl.arange(0, 16)
-                    mask_V = (row_V >= c_low) & (row_V < c_high)
-                    mask_WV = mask_V[None, :] & in_width_W[:, None]
-                    x_at_WV = (
-                        x_ptr.to(tl.pointer_type(X_DTYPE))
-                        + (c_first + row_V).to(tl.int64)[None, :] * (2 if WORDS else 1) * stride_t
-                        + column_W.to(tl.int64)[:, None] * stride_k
-                    )
-                    x_WV = tl.load(x_at_WV, mask=mask_WV & (row_V < load_high)[None, :], other=0.0)
-                    codes_WV = encode(
-                        x_WV, scale_W[:, None], not_finite_W[:, None],
-                        MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
-                    )  # fmt: skip
-                    codes_at_WV = (
-                        codes_ptr + column_W.to(tl.int64)[:, None] * row_count + (c_first + row_V)[None, :]
-                    )
-                    tl.store(codes_at_WV, codes_WV, mask=mask_WV)
+                if (c_low % 16 != 0) | (c_high % 16 != 0):
+                    for edge in range(2):  # rows short of a vector
+                        at = tl.where(edge == 0, c_low, c_high) // 16 * 16
+                        row_V = at + tl.arange(0, 16)
+                        mask_V = (row_V >= c_low) & (row_V < c_high)
+                        mask_WV = mask_V[None, :] & in_width_W[:, None]
+                        x_at_WV = (
+                            panel_ptr.to(tl.pointer_type(X_DTYPE))
+                            + (c_first + row_V).to(tl.int64)[None, :] * (2 if WORDS else 1) * stride_t
+                            + column_W.to(tl.int64)[:, None] * stride_k
+                        )
+                        x_WV = tl.load(x_at_WV, mask=mask_WV & (row_V < c_load_high)[None, :], other=0.0)
+                        codes_WV = encode(
+                            x_WV, scale_W[:, None], not_finite_W[:, None],
+                            MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+                        )  # fmt: skip
+                        codes_at_WV = (
+                            panel_codes_ptr + column_W.to(tl.int64)[:, None] * row_count + (c_first + row_V)[None, :]
+                        )
+                        tl.store(codes_at_WV, codes_WV, mask=mask_WV)

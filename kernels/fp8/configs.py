@@ -32,7 +32,7 @@ class RowsConfig:
 class ColumnsConfig:
     """One way to run `quantize_columns`."""
 
-    held: int  # rows that a program keeps in registers
+    rows: int  # that a program keeps in registers, a power of two
     width: int  # columns of a panel, a multiple of 16
     warps: int
     pack: int = 4  # consecutive rows that one thread loads; 1 where the rows are contiguous
@@ -40,8 +40,15 @@ class ColumnsConfig:
     chunks: int = 48  # programs that share a panel at most; 48 is what its word has bits for
     polls: int = 64  # of the panel's amax before a program gives up waiting
     wait_rows: int = 4  # chunks looked at together while waiting
-    rest: int = 64  # rows at a time of what was not kept
+    rest: int = 64  # rows at a time of what was not kept, a power of two
+    tail: int = 0  # rows kept besides, a power of two: groups are seldom a power of two long
+    overlap: bool = False  # start while the fill of the workspace ends (programmatic dependent launch)
     maxnreg: int | None = None  # registers a thread, where the compiler would take so many that few programs fit
+
+    @property
+    def held(self) -> int:
+        """Rows that a program keeps."""
+        return self.rows + self.tail
 
 
 def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -> tuple[RowsConfig, ...]:
@@ -77,30 +84,37 @@ def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -
     )
 
 
-# Of 16-bit inputs whose rows are whole words: tokens, then weights.
+# Of 16-bit inputs whose rows are whole words: tokens, then weights. About 528 programs run at a time on an H200, and
+# chunks * stripes stays below that: else the first programs of a long group wait for some that have no place yet.
 _TOKENS: dict[str, tuple[ColumnsConfig, ...]] = {
     "sm_90": (
-        ColumnsConfig(held=512, width=32, warps=4, stripes=16, maxnreg=128),
-        ColumnsConfig(held=256, width=32, warps=2, stripes=16, maxnreg=128),
-        ColumnsConfig(held=512, width=64, warps=8, stripes=16, maxnreg=128),
+        ColumnsConfig(
+            rows=512, tail=32, width=32, warps=4, stripes=16, chunks=32, polls=256, rest=128, maxnreg=128, overlap=True
+        ),
+        ColumnsConfig(
+            rows=512, width=32, warps=4, stripes=16, chunks=32, polls=256, rest=128, maxnreg=128, overlap=True
+        ),
+        ColumnsConfig(rows=256, width=32, warps=2, stripes=16, maxnreg=128),
     ),
 }
 _WEIGHTS: dict[str, tuple[ColumnsConfig, ...]] = {
     "sm_90": (
-        ColumnsConfig(held=512, width=32, warps=4, stripes=8, maxnreg=128),
-        ColumnsConfig(held=512, width=16, warps=2, stripes=8, maxnreg=128),
-        ColumnsConfig(held=512, width=64, warps=8, stripes=8, maxnreg=128),
+        ColumnsConfig(
+            rows=512, width=32, warps=4, stripes=8, wait_rows=8, polls=256, rest=128, maxnreg=128, overlap=True
+        ),
+        ColumnsConfig(rows=512, width=16, warps=2, stripes=8, maxnreg=128),
+        ColumnsConfig(rows=512, width=64, warps=8, stripes=8, maxnreg=128),
     ),
 }
 # Everything else: other architectures, other inputs.
 _GENERAL = (
-    ColumnsConfig(held=256, width=32, warps=4),
-    ColumnsConfig(held=128, width=64, warps=4),
+    ColumnsConfig(rows=256, width=32, warps=4),
+    ColumnsConfig(rows=128, width=64, warps=4),
 )
 # The interpreter: small tiles, several chunks a panel, and nobody waits.
 _INTERPRETED = (
-    ColumnsConfig(held=32, width=32, warps=4, stripes=2, polls=0),
-    ColumnsConfig(held=16, width=16, warps=4, stripes=1, chunks=2, polls=0),
+    ColumnsConfig(rows=32, width=32, warps=4, stripes=2, polls=0),
+    ColumnsConfig(rows=16, width=16, warps=4, stripes=1, chunks=2, polls=0),
 )
 
 

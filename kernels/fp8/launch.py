@@ -99,9 +99,11 @@ def launch_columns(
     words = layout == "kept" and rows % 16 == 0 and all(_holds_words(operand.x) for operand in operands)
     config = _pick(columns_candidates(arch, offs is not None, layout, words), candidate)
 
+    wait_rows = config.wait_rows
     if offs is None:
         slots = min(config.chunks, max(1, triton.cdiv(rows, config.held)))
         orders, all_slots = groups, slots * groups
+        wait_rows = min(wait_rows, triton.next_power_of_2(slots))  # a panel has no more chunks
     else:
         offs = offs.contiguous()
         slots = all_slots = rows // config.held + groups + 1
@@ -143,22 +145,27 @@ def launch_columns(
             ROWS_ALIGNED=rows % 16 == 0,
             WIDTH_ALIGNED=all(operand.width % 16 == 0 for operand in operands),
             **format_constants(format_of(dtype), arch, power_of_two),
-            T=config.held,
+            T=config.rows,
+            TAIL=config.tail,
             W=config.width,
             PACK=config.pack,
             STRIPES=config.stripes,
             CHUNKS=config.chunks,
             POLLS=config.polls,
-            WAIT_ROWS=config.wait_rows,
-            REST=min(config.held, config.rest),
+            WAIT_ROWS=wait_rows,
+            REST=min(config.rows, config.rest),
+            OVERLAP=config.overlap,
             num_warps=config.warps,
             **({} if config.maxnreg is None else {"maxnreg": config.maxnreg}),
+            **({"launch_pdl": True} if config.overlap else {}),
         )
 
 
 def _workspace(panels: int, chunk_slices: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """(a word a panel, int64; amax of each chunk, uint32): one fill, as both have to begin at zero."""
     words = 2 * panels  # in 32 bits
+    # Has to be a kernel launched the usual way: with `overlap` the quantiser begins as this ends, and relies on all
+    # that came before this being done.
     zeros = torch.zeros(words + chunk_slices, dtype=torch.int32, device=device)
     return zeros[:words].view(torch.int64), zeros[words:].view(torch.uint32)
 

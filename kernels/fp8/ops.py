@@ -66,9 +66,7 @@ def _rowwise(x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate
 
 
 @_rowwise.register_fake
-def _rowwise_outputs(
-    x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
+def _rowwise_outputs(x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
     rows, width = x.shape
     return x.new_empty((rows, width), dtype=_dtype(dtype, x)), x.new_empty((rows, 1), dtype=torch.float32)
 
@@ -92,9 +90,7 @@ def _colwise_3d(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candid
 
 
 @_colwise_3d.register_fake
-def _colwise_3d_outputs(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
+def _colwise_3d_outputs(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
     experts, inner, outer = w.shape
     codes_ENK = w.new_empty((experts, outer, inner), dtype=_dtype(dtype, w))
     return codes_ENK.transpose(1, 2), w.new_empty((experts, 1, outer), dtype=torch.float32)
@@ -233,9 +229,7 @@ def quantize_transpose_3d_atomic(
 
 
 @torch.library.custom_op("perfguard_kernels::fp8_quantize_transpose_3d_atomic", mutates_args=())
-def _transpose_3d_atomic(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
+def _transpose_3d_atomic(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
     return _transpose_3d(w, dtype, power_of_two, candidate, atomic=True)
 
 
@@ -248,9 +242,7 @@ def quantize_transpose_3d_reduction(
 
 
 @torch.library.custom_op("perfguard_kernels::fp8_quantize_transpose_3d_reduction", mutates_args=())
-def _transpose_3d_reduction(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
+def _transpose_3d_reduction(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
     return _transpose_3d(w, dtype, power_of_two, candidate, atomic=False)
 
 
@@ -267,9 +259,7 @@ def _transpose_3d(
 
 
 @_transpose_3d_atomic.register_fake
-def _transpose_3d_outputs(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
+def _transpose_3d_outputs(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
     experts, inner, outer = w.shape
     codes_EKN = w.new_empty((experts, inner, outer), dtype=_dtype(dtype, w))
     return codes_EKN.transpose(1, 2), w.new_empty((experts, inner), dtype=torch.float32)
