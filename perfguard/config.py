@@ -80,5 +80,8 @@ def parse_categories(text: str) -> frozenset[Category]:
     unknown = [name for name in names if name not in CATEGORIES]
     if unknown or not names:
         named = ", ".join(unknown) or "nothing"
-        raise UsageError(f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}")
+        raise UsageError(
+            f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}, all "
+            "(where tests are named after it, write --perfguard-update=all)"
+        )
     return frozenset(category for category in CATEGORIES if category in names)

@@ -44,6 +44,7 @@ FLOORS = {
     "hooks": 8,
     "plugin": 9,
     "cli": 9,
+    "__main__": 10,
 }
 TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "runner"}
 # In these packages files do not import each other, but for the base that they all stand on.
