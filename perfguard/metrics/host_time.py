@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 TIMED = True
 
 _METRIC = "host_time_us"
-_PROMISE = 0.10
+# Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
+# five sessions on an H200 machine): with five sessions stored that resolves 20-44 %. Half as much again is what a
+# stray 50 µs of Python adds to a launch.
+_PROMISE = 0.50
 _FLOOR_US = 2.0
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`host_time_us`, promised to 10 % and 2 µs; nothing on a CPU: it has but one time."""
+    """`host_time_us`, promised to 50 % and 2 µs; nothing on a CPU: it has but one time."""
     if not subject.timed or not device.asynchronous:
         return []
     stored = subject.stored_timers.get(_METRIC)

@@ -252,6 +252,15 @@ def test_two_modes_of_a_machine_are_refused(tmp_path: Path) -> None:
     )
 
 
+def test_the_noise_of_a_cpu_is_recorded_and_told(tmp_path: Path) -> None:
+    cpu = Hardware(slug="cpu-x-2c", vendor="cpu", name="x", architecture="x86_64", target="cpu")
+    found = result((timed(60.0), Word.NEW))
+    fresh = {(found.case.suite, found.case.key): sessions(60, 100, 60, 100, 60)}
+    (change,) = plan(Store(tmp_path), cpu, [found], fresh, [], Provenance(), 5)
+    assert (change.after, change.refused) == (times(60, 100, 60, 100, 60), "")
+    assert change.note.startswith("unstable: sessions from 60 µs to 100 µs")
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_no_time_is_refused(tmp_path: Path, value: float) -> None:
     change = planned(store(tmp_path), result((timed(60.0), Word.NEW)), sessions(60.0, value))[TIME]

@@ -85,7 +85,7 @@ def test_how_the_readings_gate() -> None:
     assert [reading.metric for reading in readings.values() if reading.timed] == ["device_time_us", "host_time_us"]
 
 
-@pytest.mark.parametrize(("host_us", "promise"), [(100.0, 0.10), (8.0, 0.75)])
+@pytest.mark.parametrize(("host_us", "promise"), [(100.0, 0.50), (8.0, 0.75)])
 def test_short_host_times_promise_what_two_microseconds_allow(host_us: float, promise: float) -> None:
     subject = Subject(run=lambda: fake.launch("kernel", us=10.0, host_us=host_us))
     readings = {reading.metric: reading for reading in read_all(subject, quiet())}
