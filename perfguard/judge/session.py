@@ -70,13 +70,13 @@ def common_shifts(results: Sequence[CaseResult], lane: Lane) -> Mapping[str, Com
 
 def _usual(stored: Sequence[Sequence[float]]) -> float:
     """Standard deviation of the common shift over the stored sessions, which were recorded side by side."""
-    count = min(len(sessions) for sessions in stored)
-    if count < MIN_SESSIONS:
+    enough = [sessions for sessions in stored if len(sessions) >= MIN_SESSIONS]
+    if len(enough) < LEAST_CASES:
         return 0.0
-    centres = [remember(sessions).centre for sessions in stored]
+    centres = [remember(sessions).centre for sessions in enough]
     return pstdev(
-        median(math.log(sessions[-index]) - centre for sessions, centre in zip(stored, centres, strict=True))
-        for index in range(1, count + 1)
+        median(math.log(sessions[-index]) - centre for sessions, centre in zip(enough, centres, strict=True))
+        for index in range(1, min(map(len, enough)) + 1)
     )
 
 

@@ -56,12 +56,15 @@ def render_summary(
     for result in report.results:
         by_word[result.word].append(result)
     for word in DETAILED:
-        shown = by_word[word] if verbose else by_word[word][:MOST_DETAILED]
+        noisy = [result for result in by_word[word] if _is_only_noisy(result)]
+        rest = [result for result in by_word[word] if not _is_only_noisy(result)]
+        shown = rest if verbose else rest[:MOST_DETAILED]
         for result in _worst_first(shown):
             summary.lines += _details(result)
-        hidden = len(by_word[word]) - len(shown)
+        hidden = len(rest) - len(shown)
         if hidden:
             summary.lines.append(Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, "")))
+        summary.lines += _noisy(noisy, verbose)
     summary.lines += _counted(report, by_word, verbose)
     summary.lines += [Line(f"written: {text}") for text in changes]
     summary.lines += [Line(f"left alone: {text}", "yellow") for text in left]
@@ -129,6 +132,30 @@ def _told(verdicts: Sequence[Verdict]) -> list[Verdict]:
     order = list(Word)
     told = [verdict for verdict in verdicts if verdict.word is not Word.PASS]
     return sorted(told, key=lambda verdict: order.index(verdict.word))
+
+
+def _is_only_noisy(result: CaseResult) -> bool:
+    told = _told(result.verdicts)
+    return bool(told) and all(v.word is Word.UNRESOLVED and v.reason.startswith("NOISY") for v in told)
+
+
+def _noisy(results: Sequence[CaseResult], verbose: bool) -> list[Line]:
+    """Times that the noise between sessions keeps from being judged: one line a case, the blindest first."""
+    if not results:
+        return []
+    found = [
+        (verdict.smallest or 0.0, f"    {result.case.key}: {verdict.metric} {format_percent(verdict.smallest or 0.0)}")
+        for result in results
+        for verdict in _told(result.verdicts)
+    ]
+    found.sort(key=lambda pair: -pair[0])
+    count = f"{len(results)} case{'s' * (len(results) != 1)}"
+    lines = [
+        Line(f"UNRESOLVED  {count}: too noisy to judge; the smallest slowdown that would have been seen:", "yellow")
+    ]
+    lines += [Line(text) for _, text in (found if verbose else found[:MOST_DETAILED])]
+    hidden = len(found) - MOST_DETAILED
+    return lines if verbose or hidden <= 0 else [*lines, Line(f"    … and {hidden} more: see the report, or -v")]
 
 
 def _named(result: CaseResult) -> str:

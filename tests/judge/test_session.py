@@ -75,3 +75,12 @@ def test_a_machine_known_to_vary_is_not_alarmed_by_it() -> None:
 def test_few_cases_say_nothing_about_the_machine(count: int, known: bool) -> None:
     where = lane()
     assert ("wall" in common_shifts(judged(where, {}, everyone=1.08, count=count), where)) == known
+
+
+def test_a_case_of_few_sessions_does_not_hide_what_is_usual() -> None:
+    where = lane(0.02)
+    usual = common_shifts(judged(where, {}), where)["wall"].usual
+    cases = dict(where.baselines["suite"].cases)
+    cases["case0/forward"] = CaseBaseline({"time_us": TimedEntry([100.0], "wall-u0")})
+    fewer = Lane(where.hardware, where.toolchain, {"suite": Baseline("cpu-x", "suite", cases=cases)})
+    assert common_shifts(judged(fewer, {}), fewer)["wall"].usual == pytest.approx(usual, rel=0.2)

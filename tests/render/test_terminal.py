@@ -109,3 +109,24 @@ def test_many_cases_are_counted_truthfully() -> None:
 
 def test_a_cut_short_run_says_so() -> None:
     assert render_summary(msgspec.structs.replace(REPORT, complete=False)).title.endswith("(run was cut short)")
+
+
+def test_noise_is_one_line_a_case_the_blindest_first() -> None:
+    def noisy(name: str, smallest: float) -> CaseResult:
+        return result(name, Verdict(Word.UNRESOLVED, "device_time_us", "NOISY: …", smallest=smallest))
+
+    conflict = result(
+        "c", Verdict(Word.UNRESOLVED, "device_time_us", "CONFLICT: two say so, one does not", smallest=0.02)
+    )
+    report = msgspec.structs.replace(REPORT, results=[noisy("a", 0.04), noisy("b", 0.5), conflict], stale=[])
+    text = [line.text for line in render_summary(report).lines][5:]
+    assert text == [
+        "UNRESOLVED  c/forward",
+        "    UNRESOLVED device_time_us",
+        "      CONFLICT: two say so, one does not",
+        "      smallest slowdown that would have been seen: 2.0 %",
+        "    reproduce: pytest --perfguard tests/test_suite.py::test_c",
+        "UNRESOLVED  2 cases: too noisy to judge; the smallest slowdown that would have been seen:",
+        "    b/forward: device_time_us 50.0 %",
+        "    a/forward: device_time_us 4.0 %",
+    ]
