@@ -133,7 +133,7 @@ class Hooks:
 
         try:
             run.measure_again(_command(session.config), progress)
-            run.finish(self._collected)
+            run.finish(self._collected, progress)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -164,7 +164,7 @@ class Hooks:
         verbose = terminalreporter.config.option.verbose > 0
         summary = render_summary(
             run.snapshot(),
-            changes=run.describe_changes(),
+            written=[_relative(path, run) for path in run.written],
             left=[f"{change.describe()}: {why}" for change, why in run.left],
             verbose=verbose,
         )

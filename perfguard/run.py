@@ -61,7 +61,8 @@ class Run:
     report: Report
     results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)
     fresh: FreshSessions = field(default_factory=FreshSessions)
-    changes: list[Change] = field(default_factory=list)  # written
+    changes: list[Change] = field(default_factory=list)  # that the update makes
+    written: list[Path] = field(default_factory=list)  # the files it changed
     left: list[tuple[Change, str]] = field(default_factory=list)  # not written, and why
 
     @property
@@ -169,13 +170,13 @@ class Run:
         verdicts = [*kept, *judge_case(result, self.lane, fresh, problem)]
         self.results[case.suite, case.key] = msgspec.structs.replace(result, verdicts=verdicts)
 
-    def finish(self, collected: Collected) -> None:
-        """Name the entries whose cases are gone, write the update, save the complete report."""
+    def finish(self, collected: Collected, tell: Callable[[str], None]) -> None:
+        """Name the entries whose cases are gone, show and write the update, save the complete report."""
         if not self.is_session:
             self._find_unmeasured(collected)
             self._find_stale(collected)
             if self.config.update is not None:
-                self._update()
+                self._update(tell)
         self.report = msgspec.structs.replace(
             self.report,
             complete=True,
@@ -202,7 +203,7 @@ class Run:
             self.results[result.case.suite, result.case.key] = result
         self.report = msgspec.structs.replace(self.report, stale=stale)
 
-    def _update(self) -> None:
+    def _update(self, tell: Callable[[str], None]) -> None:
         assert self.config.update is not None
         provenance = self._provenance()
         results = list(self.results.values())
@@ -212,7 +213,9 @@ class Run:
             self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
         )
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
-        apply(self.store, self.changes, provenance, self.config.reason)
+        for line in self.describe_changes():
+            tell(f"update: {line}")
+        self.written = apply(self.store, self.changes, provenance, self.config.reason)
 
     def _provenance(self) -> Provenance:
         return Provenance(
@@ -233,7 +236,7 @@ class Run:
         )
 
     def describe_changes(self) -> list[str]:
-        """What the update wrote: a new case in one line, a change of a known one in a line for each metric."""
+        """What the update writes: a new case in one line, a change of a known one in a line for each metric."""
         lines: list[str] = []
         new: dict[str, list[str]] = {}
         for change in self.changes:

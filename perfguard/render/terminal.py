@@ -45,9 +45,9 @@ class Summary:
 
 
 def render_summary(
-    report: Report, *, changes: Sequence[str] = (), left: Sequence[str] = (), verbose: bool = False
+    report: Report, *, written: Sequence[str] = (), left: Sequence[str] = (), verbose: bool = False
 ) -> Summary:
-    """The whole summary of one run; `changes` and `left` describe what an update wrote and left alone."""
+    """The whole summary of one run. `written`: files that an update changed; `left`: what it left alone, and why."""
     summary = Summary(_title(report))
     summary.lines.append(Line(environment(report)))
     summary.lines += [Line(f"warning: {warning}", "yellow") for warning in report.hardware.warnings]
@@ -66,7 +66,7 @@ def render_summary(
             summary.lines.append(Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, "")))
         summary.lines += _noisy(noisy, verbose)
     summary.lines += _counted(report, by_word, verbose)
-    summary.lines += [Line(f"written: {text}") for text in changes]
+    summary.lines += [Line(f"written: {path}") for path in written]
     summary.lines += [Line(f"left alone: {text}", "yellow") for text in left]
     return summary
 

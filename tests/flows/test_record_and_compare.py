@@ -20,7 +20,13 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
 
     recorded = project.guard("--perfguard-update=new")
     assert recorded.ret == ExitStatus.PASSED
-    recorded.stdout.fnmatch_lines(["*fresh process 5 of 5: 2 tests", "written: *double?64?/forward*"])
+    recorded.stdout.fnmatch_lines(
+        [
+            "*fresh process 5 of 5: 2 tests",
+            "perfguard: update: new: *double?64?/forward: *",
+            "written: baselines/fake-gpu/suite.yaml",
+        ]
+    )
     stored = project.baseline.read_bytes()
 
     passed = project.guard()
