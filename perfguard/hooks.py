@@ -92,23 +92,23 @@ class Hooks:
         if call.excinfo is not None and not call.excinfo.errisinstance((GuardFailure, *_NO_FAILURE)):
             self._failed_otherwise = True
         if self._run is not None and _is_guarded(item):
-            if call.when == "call" and call.excinfo is None and "benchmark" in getattr(item, "fixturenames", ()):
-                call = self._judge_benchmark(self._run, item, call)
             error = call.excinfo
             if error is not None and not error.errisinstance((GuardFailure, *_NO_FAILURE)):
                 reason = f"{call.when} raised {error.exconly(tryshort=True)}"
                 self._run.broken(case_of(item), reason.splitlines()[0])
         return (yield)
 
-    def _judge_benchmark(self, run: Run, item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.CallInfo[None]:
-        """Guard a test of pytest-benchmark's fixture on its host time."""
-        result = benchmark_result(item, case_of(item))
-        if result is None:
-            return call
-        judged = run.take(result)
-        if run.is_session:
-            return call
-        return pytest.CallInfo.from_call(lambda: raise_for(run, [judged]), when="call")
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
+        """Guard a test of pytest-benchmark's fixture on its host time, once its body is through."""
+        answer = yield
+        run = self._run
+        result = benchmark_result(item, case_of(item)) if run is not None else None
+        if run is not None and result is not None:
+            judged = run.take(result)
+            if not run.is_session:
+                raise_for(run, [judged])
+        return answer
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]

@@ -32,6 +32,10 @@ def test_recorded_then_slower(project: Project) -> None:
     project.test_file(BENCHMARK.format(us=500))
     assert project.guard(*OPTIONS).ret == ExitStatus.PASSED
     assert project.words("host_time_us") == {"busy/forward": {"NEW"}}
+    project.configure(strict=True)
+    strict = project.guard(*OPTIONS)
+    assert strict.ret == ExitStatus.UNGUARDED
+    strict.assert_outcomes(failed=1)
     recorded = project.guard("--perfguard-update=new", *OPTIONS)
     assert recorded.ret == ExitStatus.PASSED, recorded.stdout.str()
     assert "host_time_us: {sessions: [" in project.baseline.read_text()
