@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -17,7 +16,7 @@ from perfguard.config import read_settings
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
 from perfguard.records import Case, CaseResult, Word
-from perfguard.render.words import describe_verdict
+from perfguard.render.words import describe_verdict, reproduce_command
 from perfguard.run import Run
 from perfguard.runner import seeded
 
@@ -171,7 +170,7 @@ def raise_for(run: Run, results: list[CaseResult]) -> None:
 
 
 def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
-    """What a failing test says: case, verdicts, how to reproduce, how to accept. Empty when nothing fails."""
+    """What a failing test says: case, verdicts, how to reproduce. Empty when nothing fails."""
     lines: list[str] = []
     for result in results:
         verdicts = [verdict for verdict in run.failing(result) if verdict.word is not Word.SUSPECT]
@@ -179,7 +178,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
             lines.append(f"{result.case.key} on {run.device.identity.slug}")
             lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
     if lines:
-        lines.append(f"  reproduce: pytest --perfguard {shlex.quote(results[0].case.nodeid)}")
+        lines.append(f"  reproduce: {reproduce_command(results[0].case.nodeid)}")
     return lines
 
 

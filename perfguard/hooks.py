@@ -15,7 +15,7 @@ from perfguard.errors import ExitStatus, GuardFailure, PerfguardError, UsageErro
 from perfguard.guard import RUN, case_of, failure_lines, name_of, raise_for, suite_of
 from perfguard.hardware import open_device
 from perfguard.judge import exit_status
-from perfguard.records import CaseResult, Word
+from perfguard.records import CaseResult
 from perfguard.render.terminal import render_summary
 from perfguard.run import Collected, Run, open_run
 from perfguard.sessions import Command
@@ -78,7 +78,7 @@ class Hooks:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         problem = next((report for report in reports if report.failed), None)
-        if problem is None and any(_is_suspect(result) for result in self._results(item.nodeid)):
+        if problem is None and any(result.is_suspect for result in self._results(item.nodeid)):
             self._held[item.nodeid] = reports
         else:
             for report in reports:
@@ -197,10 +197,6 @@ class Hooks:
 
 def _is_guarded(item: pytest.Item) -> bool:
     return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
-
-
-def _is_suspect(result: CaseResult) -> bool:
-    return any(verdict.word is Word.SUSPECT for verdict in result.verdicts)
 
 
 def _relative(path: object, run: Run) -> str:

@@ -173,6 +173,11 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
         return next((reading for reading in self.readings if reading.metric == metric), None)
 
     @property
+    def is_suspect(self) -> bool:
+        """Whether a verdict waits for fresh processes."""
+        return any(verdict.word is Word.SUSPECT for verdict in self.verdicts)
+
+    @property
     def word(self) -> Word:
         """The case's worst verdict (the first in the order of `Word`)."""
         order = list(Word)

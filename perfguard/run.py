@@ -120,12 +120,12 @@ class Run:
 
     def to_measure_again(self) -> list[CaseResult]:
         """Suspects, and what an update will write: each needs fresh processes."""
-        suspects = [result for result in self.results.values() if _is_suspect(result)]
+        suspects = [result for result in self.results.values() if result.is_suspect]
         update = self.config.update or frozenset()
         recorded = [
             result
             for result in self.results.values()
-            if not _is_suspect(result)
+            if not result.is_suspect
             and not {Word.WRONG, Word.BROKEN} & {verdict.word for verdict in result.verdicts}
             and any(reading.timed for reading in result.readings)
             and any(category_of(verdict) in update for verdict in result.verdicts)
@@ -149,7 +149,7 @@ class Run:
         if self.fresh.problem:
             progress(self.fresh.problem)
         for result in wanted:
-            if _is_suspect(result):
+            if result.is_suspect:
                 self._judge_again(result, count)
         self.save()
 
@@ -157,7 +157,7 @@ class Run:
         """Where all cases moved together the machine is the suspect: no fresh process on it could tell more."""
         shifts = common_shifts(list(self.results.values()), self.lane)
         for key, result in self.results.items():
-            if _is_suspect(result):
+            if result.is_suspect:
                 self.results[key] = msgspec.structs.replace(result, verdicts=excuse(result, shifts))
 
     def _judge_again(self, result: CaseResult, count: int) -> None:
@@ -266,10 +266,6 @@ class Run:
     def save(self) -> None:
         """Write what is known so far."""
         save_report(self.report_path, self.snapshot())
-
-
-def _is_suspect(result: CaseResult) -> bool:
-    return any(verdict.word is Word.SUSPECT for verdict in result.verdicts)
 
 
 def open_run(config: Config, device: Device, suites: Sequence[str], version: str) -> Run:

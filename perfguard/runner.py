@@ -14,10 +14,10 @@ import msgspec
 from perfguard.call import Call
 from perfguard.check import Checked, check
 from perfguard.config import Settings
-from perfguard.metrics import all_metrics
+from perfguard.metrics import read_all
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.records import Accuracy, Case, CaseResult, Pass, Reading, Throughput, Verdict, Word
+from perfguard.records import Accuracy, Case, CaseResult, Pass, Throughput, Verdict, Word
 from perfguard.units import format_bandwidth, format_percent
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ class Runner:
             stored_timers=self.stored_timers(case),
             args=call.args,
         )
-        readings: list[Reading] = []
-        for metric in all_metrics():
-            readings += metric.read(subject, self.device)
+        readings = read_all(subject, self.device)
         return self._with_throughput(call, msgspec.structs.replace(result, readings=readings))
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
