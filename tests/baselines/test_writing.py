@@ -70,6 +70,8 @@ def test_revising_leaves_the_lines_of_other_cases_alone(baseline: Baseline, data
     text = render(baseline)
     document = parse(text.encode(), PATH, baseline.hardware, "fp8")
     changed = {**baseline.cases, data.draw(names): data.draw(cases)}
+    # A case that is equal keeps its lines, also where Python calls 0 and 0.0 equal.
+    changed = {key: baseline.cases[key] if case == baseline.cases.get(key) else case for key, case in changed.items()}
     new = Baseline(hardware=baseline.hardware, suite="fp8", provenance=baseline.provenance, cases=changed)
     assert revise(document, new) == render(new)
     assert revise(document, baseline) == text
