@@ -28,6 +28,8 @@ from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import VALUES, Value, poisoned, recycle
 from perfguard.records import Accuracy
 
+_MOVED = 0.1  # share by which a result must change before one that does not is called cached
+
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
 
 
@@ -100,8 +102,10 @@ class _Check:
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
             self._repeat(base, truth, upstream, full)
+            right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
+            if full:
+                self._cached(base, eager, upstream, truth, right)
             if upstream and full:
-                right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
                 self._layouts(base, truth, upstream, right)
         return Checked(
             forward,
@@ -197,6 +201,37 @@ class _Check:
         recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.device, value)
         return self._candidate(upstream, f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
 
+    def _cached(self, base: Trial, eager: Trial, upstream: Gradients, truth: Truth, right: set[int]) -> None:
+        """The same memory with its rows in reverse: what then stays bitwise the same must stay so in eager too.
+
+        A cache by address passes every other test, and its time is that of a dictionary. Inputs in this order may
+        be none that the call accepts; what raises on them tells nothing.
+        """
+        with self.inputs.moved() as any_moved:
+            if not any_moved:
+                return
+            try:
+                moved = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed, restore=False)
+            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+                return
+        if moved.names != base.names:
+            return
+        same = right.difference(_unequal(base, moved))
+        if not same:
+            return
+        with self.inputs.moved():
+            try:
+                wanted = self.reference.run(upstream, restore=False)
+            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+                return
+        for position in sorted(same):
+            old, new = eager.tensors()[position], wanted.tensors()[position]
+            if old is not None and new is not None and _moves(old, new):
+                self.problems.append(
+                    f"{truth.names[position]}: returns cached results: stays bitwise the same where the inputs' rows "
+                    "are reversed in place, the reference's changes; compute it in every call"
+                )
+
     def _layouts(self, base: Trial, truth: Truth, upstream: Gradients, right: set[int]) -> None:
         """Incoming gradients of other strides; those by stride 0 have other values, so another truth."""
         swapped = [None if gradient is None else transposed(gradient) for gradient in upstream]
@@ -221,6 +256,15 @@ class _Check:
                 problem = truth.judge(position, trial.tensors()[position]).problem
                 if problem and position in right:
                     self.problems.append(f"{problem}; this with incoming gradients {layout}")
+
+
+def _moves(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether a result changed by far more than another order of summation explains."""
+    if old.shape != new.shape or old.dtype != new.dtype or old.numel() == 0:
+        return False
+    if not (old.is_floating_point() or old.is_complex()):
+        return int((old != new).sum()) > _MOVED * old.numel()
+    return rmse(old, new) > _MOVED * max(rmse(old), rmse(new))
 
 
 def _alike(got: Sequence[object], want: Sequence[object]) -> bool:

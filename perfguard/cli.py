@@ -1,4 +1,4 @@
-"""The `perfguard` command: what a report says, and what this machine can measure."""
+"""The `perfguard` command: reports, what this machine can measure, comparing two commits, checking the judge."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfguard import __version__
+from perfguard.compare import command as compare
 from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 from perfguard.records import Report
+from perfguard.selfcheck import command as selfcheck
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit status is one of `perfguard.ExitStatus`."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    cut = given.index("--") if "--" in given else len(given)
+    options = _parser().parse_args(given[:cut])
+    if given[cut + 1 :]:  # for pytest; argparse would lose them behind an option
+        if not hasattr(options, "pytest_arguments"):
+            _parser().error(f"{' '.join(given[cut:])}: this command hands nothing on to pytest; leave it out")
+        options.pytest_arguments = given[cut + 1 :]
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -43,6 +51,17 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
     report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     report.set_defaults(command=run_report)
+    comparing = commands.add_parser(
+        "compare",
+        help="the merge base with BASE against the working tree, alternating on one device; needs no baseline",
+    )
+    compare.add_arguments(comparing)
+    comparing.set_defaults(command=compare.run)
+    checking = commands.add_parser(
+        "selfcheck", help="false alarms and power of the judge, from your own suite measured against itself"
+    )
+    selfcheck.add_arguments(checking)
+    checking.set_defaults(command=selfcheck.run)
     return parser
 
 

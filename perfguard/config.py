@@ -26,6 +26,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     confirmations: Annotated[int, Meta(ge=1, le=10)] = 3  # fresh processes that must agree before SLOWER
     case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time a timed metric may take
     session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up
+    case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # after this a case hangs: BROKEN, and the run ends
+    lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # how long to wait for another perfguard's device
 
 
 class Config(Struct, frozen=True):

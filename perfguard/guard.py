@@ -15,10 +15,10 @@ from perfguard.check import check
 from perfguard.config import read_settings
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
+from perfguard.passes import seeded
 from perfguard.records import Case, CaseResult, Word
 from perfguard.render.words import describe_verdict, reproduce_command
 from perfguard.run import Run
-from perfguard.runner import seeded
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 RUN = pytest.StashKey[Run]()
 DEVICE = pytest.StashKey["Device"]()
+LOST = pytest.StashKey[str]()  # set once the device answers this process no more: the case that did it, and how
 
 
 def suite_of(path: Path, root: Path) -> str:
@@ -195,5 +196,9 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     else:
         settings = read_settings(config.rootpath, device=config.option.perfguard_device)
         device = config.stash[DEVICE] = open_device(settings.device)
-    with seeded(seed_of(case), device):
-        yield Guarded(case, device, run)
+    try:
+        with seeded(seed_of(case), device):
+            yield Guarded(case, device, run)
+    except Exception:
+        if LOST not in config.stash:  # a lost device's random state cannot be put back, and nobody will use it
+            raise

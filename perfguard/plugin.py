@@ -42,16 +42,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
-    if hasattr(config, "workerinput"):
-        return  # the controlling process has refused or checks numerics only
-    update = option.perfguard_update
-    if not (option.perfguard or option.perfguard_session or update is not None):
-        if option.perfguard_reason:
+    worker = hasattr(config, "workerinput")
+    if not (option.perfguard or option.perfguard_session or option.perfguard_update is not None):
+        if option.perfguard_reason and not worker:
             raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
         return
-    from perfguard.hooks import start
+    from perfguard.hooks import start, start_worker
 
-    start(config)
+    (start_worker if worker else start)(config)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """`-n auto` of a measuring run: one worker a device."""
+    if not (config.option.perfguard or config.option.perfguard_update is not None):
+        return None
+    from perfguard.hooks import count_devices
+
+    return count_devices(config)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ class Word(enum.StrEnum):
     NEW = "NEW"
     UNSUPPORTED = "UNSUPPORTED"
     FASTER = "FASTER"
+    UNCHANGED = "UNCHANGED"  # the device runs the very same code: its time is not judged
     PASS = "PASS"
     SUSPECT = "SUSPECT"  # never final: the ladder asks for fresh processes
 
@@ -103,6 +104,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     tolerance: float = 0.0
     gated: bool = True  # False: stored and shown, explains other verdicts, never one by itself
     portable: bool = False  # holds on every machine of the target (contract, operators), not on this one only
+    covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
     note: str = ""
 

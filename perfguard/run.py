@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfguard.answering import Answering, open_answering
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.call import Call
 from perfguard.config import Config
-from perfguard.judge import Lane, common_shifts, count_guarded, excuse, find_stale, judge_case
+from perfguard.controls import Controls, controls_beside
+from perfguard.judge import CommonMode, Lane, common_modes, count_guarded, covered, find_stale, judge_case
 from perfguard.records import (
     SCHEMA,
     Case,
@@ -30,13 +32,16 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.reports import read_report, save_report
-from perfguard.runner import Runner
-from perfguard.sessions import ANSWER, REQUEST, Command, FreshSessions, measure_fresh
+from perfguard.reports import save_report
+from perfguard.runner import Runner, collected_here, nothing_unchanged
+from perfguard.sessions import ANSWER, Command, FreshSessions, measure_fresh
 from perfguard.units import format_value
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
+
+
+Modes = Mapping[str, CommonMode]  # timer class -> what it did in one process
 
 
 @dataclass
@@ -59,7 +64,10 @@ class Run:
     runner: Runner
     lane: Lane
     report: Report
-    results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)
+    answering: Answering | None = None  # in a process that only measures for another run
+    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # what there was to judge
+    results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
+    passed: dict[str, bool] = field(default_factory=dict)  # by node id: nothing failed or was suspect at first
     fresh: FreshSessions = field(default_factory=FreshSessions)
     changes: list[Change] = field(default_factory=list)  # that the update makes
     written: list[Path] = field(default_factory=list)  # the files it changed
@@ -84,10 +92,18 @@ class Run:
 
     def _judged(self, result: CaseResult) -> CaseResult:
         if not self.is_session and result.word is not Word.WRONG:
-            verdicts = [*result.verdicts, *judge_case(result, self.lane)]
-            result = msgspec.structs.replace(result, verdicts=verdicts)
+            self.measured[result.case.suite, result.case.key] = result
+            result = _with_verdicts(result, judge_case(result, self.lane))
+            quiet = not result.is_suspect and not self.failing(result)
+            self.passed[result.case.nodeid] = quiet and self.passed.get(result.case.nodeid, True)
         self.results[result.case.suite, result.case.key] = result
         return result
+
+    @property
+    def late(self) -> list[str]:
+        """Node ids of tests that had passed when what the whole run showed made a verdict of theirs fail."""
+        failing = [result.case.nodeid for result in self.results.values() if self.failing(result)]
+        return [nodeid for nodeid in dict.fromkeys(failing) if self.passed.get(nodeid)]
 
     def unsupported(self, case: Case, reason: str) -> None:
         """Record a case that its test declares unsupported on this hardware."""
@@ -128,51 +144,61 @@ class Run:
             if not result.is_suspect
             and not {Word.WRONG, Word.BROKEN} & {verdict.word for verdict in result.verdicts}
             and any(reading.timed for reading in result.readings)
-            and any(category_of(verdict) in update for verdict in result.verdicts)
+            and any(category_of(each, result.reading(each.metric)) in update for each in result.verdicts)
         ]
         return suspects + recorded
 
     def measure_again(self, command: Command, progress: Callable[[str], None]) -> None:
-        """Measure in fresh processes what needs it, and judge the suspects on what those found."""
+        """Judge anew with what the whole run shows, then measure in fresh processes what needs it.
+
+        Beside the suspects every fresh process measures controls, in an order of its own: they tell how the
+        machine was in that process.
+        """
         if self.is_session:
             return
-        self._excuse_machine()
+        modes = common_modes(list(self.measured.values()), self.lane)
+        for key, result in self.measured.items():
+            self.results[key] = _with_verdicts(result, judge_case(result, self.lane, modes=modes))
         wanted = self.to_measure_again()
         if not wanted:
             return
         settings = self.config.settings
         count = settings.confirmations if self.config.update is None else settings.sessions
-        nodeids = list(dict.fromkeys(result.case.nodeid for result in wanted))
+        suspects = [result for result in wanted if result.is_suspect]
+        controls = controls_beside(suspects, self.results.values(), self.lane, self.report.started)
+        nodeids = list(dict.fromkeys([*(result.case.nodeid for result in wanted), *controls]))
         self.fresh = measure_fresh(
             command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress
         )
         if self.fresh.problem:
             progress(self.fresh.problem)
-        for result in wanted:
-            if result.is_suspect:
-                self._judge_again(result, count)
+        named = {(result.case.suite, result.case.key) for result in suspects}
+        fresh_modes = [common_modes(report.results, self.lane, suspects=named) for report in self.fresh.reports]
+        for result in suspects:
+            self._judge_again(result, count, modes, fresh_modes)
         self.save()
 
-    def _excuse_machine(self) -> None:
-        """Where all cases moved together the machine is the suspect: no fresh process on it could tell more."""
-        shifts = common_shifts(list(self.results.values()), self.lane)
-        for key, result in self.results.items():
-            if result.is_suspect:
-                self.results[key] = msgspec.structs.replace(result, verdicts=excuse(result, shifts))
-
-    def _judge_again(self, result: CaseResult, count: int) -> None:
-        case = result.case
-        fresh = self.fresh.of(case.suite, case.key)
+    def _judge_again(self, result: CaseResult, count: int, modes: Modes, fresh_modes: Sequence[Modes]) -> None:
+        suite, key = result.case.suite, result.case.key
+        fresh = self.fresh.of(suite, key)
+        # one for each of `fresh`: a process that did not measure the case has no say
+        theirs = [
+            mode for mode, report in zip(fresh_modes, self.fresh.reports, strict=True)
+            if FreshSessions([report]).of(suite, key)
+        ]  # fmt: skip
         problem = self.fresh.problem if len(fresh) < count else ""
         if len(fresh) < count and not problem:
             problem = f"only {len(fresh)} of {count} fresh processes measured it"
-        kept = [verdict for verdict in result.verdicts if verdict.word in (Word.WRONG, Word.BROKEN)]
-        verdicts = [*kept, *judge_case(result, self.lane, fresh, problem)]
-        self.results[case.suite, case.key] = msgspec.structs.replace(result, verdicts=verdicts)
+        measured = self.measured[suite, key]
+        verdicts = judge_case(measured, self.lane, fresh, problem, modes=modes, fresh_modes=theirs)
+        self.results[suite, key] = _with_verdicts(measured, verdicts)
 
     def finish(self, collected: Collected, tell: Callable[[str], None]) -> None:
         """Name the entries whose cases are gone, show and write the update, save the complete report."""
-        if not self.is_session:
+        if self.answering is not None:
+            for result in self.answering.later_passes(list(self.results.values())):
+                self.results[result.case.suite, result.case.key] = result
+        else:
             self._find_unmeasured(collected)
             self._find_stale(collected)
             if self.config.update is not None:
@@ -268,8 +294,16 @@ class Run:
         save_report(self.report_path, self.snapshot())
 
 
-def open_run(config: Config, device: Device, suites: Sequence[str], version: str) -> Run:
+def _with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
+    return msgspec.structs.replace(result, verdicts=[*result.verdicts, *verdicts])
+
+
+def open_run(config: Config, device: Device, suites: Sequence[str], version: str, selected: Sequence[Case] = ()) -> Run:
     """Load what the device's baselines hold for `suites` and make everything ready to guard.
+
+    Args:
+        selected: forward cases of the tests that are to run, from which controls are drawn; empty where they are
+            unknown: then every remembered case may come.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -277,8 +311,9 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
     lane = load_lane(store, device, toolchain, suites, config.settings.confirmations)
-    timers = _requested_timers(config) if config.session_folder else _stored_timers(lane)
-    runner = Runner(device, config.settings, timers, numerics=config.session_folder is None)
+    answering = None
+    if config.session_folder is not None:
+        answering = open_answering(config.session_folder, device, _stored_timers(lane))
     report = Report(
         schema=SCHEMA,
         hardware=device.identity,
@@ -288,7 +323,26 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         perfguard=version,
         conditions=[device.conditions()],
     )
-    return Run(config=config, device=device, store=store, runner=runner, lane=lane, report=report)
+    # What is recorded, and what another process will judge, has to be read.
+    compares = config.session_folder is None and config.update is None
+    runner = Runner(
+        device,
+        config.settings,
+        _stored_timers(lane) if answering is None else answering.timers,
+        numerics=answering is None or answering.numerics,
+        unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
+        collect=collected_here if answering is None else answering.collect,
+        rivals=answering is not None and answering.rivals,
+    )
+    return Run(config, device, store, runner, lane, report, answering)
+
+
+def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozenset[str]]:
+    def unread(result: CaseResult) -> frozenset[str]:
+        unchanged = covered(result, lane)
+        return frozenset() if controls.draw(result, unchanged) else unchanged
+
+    return unread
 
 
 def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str], confirmations: int) -> Lane:
@@ -315,19 +369,6 @@ def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:
         return {metric: entry.timer for metric, entry in entries.items() if isinstance(entry, TimedEntry)}
 
     return timers
-
-
-def _requested_timers(config: Config) -> Callable[[Case], Mapping[str, str]]:
-    """A fresh process reads with the timers its parent read with."""
-    assert config.session_folder is not None
-    request = read_report(config.session_folder / REQUEST)
-    known = {
-        (result.case.suite, result.case.key): {
-            reading.metric: reading.timer for reading in result.readings if reading.timer is not None
-        }
-        for result in request.results
-    }
-    return lambda case: known.get((case.suite, case.key), {})
 
 
 def commit_of(root: Path) -> str | None:

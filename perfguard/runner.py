@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,18 +12,29 @@ import msgspec
 from perfguard.call import Call
 from perfguard.check import Checked, check
 from perfguard.config import Settings
-from perfguard.metrics import read_all
+from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
+from perfguard.passes import backward, copies, differentiable_outputs, forward, touched_bytes
 from perfguard.records import Accuracy, Case, CaseResult, Pass, Throughput, Verdict, Word
+from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
 
 if TYPE_CHECKING:
-    import torch
-
     from perfguard.hardware.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
+
+
+def nothing_unchanged(result: CaseResult) -> frozenset[str]:
+    """Every time is read."""
+    return frozenset()
+
+
+def collected_here(case: Case) -> Collect | None:
+    """This process gathers the blocks of every case by itself."""
+    return None
+
 
 # Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of
 # copies, so a number of them heats the device and leaves the ceiling measured on a warm one.
@@ -38,12 +47,24 @@ MOST_OF_COPY = 1.05
 
 @dataclass
 class Runner:
-    """Measures guarded calls on one device. `numerics` is off in fresh processes: their parent has checked."""
+    """Measures guarded calls on one device.
+
+    Attributes:
+        stored_timers: the timers that a case was read with before, by metric; they are used again.
+        numerics: whether results are checked. Off in fresh processes: their parent has checked.
+        unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
+            same code as when they were recorded.
+        collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
+        rivals: whether methods that perfguard is compared with read the case too.
+    """
 
     device: Device
     settings: Settings
     stored_timers: StoredTimers
     numerics: bool = True
+    unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
+    collect: Callable[[Case], Collect | None] = collected_here
+    rivals: bool = False
     copy_bytes_per_second: float | None = None
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
@@ -81,18 +102,31 @@ class Runner:
                 break
 
     def _read(self, call: Call, result: CaseResult) -> CaseResult:
-        case = result.case
-        subject = Subject(
-            run=forward(call) if case.direction == "forward" else backward(call),
+        """The exact readings, then those times that these do not show to be as they were."""
+        subject = self._subject(call, result.case)
+        exact = read_exact(subject, self.device)
+        result = msgspec.structs.replace(result, readings=exact)
+        unchanged = self.unchanged(result)
+        timed = read_timed(subject, self.device, unchanged)
+        result = msgspec.structs.replace(result, readings=exact + timed)
+        # Work belongs to the first time that there is: without it nothing tells how fast the case was.
+        return result if unchanged else self._with_throughput(call, result)
+
+    def _subject(self, call: Call, case: Case) -> Subject:
+        run = forward(call) if case.direction == "forward" else backward(call)
+        return Subject(
+            run=run,
             direction=case.direction,
             cache=call.cache,
             timed=call.timed,
             seconds=self.settings.case_seconds,
             stored_timers=self.stored_timers(case),
-            args=call.args,
+            args=(*call.args, *call.kwargs.values()),
+            copies=copies(call, case.direction),
+            bytes=touched_bytes(call, run()),
+            collect=self.collect(case) or collect,
+            rivals=self.rivals,
         )
-        readings = read_all(subject, self.device)
-        return self._with_throughput(call, msgspec.structs.replace(result, readings=readings))
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Throughput from the declared work, and refusal of times that no memory could deliver."""
@@ -133,14 +167,8 @@ class Runner:
 
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:
     """Forward, and backward where an input requires grad and the outputs depend on it."""
-    differentiable = bool(_differentiable_outputs(call)) if checked is None else checked.backward is not None
+    differentiable = bool(differentiable_outputs(call)) if checked is None else checked.backward is not None
     return ["forward", "backward"] if differentiable else ["forward"]
-
-
-def _differentiable_outputs(call: Call) -> list[torch.Tensor]:
-    from torch.utils import _pytree
-
-    return [leaf for leaf in _pytree.tree_leaves(call.run()) if getattr(leaf, "requires_grad", False)]
 
 
 def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
@@ -159,55 +187,3 @@ def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
     if checked is not None and direction == "forward":
         verdicts += [Verdict(word=Word.WRONG, reason=problem) for problem in checked.problems]
     return verdicts
-
-
-def forward(call: Call) -> Callable[[], object]:
-    """One forward call, with grad mode on where the case has gradients: saving tensors is part of it."""
-    return call.run
-
-
-def backward(call: Call) -> Callable[[], object]:
-    """One backward pass over a graph built once: no gradient accumulation, no forward inside.
-
-    The upstream gradients are random and seeded, in the outputs' dtypes.
-    """
-    import torch
-    from torch.utils import _pytree
-
-    def leaf(value: object) -> object:
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            return value.detach().requires_grad_()
-        return value
-
-    args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
-    inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
-    if isinstance(call.fn, torch.nn.Module):
-        inputs += [value for value in call.fn.parameters() if value.requires_grad]
-    outputs = _differentiable_outputs(replace(call, args=args, kwargs=kwargs))
-    generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed + 1)
-    upstream = [
-        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
-        for value in outputs
-    ]
-
-    def run() -> object:
-        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
-
-    return run
-
-
-@contextlib.contextmanager
-def seeded(seed: int, device: Device) -> Iterator[None]:
-    """Seed the random numbers of Python and torch, and put the generators back afterwards."""
-    import torch
-
-    state = random.getstate()
-    kind = device.torch_device.type
-    devices = [] if kind == "cpu" else [device.torch_device]
-    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
-        random.seed(seed)
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from perfguard.errors import UsageError
 from perfguard.records import CaseResult, Report
@@ -24,10 +26,12 @@ from perfguard.reports import read_report, save_report
 SESSION_OPTION = "--perfguard-session"
 REQUEST = "request.json"
 ANSWER = "session.json"
+_STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 
 # Options of the parent's command line that must not reach a fresh process: they select, repeat, report or stop.
+_SELECTING = ("-k", "-m", "--deselect")
 _WITH_VALUE = (
-    "-k", "-m", "-n", "-r", "--deselect", "--dist", "--durations", "--junit-prefix", "--junit-xml", "--junitxml",
+    "-n", "-r", "--dist", "--durations", "--junit-prefix", "--junit-xml", "--junitxml",
     "--log-file", "--maxfail", "--numprocesses", "--perfguard-reason", "--benchmark-json", "--report-log", "--tb",
     "--html", "--color",
 )  # fmt: skip
@@ -45,32 +49,48 @@ class Command:
         arguments: the parent's own, without the program.
         positional: those of them that select tests.
         folder: where the parent was started.
+        extra: options of the fresh processes alone.
+        root: what node ids are relative to; `folder` if left out.
     """
 
     arguments: tuple[str, ...]
     positional: tuple[str, ...]
     folder: Path
     extra: tuple[str, ...] = ()
+    root: Path | None = None
+
+    def selection(self, nodeids: Sequence[str]) -> str:
+        """What a file of tests holds: where each one is, whatever folder pytest was started in."""
+        root = self.folder if self.root is None else self.root
+        return "".join(f"{root / nodeid}\n" for nodeid in nodeids)
 
     def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
         """The whole command of one fresh process."""
-        kept = list(_kept(self.arguments, self.positional))
+        kept = list(kept_arguments(self.arguments, self.positional))
         return [
             sys.executable, "-m", "pytest", *kept, *self.extra, "-q", "-p", "no:cacheprovider", "--color=no",
             f"{SESSION_OPTION}={session_folder}", f"@{nodeids_file}",
         ]  # fmt: skip
 
 
-def _kept(arguments: Sequence[str], positional: Sequence[str]) -> Iterator[str]:
+def kept_arguments(
+    arguments: Sequence[str], positional: Sequence[str] = (), *, selection: bool = False
+) -> Iterator[str]:
+    """Those of pytest's `arguments` that another process is to be started with.
+
+    Left out is what repeats, reports or stops, `positional`, and, unless `selection`, what selects tests.
+    """
+    dropped = _WITH_VALUE if selection else (*_SELECTING, *_WITH_VALUE)
+    letters = [option for option in dropped if len(option) == 2]
     skip_value = False
     for argument in arguments:
         name = argument.split("=", 1)[0]
-        glued = len(argument) > 2 and argument[:2] in ("-k", "-m", "-n", "-r")  # -n4, -rA
+        glued = len(argument) > 2 and argument[:2] in letters  # -n4, -rA
         if skip_value:
             skip_value = False
-        elif argument in _WITH_VALUE:
+        elif argument in dropped:
             skip_value = True
-        elif not (glued or argument in positional or name in _WITH_VALUE or name in _FLAGS):
+        elif not (glued or argument in positional or name in dropped or name in _FLAGS):
             yield argument
 
 
@@ -100,7 +120,8 @@ def measure_fresh(
     minutes: float,
     progress: Callable[[str], None],
 ) -> FreshSessions:
-    """Measure `nodeids` in `count` fresh processes, one after another, each at most `minutes` long.
+    """Measure `nodeids` in `count` fresh processes, one after another, each in an order of its own and at most
+    `minutes` long.
 
     A process that crashes, hangs or measures nothing ends the series; what came before is kept. On interrupt the
     child is stopped before the interrupt goes on.
@@ -109,9 +130,11 @@ def measure_fresh(
     with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
         folder = Path(name)
         selection = folder / "tests.txt"
-        selection.write_text("\n".join(nodeids) + "\n", encoding="utf-8")
         save_report(folder / REQUEST, request)
         for number in range(1, count + 1):
+            # What a case leaves behind for the next one (clocks, heat, caches) differs from process to process.
+            order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
+            selection.write_text(command.selection(order), encoding="utf-8")
             progress(f"fresh process {number} of {count}: {len(nodeids)} test{'s' * (len(nodeids) != 1)}")
             fresh.problem = _run(command.line(selection, folder), command.folder, minutes)
             try:
@@ -135,10 +158,10 @@ def _run(line: list[str], folder: Path, minutes: float) -> str:
         try:
             output, _ = process.communicate(timeout=60 * minutes)
         except subprocess.TimeoutExpired:
-            _stop(process)
+            stop(process)
             return f"a fresh process took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
         except BaseException:
-            _stop(process)
+            stop(process)
             raise
     if process.returncode in (0, 1):  # 1: a test of its own failed there; its other readings stand
         return ""
@@ -146,11 +169,10 @@ def _run(line: list[str], folder: Path, minutes: float) -> str:
     return f"a fresh process ended with status {process.returncode}:\n{last}"
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[Any]) -> None:
     """Stop the process and whatever it started: it leads a process group of its own."""
-    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError):
+    for number in (signal.SIGTERM, signal.SIGKILL):  # the second for those of the group that outlive the leader
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            return
+            process.wait(_STOP_SECONDS)

@@ -564,3 +564,82 @@ def test_inputs_are_described_the_same_in_every_process() -> None:
         "bfloat16[64,40] grad; bfloat16[40,64] strides (1,40) grad; int32[4]; 3; k=2; "
         f"act={torch.relu.__qualname__}; o=<object object>"
     )
+
+
+# ---- cached results
+
+
+def test_results_cached_by_address_are_wrong() -> None:
+    cache: dict[object, torch.Tensor] = {}
+
+    def cached(x: torch.Tensor) -> torch.Tensor:
+        key = (x.data_ptr(), x.shape)
+        if key not in cache:
+            cache[key] = scale_rows(x)
+        return cache[key].clone()
+
+    problem = only_problem(checked(cached, normal(8, 16), reference=scale_rows))
+    assert problem.startswith("output: returns cached results")
+
+
+def test_one_cached_output_of_two_is_named() -> None:
+    cache: dict[int, torch.Tensor] = {}
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = cache.setdefault(x.data_ptr(), x + 1)
+        return first.clone(), 2 * x
+
+    problem = only_problem(checked(both, normal(8, 16), reference=lambda x: (x + 1, 2 * x)))
+    assert problem.startswith("output 0: returns cached results")
+
+
+def test_a_cache_that_looks_at_the_version_is_right() -> None:
+    cache: dict[object, torch.Tensor] = {}
+
+    def versioned(x: torch.Tensor) -> torch.Tensor:
+        key = (x.data_ptr(), x._version)
+        if key not in cache:
+            cache[key] = scale_rows(x)
+        return cache[key].clone()
+
+    x = normal(8, 16)
+    before = x.clone()
+    assert checked(versioned, x, reference=scale_rows).wrong == []
+    assert torch.equal(x, before)
+    assert torch.equal(versioned(x), scale_rows(x))  # also afterwards
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (lambda x: x.double().sum(0).to(x.dtype), normal(64, 16)),  # another order of rows, another rounding
+        (lambda x: x.abs().amax(), normal(8, 16)),
+        (lambda x: x + 1, torch.ones(4, 4)),
+        (lambda x: x * 2, torch.ones(1, 1)),
+        (lambda x: x * 2, normal(1, 8).expand(4, 8)),
+        (lambda x: x * 2, torch.arange(12).view(3, 4)),
+        (lambda x: x * 2, normal(0, 4)),
+        (lambda x: x.cumsum(1), torch.stack([normal(4, 4)] * 2)),
+    ],
+)
+def test_what_the_order_of_rows_does_not_change_is_right(fn: Callable[..., Any], inputs: torch.Tensor) -> None:
+    assert checked(fn, inputs, reference=fn).wrong == []
+
+
+def test_inputs_that_must_stay_in_order_tell_nothing() -> None:
+    def sorted_only(x: torch.Tensor) -> torch.Tensor:
+        if bool((x.diff() < 0).any()):
+            raise ValueError("x: must be sorted")
+        return 2 * x
+
+    assert checked(sorted_only, torch.arange(8.0), reference=lambda x: 2 * x).wrong == []
+
+
+def test_written_inputs_come_back_after_they_were_moved() -> None:
+    def double_(x: torch.Tensor) -> None:
+        x.mul_(2)
+
+    x = normal(8, 4)
+    before = x.clone()
+    assert checked(double_, x, reference=double_, mutates=(0,)).wrong == []
+    assert torch.equal(x, before)

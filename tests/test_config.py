@@ -52,3 +52,14 @@ def test_categories() -> None:
     for text in ("quicker", "new,quicker", "", ","):
         with pytest.raises(UsageError, match="is no category; known: new, faster, slower, changed, stale"):
             parse_categories(text)
+
+
+def test_limits() -> None:
+    settings = Settings()
+    assert (settings.case_minutes, settings.lock_minutes) == (10.0, 30.0)
+
+
+@pytest.mark.parametrize("table", ["case_minutes = 0", "lock_minutes = -1", "case_minutes = '10'"])
+def test_limits_out_of_range_are_named(tmp_path: Path, table: str) -> None:
+    with pytest.raises(UsageError, match=table.partition(" ")[0]):
+        read_settings(write(tmp_path, f"[tool.perfguard]\n{table}\n"))

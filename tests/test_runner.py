@@ -11,8 +11,12 @@ from perfguard.call import Call, Work
 from perfguard.config import Settings
 from perfguard.guard import Guarded, name_of, seed_of, suite_of
 from perfguard.hardware import fake
-from perfguard.records import Case, Word
-from perfguard.runner import Runner, backward, seeded
+from perfguard.hardware.device import Device
+from perfguard.passes import backward, seeded
+from perfguard.records import Case, CaseResult, Word
+from perfguard.runner import Runner
+from perfguard.timing.blocks import Blocks, collect
+from perfguard.timing.timing import Meter
 
 CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
 
@@ -95,6 +99,39 @@ def test_a_fresh_process_reads_without_checking(device: fake.FakeDevice) -> None
     assert first.readings
     assert second.readings
     assert first.inputs == "float32[8,4] grad"
+
+
+def test_times_that_cannot_have_moved_are_not_read(device: fake.FakeDevice) -> None:
+    asked: list[CaseResult] = []
+
+    def unchanged(result: CaseResult) -> frozenset[str]:
+        asked.append(result)
+        return frozenset({"device_time_us"})
+
+    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, unchanged=unchanged)
+    (result,) = runner.measure(call(torch.randn(8, 4), Work(bytes=100)), CASE)
+    assert result.reading("device_time_us") is None
+    assert result.reading("host_time_us") is not None
+    assert result.throughput is None  # host time is no throughput
+    assert [reading.metric for reading in asked[0].readings if reading.timed] == []
+    assert asked[0].reading("fingerprint") is not None
+
+
+def test_another_collector_gathers_the_blocks_of_the_cases_it_wants(device: fake.FakeDevice) -> None:
+    gathered: list[str] = []
+
+    def conducted(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+        gathered.append(metric)
+        return collect(metric, meter, device, seconds)
+
+    runner = Runner(
+        device,
+        Settings(case_seconds=0.1),
+        lambda case: {},
+        collect=lambda case: conducted if case.direction == "backward" else None,
+    )
+    runner.measure(call(torch.randn(8, 4, requires_grad=True)), CASE)
+    assert gathered == ["device_time_us", "host_time_us"]
 
 
 def test_what_the_candidate_raises_comes_through(runner: Runner) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfguard.config import Category
-from perfguard.records import Entry, Provenance, TimedEntry, Verdict, Word
+from perfguard.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
 from perfguard.units import Unit, format_change, format_value
 
 _CATEGORIES: dict[Word, Category] = {
@@ -40,6 +40,7 @@ class Change(Struct, frozen=True, kw_only=True):
         refused: why it may not be written at all.
         together: recorded under other conditions than what is stored: all changes of the case, or none.
         inputs: the specification of the inputs that the new entry was measured with.
+        only_with: metrics of the same case: where one of their changes is left, so is this one.
     """
 
     category: Category
@@ -55,6 +56,7 @@ class Change(Struct, frozen=True, kw_only=True):
     refused: str = ""
     together: bool = False
     inputs: str = ""
+    only_with: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,8 +78,14 @@ class Change(Struct, frozen=True, kw_only=True):
         return f"{self.category}: {self.folder} {self.suite} {self.name}: {what}{note}"
 
 
-def category_of(verdict: Verdict) -> Category | None:
-    """The category of the change that the verdict leads to; None where an update leaves the entry alone."""
+def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | None:
+    """The category of the change that the verdict leads to; None where an update leaves the entry alone.
+
+    `reading`: the one that was judged. Where it covers times, another value means other code: its times, though
+    judged alike, are to be remembered anew, or they would stand for code that they were not read from.
+    """
+    if reading is not None and reading.covers and verdict.word is Word.PASS and verdict.before != verdict.after:
+        return "changed"
     if verdict.word is Word.UNRESOLVED and verdict.reason.startswith(_FEW):
         return "new"
     return _CATEGORIES.get(verdict.word)
@@ -97,6 +105,11 @@ def select(
             blocking = f"goes only with {changes[held].metric} of the same case, which is left: {why[held]}"
             for index in group:
                 why[index] = why[index] or blocking
+        left = {changes[index].metric: why[index] for index in group if why[index]}
+        for index in group:
+            held_by = next((metric for metric in changes[index].only_with if metric in left), None)
+            if held_by is not None:
+                why[index] = why[index] or f"goes only with {held_by} of the same case, which is left: {left[held_by]}"
     chosen = [change for change, left in zip(changes, why, strict=True) if not left]
     return chosen, [(change, left) for change, left in zip(changes, why, strict=True) if left]
 

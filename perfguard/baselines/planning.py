@@ -109,14 +109,29 @@ class _Planner:
                 change = self.written(reading, leader.category, None)
                 if change.before != change.after and not change.refused:
                     moved[reading.metric] = replace(change, needs_reason=leader.needs_reason)
+        for reading in self.result.readings:
+            if reading.covers and reading.metric in moved:
+                self.add_covered(reading, moved)
         return list(moved.values())
+
+    def add_covered(self, covering: Reading, moved: dict[str, Change]) -> None:
+        """Remember anew the times that `covering` stands for: the old ones were read from other code."""
+        change = moved[covering.metric]
+        covered = [each for metric in covering.covers if (each := self.result.reading(metric)) is not None]
+        for reading in covered:
+            if reading.metric not in moved:
+                again = self.written(reading, change.category, None)
+                before, after = again.before, again.after
+                is_worse = before is not None and after is not None and _is_worse(reading, before, after)
+                moved[reading.metric] = replace(again, needs_reason=is_worse)
+        moved[covering.metric] = replace(change, only_with=tuple(reading.metric for reading in covered))
 
     def change(self, reading: Reading) -> Change | None:
         """What the reading's verdict leads to."""
         verdict = self.verdict(reading)
         if verdict is None:
             return None
-        category = category_of(verdict)
+        category = category_of(verdict, reading)
         if verdict.word is Word.UNRESOLVED:
             category = "new" if self.is_short(reading) else None
         if category is None or category == "stale":
@@ -199,8 +214,12 @@ class _Planner:
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
         then = baseline.provenance_of(self.result.case.key)
         now = relevant(self.folder(reading), self.provenance)
+        same_code = all(
+            self.before(other) == other.value for other in self.result.readings if reading.metric in other.covers
+        )
         return (
-            stored.inputs in ("", self.result.inputs)
+            same_code
+            and stored.inputs in ("", self.result.inputs)
             and all(getattr(then, name) == getattr(now, name) for name in names)
             and abs(median(values) / median(before.sessions) - 1) <= reading.promise
         )

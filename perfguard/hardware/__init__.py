@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from perfguard.errors import DeviceError, UsageError
 from perfguard.hardware import diagnosis
 from perfguard.hardware.device import Device, Event
@@ -9,7 +11,9 @@ from perfguard.hardware.diagnosis import Finding
 
 __all__ = ["Device", "Event", "Finding", "diagnose", "open_device"]
 
-KNOWN = ("auto", "cpu", "cuda", "cuda:<index>", "xpu", "xpu:<index>", "fake", "fake:<slug>")
+KNOWN = (
+    "auto", "cpu", "cuda", "cuda:<index>", "xpu", "xpu:<index>", "fake", "fake:<index>", "fake:<slug>", "fake*<count>",
+)  # fmt: skip
 
 
 def open_device(name: str) -> Device:
@@ -20,10 +24,12 @@ def open_device(name: str) -> Device:
         DeviceError: the device is absent, or torch is.
     """
     kind, colon, rest = name.partition(":")
+    if _fake_count(name) is not None:
+        kind, colon, rest = "fake", "", ""
     if kind == "fake" and (rest or not colon):
         from perfguard.hardware.fake import SLUG, FakeDevice
 
-        return FakeDevice(rest or SLUG)
+        return FakeDevice(index=int(rest)) if rest.isdecimal() else FakeDevice(rest or SLUG)
     if name not in ("auto", "cpu") and not (kind in ("cuda", "xpu") and (rest.isdecimal() or not colon)):
         raise UsageError(f"device {name!r}: unknown; known: {', '.join(KNOWN)}")
     try:
@@ -39,6 +45,38 @@ def open_device(name: str) -> Device:
 
         return CpuDevice()
     return _open_gpu(kind, int(rest or 0), rocm=torch.version.hip is not None)
+
+
+def find_devices(name: str) -> dict[str, str]:
+    """The devices that `name` leaves to choose from: names for `open_device` -> `Device.key`. None is opened.
+
+    'auto', 'cuda' and 'xpu' stand for all of a kind, 'fake*2' for two simulated ones, a name with an index for one.
+
+    Raises:
+        UsageError: no such name.
+        DeviceError: the device is absent, or torch is.
+    """
+    count = _fake_count(name)
+    if count is not None:
+        return {f"fake:{index}": open_device(f"fake:{index}").key for index in range(count)}
+    with contextlib.suppress(ImportError):  # open_device says it better
+        import torch
+
+        kinds = ("cuda", "xpu") if name == "auto" else (name,) if name in ("cuda", "xpu") else ()
+        for kind in kinds:
+            backend = getattr(torch, kind)
+            if backend.is_available():
+                from perfguard.hardware.torch_gpu import device_key
+
+                indices = range(backend.device_count())
+                return {f"{kind}:{i}": device_key(kind, i, backend.get_device_properties(i)) for i in indices}
+    return {name: open_device(name).key}
+
+
+def _fake_count(name: str) -> int | None:
+    """2 for 'fake*2', a machine of two simulated devices."""
+    kind, star, count = name.partition("*")
+    return int(count) if kind == "fake" and star and count.isdecimal() and int(count) > 0 else None
 
 
 def _open_gpu(kind: str, index: int, *, rocm: bool) -> Device:

@@ -36,6 +36,8 @@ class AmdDevice(TorchGpu):
         sysfs: where the kernel shows its devices.
     """
 
+    captures = True
+
     def __init__(self, index: int = 0, *, backend: Any = None, amdsmi: Any = None, sysfs: Path = Path("/sys")) -> None:
         super().__init__(index, backend=backend)
         self._amdsmi = amdsmi

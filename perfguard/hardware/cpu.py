@@ -63,6 +63,10 @@ class CpuDevice(Device):
         )
 
     @property
+    def key(self) -> str:
+        return "cpu"
+
+    @property
     def torch_device(self) -> torch.device:
         return torch.device("cpu")
 

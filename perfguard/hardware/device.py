@@ -7,9 +7,11 @@ behind this interface, so that timers and metrics never ask which vendor they ru
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from perfguard.errors import DeviceError
 from perfguard.records import Conditions, Hardware, Toolchain
 
 if TYPE_CHECKING:
@@ -29,16 +31,37 @@ class Event(Protocol):
         """Device time from this mark to `end`, µs; both must have been passed."""
 
 
+Interval = tuple[float, float]
+
+
+class Graph(Protocol):
+    """Captured work, enqueued again as a whole."""
+
+    def replay(self) -> None:
+        """Enqueue all of it."""
+
+
 class Device(abc.ABC):
     """One device of one kind, guarded by this process."""
 
     #: True where calls only enqueue work (GPUs); False where they return when the work is done (CPU).
     asynchronous: bool = True
 
+    #: True where `capture` works for calls that do nothing that cannot be captured.
+    captures: bool = False
+
     @property
     @abc.abstractmethod
     def identity(self) -> Hardware:
         """Who this is; read once."""
+
+    @property
+    def key(self) -> str:
+        """Tells this device from every other of the machine, the same in all processes: names its lock."""
+        return f"{self.identity.slug}-{self.identity.index}"
+
+    def free_memory(self) -> None:  # noqa: B027  # nothing to do where nothing is cached
+        """Give cached memory back to the device, after a call ran out of it."""
 
     @property
     @abc.abstractmethod
@@ -73,6 +96,39 @@ class Device(abc.ABC):
     def flush_cache(self) -> None:
         """Enqueue work that evicts the last-level cache (twice its size is written)."""
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Work inside goes to the queue that `capture` captures on; waits for all work before and after.
+
+        Calls that are to be captured must be made and warmed up inside: autograd runs a backward pass where its
+        forward pass ran, and libraries keep a workspace for each queue.
+        """
+        return nullcontext()
+
+    def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
+        """The work of all `calls`, one after the other, as a graph. The device is as usable as before if it fails.
+
+        Args:
+            calls: warmed up before; they may repeat.
+            keep: results of so many calls stay allocated while the next ones run, so that these write elsewhere.
+
+        Raises:
+            DeviceError: the reason why the calls cannot be captured.
+        """
+        raise DeviceError(f"{self.identity.slug}: this kind of device captures no work; time it by events")
+
+    def intervals(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Interval]]:
+        """When kernels and copies of each call ran on the device: (start, end) by start, µs on the device's clock.
+
+        Args:
+            before: what runs before each call, and is waited for; it does not show in the intervals.
+
+        Raises:
+            DeviceError: the device, or its profiler here, does not tell.
+        """
+        raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
+
     @abc.abstractmethod
     def peak_bytes(self, call: Callable[[], object]) -> int:
         """Peak of allocated bytes during `call` above what was allocated before it."""
@@ -80,6 +136,14 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def launches(self, call: Callable[[], object]) -> list[str]:
         """Names of the kernels that `call` runs on the device, in order (CPU: operators dispatched)."""
+
+    def fingerprint(self, call: Callable[[], object]) -> str | None:
+        """A short hash of everything that a warm `call` runs on the device, in order: binaries, grids, copies.
+
+        Equal hashes under one toolchain mean that the device runs the very same code. None where anything that
+        ran has no known binary.
+        """
+        return None
 
     @abc.abstractmethod
     def copy_bytes_per_second(self) -> float:

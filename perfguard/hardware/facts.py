@@ -30,8 +30,8 @@ FP8_DTYPES: dict[str, list[str]] = {
     "gfx1201": _OCP,
 }
 
-#: Last-level caches that the driver does not report (gfx942 reports its 4 MB L2, not the cache behind it).
-HIDDEN_CACHE_BYTES: dict[str, int] = {"gfx942": 256 * 2**20}
+#: Last-level caches that the driver does not report (MI300 and MI350 report their 4 MB L2, not the cache behind it).
+HIDDEN_CACHE_BYTES: dict[str, int] = {"gfx942": 256 * 2**20, "gfx950": 256 * 2**20}
 
 #: Words of a marketing name that do not tell one kind of device from another.
 _NOISE = re.compile(

@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import hashlib
 import os
 import platform
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Self
 
 from perfguard.errors import DeviceError
-from perfguard.hardware.device import Device, Event
+from perfguard.hardware.device import Device, Event, Interval
 from perfguard.records import Conditions, Hardware, Toolchain
+from perfguard.units import format_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 SLUG = "fake-gpu"
 _EVENT_HOST_US = 0.5
 _QUERY_HOST_US = 0.1
+_REPLAY_HOST_US = 5.0
+_PROFILE_HOST_US = 10_000.0
+_NOT_CAPTURABLE = "CUDA error: operation not permitted when stream is capturing"
 
 # The fake stands for a piece of hardware, and hardware is found, not passed along: a kernel that launches
 # works on the device that was opened last, as CUDA kernels work on the current device.
@@ -43,20 +48,36 @@ def current() -> FakeDevice | None:
     return _current
 
 
-def launch(name: str, us: float = 10.0, host_us: float = 2.0) -> None:
-    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs; nothing without a fake device."""
+def launch(
+    name: str, us: float = 10.0, host_us: float = 2.0, *, binary: str | None = None, capturable: bool = True
+) -> None:
+    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs; nothing without a fake device.
+
+    `binary` stands for the kernel's code: equal text, equal code. Without it nobody knows the code.
+    A kernel that is not `capturable` makes the capture of its call fail.
+    """
     if _current is not None:
-        _current.enqueue(us, host_us=host_us, name=name)
+        if not capturable:
+            _current.refuse_capture()
+        _current.enqueue(us, host_us=host_us, name=name, binary=binary)
+
+
+def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
+    """A kernel that destroys the context: this call and all later ones on the device raise `error`."""
+    if _current is not None:
+        _current.lost = error
+        _current.synchronize()
 
 
 class Allocation:
     """Device memory; freed by `free()`, at the end of its `with` block, or with the object."""
 
     def __init__(self, device: FakeDevice | None, count: int) -> None:
-        self._device = device
+        self._device: FakeDevice | None = None
         self._count = count
         if device is not None:
             device.hold(count)
+            self._device = device
 
     def free(self) -> None:
         """Give the memory back; a second time does nothing."""
@@ -92,6 +113,7 @@ class FakeEvent:
 
     def query(self) -> bool:
         """Whether the device has passed the mark; True, as in CUDA, for a mark never recorded."""
+        self._device.refuse_capture()
         self._device.host_us += _QUERY_HOST_US
         return self._at_us is None or self._device.host_us >= self._at_us
 
@@ -109,6 +131,18 @@ class FakeEvent:
         return end._at_us - self._at_us
 
 
+class FakeGraph:
+    """Captured work of the fake device."""
+
+    def __init__(self, device: FakeDevice, works_us: Sequence[float]) -> None:
+        self._device = device
+        self._works_us = works_us
+
+    def replay(self) -> None:
+        """Enqueue all of it; however much it is, the host pays once."""
+        self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)
+
+
 class FakeDevice(Device):
     """The simulated GPU. Making one makes it the current one.
 
@@ -117,12 +151,16 @@ class FakeDevice(Device):
         busy_until_us: when the device will have worked through its queue, on the same clock.
         state: what `conditions()` answers; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
+        lost: what every further use raises, as RuntimeError; empty while the device is well.
     """
+
+    captures = True
 
     def __init__(
         self,
         slug: str = SLUG,
         *,
+        index: int = 0,
         name: str = "Fake GPU",
         session_noise: float = 0.002,
         block_noise: float = 0.001,
@@ -156,13 +194,16 @@ class FakeDevice(Device):
         self._copy_bytes_per_second = copy_bytes_per_second
         self._queue_depth = queue_depth
         self._queue: collections.deque[float] = collections.deque()  # when each launch in flight will end
-        self._names: list[str] | None = None
+        self._launched: list[tuple[str, str | None]] | None = None  # (name, binary), while somebody listens
+        self._captured: list[float] | None = None  # the works of the calls that are being captured
+        self._intervals: list[Interval] | None = None  # of named work, while somebody listens
         self._allocated = 0
         self._peak = 0
         self._toolchain = toolchain
         self.host_us = 0.0
         self.busy_until_us = 0.0
         self.slowdown = 1.0
+        self.lost = ""
         self.state = state or Conditions(
             clock_mhz=1000,
             memory_clock_mhz=1000,
@@ -180,6 +221,7 @@ class FakeDevice(Device):
             units=1,
             fp8_dtypes=["float8_e4m3fn", "float8_e5m2"],
             power_limit_watts=300.0,
+            index=index,
         )
         _current = self
 
@@ -209,6 +251,9 @@ class FakeDevice(Device):
         return self.state
 
     def synchronize(self) -> None:
+        self.refuse_capture()
+        if self.lost:
+            raise RuntimeError(self.lost)
         self.host_us = max(self.host_us + _QUERY_HOST_US, self.busy_until_us)
         self._queue.clear()
         self._block_factor = self._factor(self._block_noise)
@@ -226,6 +271,42 @@ class FakeDevice(Device):
         assert self._identity.cache_bytes is not None
         self.enqueue(1e6 * 2 * self._identity.cache_bytes / self._copy_bytes_per_second)
 
+    def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> FakeGraph:
+        kept: collections.deque[object] = collections.deque(maxlen=keep)
+        self.synchronize()
+        self._captured = []
+        try:
+            for call in calls:
+                kept.append(call())
+            return FakeGraph(self, self._captured)
+        except RuntimeError as error:
+            raise DeviceError(f"{self._identity.slug}: cannot be captured ({error})") from error
+        finally:
+            self._captured = None
+
+    def refuse_capture(self) -> None:
+        """Raise RuntimeError if work is being captured now, as CUDA does for what cannot be."""
+        if self._captured is not None:
+            raise RuntimeError(_NOT_CAPTURABLE)
+
+    def intervals(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Interval]]:
+        self.host_us += _PROFILE_HOST_US
+        found = []
+        for call in calls:
+            if before is not None:
+                before()
+            self.synchronize()
+            self._intervals = []
+            try:
+                call()
+                self.synchronize()
+                found.append(self._intervals)
+            finally:
+                self._intervals = None
+        return found
+
     def peak_bytes(self, call: Callable[[], object]) -> int:
         before = self._peak = self._allocated
         result = call()
@@ -234,43 +315,81 @@ class FakeDevice(Device):
         return self._peak - before
 
     def launches(self, call: Callable[[], object]) -> list[str]:
-        with self._recording() as names:
+        return [name for name, _ in self._launches(call)]
+
+    def fingerprint(self, call: Callable[[], object]) -> str | None:
+        launched = self._launches(call)
+        if not launched or any(binary is None for _, binary in launched):
+            return None
+        return hashlib.sha256(repr(launched).encode()).hexdigest()[:16]
+
+    def _launches(self, call: Callable[[], object]) -> list[tuple[str, str | None]]:
+        with self._recording() as launched:
             call()
         self.synchronize()
-        return names
+        return launched
 
     def copy_bytes_per_second(self) -> float:
         return self._copy_bytes_per_second
 
-    def enqueue(self, us: float, *, host_us: float = 2.0, name: str | None = None, noisy: bool = True) -> float:
-        """Put work of `us` µs on the queue; returns when the device will have done it, µs on the host's clock."""
-        if us < 0 or host_us < 0:
-            raise DeviceError(f"fake kernel {name}: a time below 0 (us={us}, host_us={host_us}); give times >= 0")
+    def enqueue(
+        self,
+        *works_us: float,
+        host_us: float = 2.0,
+        name: str | None = None,
+        noisy: bool = True,
+        binary: str | None = None,
+    ) -> float:
+        """Put works of these µs on the queue as one entry; returns when they will be done, on the host's clock."""
+        if min(works_us, default=0.0) < 0 or host_us < 0:
+            raise DeviceError(f"fake kernel {name}: a time below 0 (us={works_us}, host_us={host_us}); give times >= 0")
+        if self.lost:
+            raise RuntimeError(self.lost)
         self.host_us += host_us * self._host_factor
+        if name is not None and self._launched is not None:
+            self._launched.append((name, binary))
+        if self._captured is not None:
+            self._captured += works_us
+            return self.busy_until_us
         while self._queue and self._queue[0] <= self.host_us:
             self._queue.popleft()
         if len(self._queue) >= self._queue_depth:
             self.host_us = self._queue.popleft()
-        if noisy:
-            us *= self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
-        self.busy_until_us = max(self.busy_until_us, self.host_us) + us
+        us = sum(self._noisy(work_us) for work_us in works_us) if noisy else sum(works_us)
+        started_us = max(self.busy_until_us, self.host_us)
+        self.busy_until_us = started_us + us
         self._queue.append(self.busy_until_us)
-        if name is not None and self._names is not None:
-            self._names.append(name)
+        if name is not None and self._intervals is not None:
+            self._intervals.append((started_us, self.busy_until_us))
         return self.busy_until_us
 
+    def _noisy(self, us: float) -> float:
+        return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
+
     def hold(self, count: int) -> None:
-        """Add `count` bytes to what is allocated (negative: give back)."""
+        """Add `count` bytes to what is allocated (negative: give back).
+
+        Raises:
+            torch.OutOfMemoryError: more than the device has.
+        """
+        free = (self._identity.memory_bytes or 0) - self._allocated
+        if count > free:
+            import torch
+
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {format_bytes(count)}. GPU 0 has a total capacity of "
+                f"{format_bytes(self._identity.memory_bytes or 0)} of which {format_bytes(free)} is free."
+            )
         self._allocated += count
         self._peak = max(self._peak, self._allocated)
 
     @contextlib.contextmanager
-    def _recording(self) -> Iterator[list[str]]:
-        outer, self._names = self._names, []
+    def _recording(self) -> Iterator[list[tuple[str, str | None]]]:
+        outer, self._launched = self._launched, []
         try:
-            yield self._names
+            yield self._launched
         finally:
-            self._names = outer
+            self._launched = outer
 
 
 def _version(distribution: str) -> str | None:

@@ -1,11 +1,15 @@
-"""torch.profiler's raw events: device work in order, allocations in order, and readable kernel names."""
+"""torch.profiler's raw events: device work in order and in detail, allocations in order, readable kernel names."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
@@ -24,6 +28,72 @@ _ON = {
     "cuda": (ProfilerActivity.CUDA, DeviceType.CUDA),
     "xpu": (ProfilerActivity.XPU, DeviceType.XPU),
 }
+
+
+# Of a trace's events: what the device did, and what it was asked for. Other arguments (bandwidth, occupancy, ids)
+# change from run to run, or follow from these.
+_WORK = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
+_FACTS = ("grid", "block", "shared memory", "registers per thread", "bytes")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kernel, copy or fill that ran on the device.
+
+    Attributes:
+        kind: "kernel", "copy" or "fill".
+        name: as the profiler gives it, with all template arguments.
+        stream: number of its stream, in the order of their first use.
+        facts: grid and block (three numbers each), shared memory and bytes copied (bytes), registers; those that
+            this vendor's profiler tells.
+    """
+
+    kind: str
+    name: str
+    stream: int
+    facts: Mapping[str, Any]
+
+
+def detailed_work(call: Callable[[], object], kind: str) -> list[Work]:
+    """What `call` ran on 'cuda' or 'xpu', in the order of launching.
+
+    The call must have finished on the device when it returns.
+    """
+    activity, _ = _ON[kind]
+    with tempfile.TemporaryDirectory(prefix="perfguard-") as folder:
+        path = Path(folder) / "trace.json"
+        results = _results(call, [ProfilerActivity.CPU, activity])
+        if results is None:
+            return []
+        results.save(str(path))
+        trace = json.loads(path.read_text(encoding="utf-8", errors="replace"), strict=False)
+    return work_of(trace["traceEvents"])
+
+
+def work_of(events: Sequence[Mapping[str, Any]]) -> list[Work]:
+    """The device's work in the events of a Chrome trace, in the order of launching.
+
+    Launches are numbered (`correlation`); what one launch of a graph ran shares its number, and keeps the order of
+    starting. Where the device's event lacks a fact (AMD: grid, block, bytes), that of the launch has it.
+    """
+    launches: dict[object, Mapping[str, Any]] = {}
+    ran = []
+    for event in events:
+        arguments = event.get("args", {})
+        if event.get("cat") in _WORK:
+            ran.append(event)
+        elif "correlation" in arguments:
+            launches[arguments["correlation"]] = arguments
+    ran.sort(key=lambda event: (event.get("args", {}).get("correlation", 0), event["ts"]))
+    streams: dict[object, int] = {}
+    work = []
+    for event in ran:
+        arguments = event.get("args", {})
+        known = {**launches.get(arguments.get("correlation"), {}), **arguments}
+        stream = streams.setdefault(arguments.get("stream"), len(streams))
+        facts = {name: known[name] for name in _FACTS if name in known}
+        work.append(Work(_WORK[event["cat"]], event["name"], stream, facts))
+    return work
 
 
 def device_work(call: Callable[[], object], kind: str) -> list[str]:
@@ -92,11 +162,16 @@ def _outside_brackets(name: str) -> str:
 
 
 def _events(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> list[Any]:
+    results = _results(call, activities, memory=memory)
+    return list(results.events()) if results is not None else []
+
+
+def _results(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> Any:
+    """What kineto recorded while `call` ran; None where it recorded nothing."""
     with _quiet(), profile(activities=activities, profile_memory=memory, acc_events=True) as profiler:
         result = call()  # kept: what a caller holds is not freed before the profile ends
     del result
-    results = profiler.profiler.kineto_results if profiler.profiler is not None else None
-    return list(results.events()) if results is not None else []
+    return profiler.profiler.kineto_results if profiler.profiler is not None else None
 
 
 @contextmanager

@@ -22,6 +22,8 @@ class NvidiaDevice(TorchGpu):
         pynvml, run: see `nvml.read`.
     """
 
+    captures = True
+
     def __init__(self, index: int = 0, *, backend: Any = None, pynvml: Any = None, run: nvml.Run | None = None) -> None:
         super().__init__(index, backend=backend)
         self._pynvml = pynvml

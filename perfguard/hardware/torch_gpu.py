@@ -7,7 +7,8 @@ import itertools
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib import metadata
 from typing import Any, ClassVar
@@ -15,8 +16,8 @@ from typing import Any, ClassVar
 import torch
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import kineto, waiting
-from perfguard.hardware.device import Device, Event
+from perfguard.hardware import fingerprints, graphs, intervals, kineto, waiting
+from perfguard.hardware.device import Device, Event, Graph, Interval
 from perfguard.records import Toolchain
 
 _LEAST_FLUSH_BYTES = 256 * 2**20
@@ -75,6 +76,14 @@ class TorchGpu(Device):
         self._backend.set_device(index)
 
     @property
+    def key(self) -> str:
+        return device_key(self.kind, self._index, self.properties)
+
+    def free_memory(self) -> None:
+        gc.collect()
+        self._backend.empty_cache()
+
+    @property
     def torch_device(self) -> torch.device:
         return torch.device(self.kind, self._index)
 
@@ -117,6 +126,37 @@ class TorchGpu(Device):
     def flush_cache(self) -> None:
         self._flush_buffer.zero_()
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        if not self.captures:
+            yield
+            return
+        self.synchronize()
+        with self._backend.stream(self._side_stream):
+            try:
+                yield
+            finally:
+                self.synchronize()
+
+    def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
+        if not self.captures:
+            return super().capture(calls, keep)
+        with self.aside():
+            try:
+                graph: Graph = graphs.capture(calls, keep, self._backend, self._index)
+            except graphs.NotCapturable as error:
+                del self._side_stream  # nobody promises anything of a stream whose capture broke
+                raise DeviceError(f"{self.identity.name}: cannot be captured ({error})") from error
+        return graph
+
+    def intervals(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Interval]]:
+        found = intervals.of_calls(calls, before, self.synchronize, self.kind)
+        if not any(found):
+            raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
+        return found
+
     def peak_bytes(self, call: Callable[[], object]) -> int:
         gc.collect()
         self.synchronize()
@@ -138,6 +178,17 @@ class TorchGpu(Device):
         self.synchronize()
         return kineto.device_work(finished, self.kind)
 
+    def fingerprint(self, call: Callable[[], object]) -> str | None:
+        def finished() -> object:
+            result = call()
+            self.synchronize()
+            return result
+
+        self.synchronize()
+        with fingerprints.triton_launches() as launched:
+            work = kineto.detailed_work(finished, self.kind)
+        return fingerprints.fingerprint(work, launched)
+
     def copy_bytes_per_second(self) -> float:
         source, target = self._buffer(_COPY_BYTES), self._buffer(_COPY_BYTES)
         for _ in range(3):
@@ -152,6 +203,10 @@ class TorchGpu(Device):
         del source, target
         self._backend.empty_cache()
         return 2 * _COPY_BYTES / (statistics.median(times_us) * 1e-6)
+
+    @cached_property
+    def _side_stream(self) -> Any:
+        return self._backend.Stream(device=self.torch_device)
 
     @cached_property
     def _wait(self) -> waiting.Wait:
@@ -170,6 +225,22 @@ class TorchGpu(Device):
             raise DeviceError(
                 f"{self.identity.name}: {count} bytes could not be allocated; free the device's memory"
             ) from error
+
+
+def device_key(kind: str, index: int, properties: Any) -> str:
+    """`cuda-<uuid>`; without a uuid the place on the bus; the index is all that is left else.
+
+    Args:
+        properties: what torch's `get_device_properties` returns.
+    """
+    uuid = getattr(properties, "uuid", None)
+    if uuid is not None:
+        return f"{kind}-{uuid}"
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is not None:
+        domain, slot = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+        return f"{kind}-{domain:04x}-{bus:02x}-{slot:02x}"
+    return f"{kind}-{index}"
 
 
 def triton_version() -> str | None:

@@ -1,23 +1,33 @@
 """Pure functions from readings and a baseline to verdicts. Nothing here knows the name of a metric."""
 
+from perfguard.judge.common import Common, Recording
 from perfguard.judge.exact import describe_difference, judge_exact
-from perfguard.judge.ladder import Lane, differing_versions, judge_case
-from perfguard.judge.session import CommonShift, common_shifts, excuse
+from perfguard.judge.ladder import judge_case
+from perfguard.judge.lane import Lane, differing_versions, timer_class
+from perfguard.judge.pairs import PairVerdict, judge_pairs, learn_pairs
+from perfguard.judge.session import CommonMode, common_modes
 from perfguard.judge.suite import count_guarded, exit_status, find_stale
 from perfguard.judge.timed import Family, judge_timed
+from perfguard.judge.unchanged import covered
 
 __all__ = [
-    "CommonShift",
+    "Common",
+    "CommonMode",
     "Family",
     "Lane",
-    "common_shifts",
+    "PairVerdict",
+    "Recording",
+    "common_modes",
     "count_guarded",
+    "covered",
     "describe_difference",
     "differing_versions",
-    "excuse",
     "exit_status",
     "find_stale",
     "judge_case",
     "judge_exact",
+    "judge_pairs",
     "judge_timed",
+    "learn_pairs",
+    "timer_class",
 ]

@@ -2,110 +2,31 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 
 import msgspec
 
+from perfguard.judge.common import Common
 from perfguard.judge.exact import describe_difference, judge_exact
-from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
-from perfguard.judge.timed import Family, judge_timed
-from perfguard.records import (
-    Baseline,
-    CaseBaseline,
-    CaseResult,
-    Entry,
-    Hardware,
-    Provenance,
-    Reading,
-    TimedEntry,
-    Toolchain,
-    Verdict,
-    Word,
-)
+from perfguard.judge.lane import Lane, differing_versions, other_power
+from perfguard.judge.session import CommonMode
+from perfguard.judge.timed import MOST_REJECTED, judge_timed
+from perfguard.judge.unchanged import covering
+from perfguard.records import Better, CaseBaseline, CaseResult, Entry, Reading, TimedEntry, Verdict, Word
+from perfguard.units import Unit
 
-
-@dataclass(frozen=True)
-class Lane:
-    """One hardware's side of the judgement: who it is, and what is remembered of it.
-
-    Attributes:
-        baselines: suite -> what was read on this hardware.
-        portable: suite -> what holds on every machine of `hardware.target`.
-        elsewhere: (suite, case key) -> slugs of other hardware that remember the case.
-        timed_now: timed readings of this run, where they are known to be more than those stored.
-        confirmations: fresh processes that must agree before a time is SLOWER or FASTER.
-    """
-
-    hardware: Hardware
-    toolchain: Toolchain
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    portable: Mapping[str, Baseline] = field(default_factory=dict)
-    elsewhere: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    timed_now: int = 0
-    confirmations: int = 3
-
-    @cached_property
-    def remembered(self) -> frozenset[tuple[str, str]]:
-        """(suite, case key) of every case that either kind of baseline holds."""
-        return frozenset(
-            (suite, key)
-            for files in (self.baselines, self.portable)
-            for suite, baseline in files.items()
-            for key in baseline.cases
-        )
-
-    @cached_property
-    def family_size(self) -> int:
-        """Timed readings over which the lane's false alarms are counted."""
-        return max(len(self._timed_entries), self.timed_now, 1)
-
-    @cached_property
-    def priors(self) -> Mapping[str, Prior]:
-        """Timer class -> what the noise of its cases is like."""
-        classes = {timer_class(entry.timer) for entry in self._timed_entries}
-        return {name: fit_prior(self._histories(name)) for name in classes}
-
-    def _histories(self, name: str) -> list[History]:
-        return [remember(entry.sessions) for entry in self._timed_entries if timer_class(entry.timer) == name]
-
-    @cached_property
-    def _timed_entries(self) -> list[TimedEntry]:
-        return [
-            entry
-            for baseline in self.baselines.values()
-            for case in baseline.cases.values()
-            for entry in case.entries.values()
-            if isinstance(entry, TimedEntry)
-        ]
-
-    def family(self, timer: str) -> Family:
-        """What a reading of `timer` shares with the lane's others."""
-        return Family(self.family_size, self.priors.get(timer_class(timer), UNLEARNT), self.confirmations)
-
-    def is_portable(self, reading: Reading) -> bool:
-        """Whether `reading` is remembered for the target, not for this hardware."""
-        return reading.portable and self.hardware.target is not None
-
-    def baseline_of(self, suite: str, reading: Reading) -> Baseline | None:
-        """The file that remembers `reading`."""
-        return (self.portable if self.is_portable(reading) else self.baselines).get(suite)
-
-    def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
-        """What is remembered of a case, on this hardware and for its target."""
-        files = (self.baselines.get(suite), self.portable.get(suite))
-        return [file.cases[key] for file in files if file is not None and key in file.cases]
-
-
-def timer_class(timer: str) -> str:
-    """Timers whose noise is alike: an id without its count of calls, `wall-u16` -> `wall`."""
-    return re.sub(r"-u\d+", "", timer)
+_Modes = Mapping[str, CommonMode]  # timer class -> how it moved in one session
 
 
 def judge_case(
-    result: CaseResult, lane: Lane, fresh: Sequence[CaseResult] | None = None, fresh_problem: str = ""
+    result: CaseResult,
+    lane: Lane,
+    fresh: Sequence[CaseResult] | None = None,
+    fresh_problem: str = "",
+    *,
+    modes: _Modes | None = None,
+    fresh_modes: Sequence[_Modes] = (),
 ) -> list[Verdict]:
     """One verdict for each reading of `result`, and one for each stored metric that was not read.
 
@@ -114,8 +35,25 @@ def judge_case(
     Args:
         fresh: results of fresh processes, None before they were run (suspicious times are then SUSPECT).
         fresh_problem: why there are none, or too few.
+        modes: the common modes of the session that `result` comes from; None while they are not known.
+        fresh_modes: those of the sessions that `fresh` come from, one for each; empty where they are not known.
+
+    Raises:
+        ValueError: `fresh_modes` are neither empty nor as many as `fresh`.
     """
-    verdicts = [_judge_reading(result, reading, lane, fresh, fresh_problem) for reading in result.readings]
+    if fresh_modes and len(fresh_modes) != len(fresh or ()):
+        raise ValueError(f"fresh_modes: {len(fresh_modes)} for {len(fresh or ())} fresh results; pass one for each")
+    unknown: list[_Modes | None] = [None] * len(fresh or ())
+    again = list(zip(fresh or (), fresh_modes or unknown, strict=True))
+    if fresh is not None and not again and not fresh_problem:
+        fresh_problem = "no fresh process read it"
+    same = covering(result, lane)
+    verdicts = []
+    for reading in result.readings:
+        if reading.metric in same and reading.timer == _stored_time(result, lane, reading.metric).timer:
+            verdicts.append(_unchanged(result, lane, reading.metric, same[reading.metric]))
+        else:
+            verdicts.append(_judge_reading(result, reading, lane, again, fresh_problem, modes))
     if any(verdict.word is Word.SLOWER for verdict in verdicts):
         cause = _cause(result, lane)
         verdicts = [
@@ -126,12 +64,41 @@ def judge_case(
         ]
     measured = result.word not in (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
     if measured and not any(accuracy.problem for accuracy in result.accuracy):
-        verdicts += _not_read(result, lane)
+        verdicts += _not_read(result, lane, same)
     return verdicts
 
 
+def _stored_time(result: CaseResult, lane: Lane, metric: str) -> TimedEntry:
+    return lane.timed[result.case.suite, result.case.key, metric].entry
+
+
+def _unchanged(result: CaseResult, lane: Lane, metric: str, by: str) -> Verdict:
+    """A time that cannot have moved; where it was read all the same, its value is shown."""
+    centre = lane.timed[result.case.suite, result.case.key, metric].history.centre
+    reading = result.reading(metric)
+    value = reading.value if reading is not None else None
+    ratio = None
+    if reading is not None and isinstance(value, int | float) and 0 < value < math.inf:
+        slowdown = math.log(value) - centre
+        ratio = math.exp(-slowdown if reading.better is Better.HIGHER else slowdown)
+    return Verdict(
+        Word.UNCHANGED,
+        metric,
+        f"{by} is as recorded" + ("" if reading is not None else "; not timed"),
+        before=math.exp(centre),
+        after=value,
+        unit=Unit.MICROSECONDS if reading is None else reading.unit,
+        ratio=ratio,
+    )
+
+
 def _judge_reading(
-    result: CaseResult, reading: Reading, lane: Lane, fresh: Sequence[CaseResult] | None, fresh_problem: str
+    result: CaseResult,
+    reading: Reading,
+    lane: Lane,
+    again: Sequence[tuple[CaseResult, _Modes | None]],
+    fresh_problem: str,
+    modes: _Modes | None,
 ) -> Verdict:
     suite, key = result.case.suite, result.case.key
     baseline = lane.baseline_of(suite, reading)
@@ -139,7 +106,7 @@ def _judge_reading(
     if baseline is None or stored is None or reading.metric not in stored.entries:
         return _unknown(result, reading, lane, stored)
     entry, provenance = stored.entries[reading.metric], baseline.provenance_of(key)
-    changed = _other_power(reading, provenance, lane.hardware)
+    changed = other_power(provenance, lane.hardware) if reading.timed else ""  # counts and bytes do not depend on it
     if changed:
         return _unjudged(Word.OTHER_HARDWARE, reading, changed, entry)
     changed = _other_method(result, reading, stored, entry)
@@ -148,10 +115,27 @@ def _judge_reading(
     drift = differing_versions(provenance, lane.toolchain, portable=lane.is_portable(reading))
     if not isinstance(entry, TimedEntry):
         return judge_exact(reading, entry, drift)
-    values = _confirmations(result, reading, fresh or ())
-    if fresh is not None and not fresh_problem:
-        fresh_problem = f"{len(values)} of {len(fresh)} fresh processes read it"
-    return judge_timed(reading, entry, lane.family(entry.timer), values, drift=drift, fresh_problem=fresh_problem)
+    read = _confirmations(result, reading, again)
+    if again and not fresh_problem:
+        fresh_problem = f"{len(read)} of {len(again)} fresh processes read it undisturbed"
+    return judge_timed(
+        reading,
+        entry,
+        lane.family(entry.timer),
+        [value for value, _ in read],
+        drift=drift,
+        fresh_problem=fresh_problem,
+        common=_seen(result, reading.metric, lane, modes),
+        fresh_common=[_seen(result, reading.metric, lane, others) for _, others in read],
+    )
+
+
+def _seen(result: CaseResult, metric: str, lane: Lane, modes: _Modes | None) -> Common | None:
+    """The session as the reading is judged with it."""
+    name = (result.case.suite, result.case.key, metric)
+    known = lane.timed.get(name)
+    mode = modes.get(known.timer_class) if modes and known is not None else None
+    return None if mode is None or known is None else mode.seen_by(name, known.recording)
 
 
 def _unknown(result: CaseResult, reading: Reading, lane: Lane, stored: CaseBaseline | None) -> Verdict:
@@ -168,14 +152,6 @@ def _unjudged(word: Word, reading: Reading, reason: str, entry: Entry | None = N
     return Verdict(word, reading.metric, reason, before=before, after=reading.value, unit=reading.unit)
 
 
-def _other_power(reading: Reading, provenance: Provenance, hardware: Hardware) -> str:
-    """Counts and bytes do not depend on the power limit; the partition is part of the slug."""
-    before, now = provenance.power_limit_watts, hardware.power_limit_watts
-    if not reading.timed or before is None or now is None or abs(now - before) < 1:
-        return ""
-    return f"recorded under a power limit of {before:g} W, now {now:g} W"
-
-
 def _other_method(result: CaseResult, reading: Reading, stored: CaseBaseline, entry: Entry) -> str:
     if stored.inputs and stored.inputs != result.inputs:
         return f"other inputs: {stored.inputs} -> {result.inputs or 'unknown'}"
@@ -190,34 +166,19 @@ def _method(read: Reading | Entry) -> str:
     return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "a number"
 
 
-def differing_versions(stored: Provenance, now: Toolchain, *, portable: bool = False) -> list[str]:
-    """`triton 3.6.0 -> 3.7.0` for every version that was recorded and is another one now.
-
-    Python counts by its minor version. What is portable holds whatever the driver and toolkit of the machine.
-    """
-    changes = []
-    for name in ("torch", "triton", "python") if portable else Toolchain.__struct_fields__:
-        before, after = getattr(stored, name), getattr(now, name)
-        if name == "python":
-            before, after = _minor(before), _minor(after)
-        if before is not None and before != after:
-            changes.append(f"{name} {before} -> {after or 'unknown'}")
-    return changes
-
-
-def _minor(version: str | None) -> str | None:
-    return None if version is None else ".".join(version.split(".")[:2])
-
-
-def _confirmations(result: CaseResult, reading: Reading, fresh: Sequence[CaseResult]) -> list[float]:
-    """What fresh processes read of the same case, inputs, metric and timer, µs."""
+def _confirmations(
+    result: CaseResult, reading: Reading, again: Sequence[tuple[CaseResult, _Modes | None]]
+) -> list[tuple[float, _Modes | None]]:
+    """What fresh processes read undisturbed of the same case, inputs, metric and timer, µs, and their modes."""
     values = []
-    for other in fresh:
+    for other, modes in again:
         same_case = (other.case.suite, other.case.key) == (result.case.suite, result.case.key)
         read = other.reading(reading.metric) if same_case and other.inputs == result.inputs else None
-        if read is not None and read.timer == reading.timer and isinstance(read.value, int | float):
-            values.append(float(read.value))
-    return [value for value in values if value > 0]
+        if read is None or read.timer != reading.timer or read.rejected_blocks >= MOST_REJECTED:
+            continue
+        if isinstance(read.value, int | float) and read.value > 0:
+            values.append((float(read.value), modes))
+    return values
 
 
 def _cause(result: CaseResult, lane: Lane) -> str:
@@ -233,10 +194,16 @@ def _cause(result: CaseResult, lane: Lane) -> str:
     return f"because: {found}" if found else "no exact metric moved"
 
 
-def _not_read(result: CaseResult, lane: Lane) -> list[Verdict]:
+def _not_read(result: CaseResult, lane: Lane, same: Mapping[str, str]) -> list[Verdict]:
     read = {reading.metric for reading in result.readings}
-    remembered: dict[str, Entry] = {}
-    for stored in lane.stored_cases(result.case.suite, result.case.key):
-        remembered |= {metric: entry for metric, entry in stored.entries.items() if metric not in read}
+    missing = {
+        metric
+        for stored in lane.stored_cases(result.case.suite, result.case.key)
+        for metric in stored.entries
+        if metric not in read
+    }
     reason = "remembered, but not read this time"
-    return [Verdict(Word.UNRESOLVED, metric, reason) for metric in sorted(remembered)]
+    return [
+        _unchanged(result, lane, metric, same[metric]) if metric in same else Verdict(Word.UNRESOLVED, metric, reason)
+        for metric in sorted(missing)
+    ]

@@ -1,101 +1,158 @@
 """Whether a whole session is off: a slow machine moves every case, a slow kernel moves its own (docs/judging.md).
 
-`y_cs = μ_c + m_s + …`: the common shift m of a session is the median over the cases of one timer class of
-y - μ. Where it lies far outside what the stored sessions did, the machine is the suspect, and no case can be
-accused on this session.
+The common shift m̂ of a judged session is the median of y − μ over controls of one timer class: cases whose device
+code is unchanged, else the other cases of the session. It is removed where the stored sessions show that this pays
+(`Recording`); far outside what they did, the machine is the suspect, and no case can be accused on this session.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, pstdev
+from functools import cached_property
+from statistics import median
 
-from perfguard.judge.ladder import Lane, timer_class
-from perfguard.judge.statistics import MIN_SESSIONS, remember
-from perfguard.records import CaseResult, TimedEntry, Verdict, Word
-from perfguard.units import format_change, format_percent
+from perfguard.judge.common import LEAST_CASES, Common, Recording
+from perfguard.judge.lane import Lane, ReadingId, RecordingId
+from perfguard.judge.statistics import MEDIAN_PENALTY, MIN_SESSIONS, Noise
+from perfguard.judge.unchanged import covered
+from perfguard.records import CaseResult
 
-LEAST_CASES = 10  # fewer say too little about the machine
+LEAST_CONTROLS = 5  # unchanged cases; fewer say too little about the machine
 LEAST_ALARM = 0.005  # smaller common shifts are no alarm, however quiet the stored sessions were
 ALARM_SIGMAS = 4.0
-_JUDGED = (Word.PASS, Word.SUSPECT, Word.UNRESOLVED, Word.SLOWER, Word.FASTER)
+ALARM_ERROR = 0.001  # false alarms per session where the shift is removed
 
 
 @dataclass(frozen=True)
-class CommonShift:
-    """How far the cases of one timer class moved together, as a logarithm, and the largest usual shift."""
+class Moved:
+    """How far one control moved from its baseline: y − μ, as it stands and as its recording is judged."""
 
-    shift: float
-    usual: float
-    cases: int
+    plain: float
+    judged: float
+    sigma: float  # between its stored sessions, as it stands
+    recording: RecordingId
+
+
+@dataclass(frozen=True)
+class CommonMode:
+    """How the cases of one timer class moved in one session.
+
+    Attributes:
+        controls: the cases that tell.
+        unchanged: whether the device ran the very same code in them; else they are judged themselves.
+        recordings: what the stored sessions have in common.
+    """
+
+    controls: Mapping[ReadingId, Moved]
+    unchanged: bool
+    recordings: Mapping[RecordingId, Recording]
 
     @property
-    def alarm(self) -> bool:
-        """Whether the machine, not the cases, is the likelier cause."""
-        return abs(self.shift) > self.usual
+    def shift(self) -> float:
+        """The median over all controls, as a logarithm."""
+        return median(moved.plain for moved in self.controls.values())
 
-    def __str__(self) -> str:
-        return (
-            f"ENV: {self.cases} cases of this timer moved together by {format_change(math.exp(self.shift))}, "
-            f"more than the usual {format_percent(self.usual)}; look at clocks, throttling and other processes, then "
-            "run again"
-        )
+    def seen_by(self, reading: ReadingId, recording: RecordingId) -> Common | None:
+        """The session as `reading` is judged with it: its own move is no part of the common one.
+
+        The shift is removed by controls of the same recording only, since the zero of each recording's shifts is
+        its own; None where too few controls are left.
+        """
+        others = [moved for name, moved in self.controls.items() if name != reading]
+        if len(others) < self._least:
+            return None
+        known = self.recordings.get(recording, Recording())
+        beside = [moved for moved in others if moved.recording == recording] if known.removed else []
+        if len(beside) >= self._least:
+            values, sigma = [moved.judged for moved in beside], known.prior.sigma
+        else:
+            values, sigma, known = [moved.plain for moved in others], self._sigma, Recording()
+        shift = median(values)
+        error = _error(values, shift, sigma, recording[-1])
+        usual = max(LEAST_ALARM, ALARM_SIGMAS * error, self._usual(recording[-1], removed=known.removed))
+        return Common(shift, error, usual, len(values), known)
+
+    @property
+    def _least(self) -> int:
+        return LEAST_CONTROLS if self.unchanged else LEAST_CASES - 1
+
+    @cached_property
+    def _sigma(self) -> float:
+        return median(moved.sigma for moved in self.controls.values())
+
+    def _usual(self, sessions: int, removed: bool) -> float:
+        """The largest common shift that the stored sessions make likely.
+
+        A shift that is removed does no harm by itself, so that the alarm may be as rare as it is meant to be although
+        a deviation of few sessions is hardly known: Student's t, which comes to four deviations at K = 20.
+        """
+        if not removed:
+            return ALARM_SIGMAS * self._deviation
+        noise = Noise(self._deviation, sessions - 1, sessions)
+        return noise.quantile(ALARM_ERROR / 2) * noise.standard_error(1)
+
+    @cached_property
+    def _deviation(self) -> float:
+        """Of the common shift between stored sessions, as far as the controls' own recordings tell."""
+        found = {moved.recording for moved in self.controls.values()}
+        return max((self.recordings[name].deviation for name in found if name in self.recordings), default=0.0)
 
 
-def common_shifts(results: Sequence[CaseResult], lane: Lane) -> Mapping[str, CommonShift]:
-    """Timer class -> common shift of the session that `results` come from; classes of few cases are left out."""
-    shifts: dict[str, list[float]] = defaultdict(list)
-    stored: dict[str, list[Sequence[float]]] = defaultdict(list)
+def _error(values: Sequence[float], shift: float, sigma: float, sessions: int) -> float:
+    """Standard error of a median: of what the values show, and no less than their stored noise makes likely."""
+    spread = 1.4826 * median(abs(value - shift) for value in values)
+    expected = sigma * math.sqrt(1 + MEDIAN_PENALTY / sessions)
+    return math.sqrt(MEDIAN_PENALTY / len(values)) * max(spread, expected)
+
+
+def common_modes(
+    results: Sequence[CaseResult], lane: Lane, *, suspects: Collection[tuple[str, str]] = ()
+) -> Mapping[str, CommonMode]:
+    """Timer class -> how its cases moved in the session that `results` come from, judged or not.
+
+    Controls are the unchanged cases (`covered`) that were read all the same; where there are fewer than five, every
+    reading that can be judged. Classes with too few of either are left out.
+
+    Args:
+        suspects: (suite, case key) of cases that are no controls: in a fresh process those that the screen
+            suspects, which were chosen for having moved.
+    """
+    unchanged: dict[str, dict[ReadingId, Moved]] = defaultdict(dict)
+    everything: dict[str, dict[ReadingId, Moved]] = defaultdict(dict)
     for result in results:
-        for verdict in result.verdicts:
-            reading = result.reading(verdict.metric)
-            if reading is None or reading.timer is None or verdict.word not in _JUDGED or not verdict.ratio:
-                continue
-            baseline = lane.baselines.get(result.case.suite)
-            case = baseline.cases.get(result.case.key) if baseline else None
-            entry = case.entries.get(reading.metric) if case else None
-            if isinstance(entry, TimedEntry) and isinstance(reading.value, int | float) and reading.value > 0:
-                name = timer_class(reading.timer)
-                shifts[name].append(math.log(reading.value) - remember(entry.sessions).centre)
-                stored[name].append(entry.sessions)
-    return {
-        name: CommonShift(median(values), max(LEAST_ALARM, ALARM_SIGMAS * _usual(stored[name])), len(values))
-        for name, values in shifts.items()
-        if len(values) >= LEAST_CASES
-    }
+        case = (result.case.suite, result.case.key)
+        same = covered(result, lane)
+        for metric, moved in _moves(result, lane):
+            name = (*case, metric)
+            if metric in same:
+                unchanged[moved.recording[0]][name] = moved
+            if metric in same or case not in suspects:
+                everything[moved.recording[0]][name] = moved
+    modes = {}
+    for timer, controls in everything.items():
+        if len(unchanged[timer]) >= LEAST_CONTROLS:
+            modes[timer] = CommonMode(unchanged[timer], True, lane.recordings)
+        elif len(controls) >= LEAST_CASES:
+            modes[timer] = CommonMode(controls, False, lane.recordings)
+    return modes
 
 
-def _usual(stored: Sequence[Sequence[float]]) -> float:
-    """Standard deviation of the common shift over the stored sessions, which were recorded side by side."""
-    enough = [sessions for sessions in stored if len(sessions) >= MIN_SESSIONS]
-    if len(enough) < LEAST_CASES:
-        return 0.0
-    centres = [remember(sessions).centre for sessions in enough]
-    return pstdev(
-        median(math.log(sessions[-index]) - centre for sessions, centre in zip(enough, centres, strict=True))
-        for index in range(1, min(map(len, enough)) + 1)
-    )
-
-
-def excuse(result: CaseResult, shifts: Mapping[str, CommonShift]) -> list[Verdict]:
-    """The result's verdicts, with SUSPECT turned into UNRESOLVED where its whole timer class moved."""
-    verdicts = []
-    for verdict in result.verdicts:
-        reading = result.reading(verdict.metric)
-        shift = shifts.get(timer_class(reading.timer)) if reading is not None and reading.timer else None
-        if verdict.word is Word.SUSPECT and shift is not None and shift.alarm:
-            verdict = Verdict(
-                Word.UNRESOLVED,
-                verdict.metric,
-                f"{shift} ({verdict.reason})",
-                verdict.before,
-                verdict.after,
-                verdict.unit,
-                verdict.ratio,
-                verdict.smallest,
-            )
-        verdicts.append(verdict)
-    return verdicts
+def _moves(result: CaseResult, lane: Lane) -> Iterator[tuple[str, Moved]]:
+    """Metric -> y − μ of every reading of `result` that the baseline can be compared with."""
+    suite, key = result.case.suite, result.case.key
+    if not lane.comparable(result):
+        return
+    for reading in result.readings:
+        known = lane.timed.get((suite, key, reading.metric))
+        value = reading.value
+        if known is None or reading.timer != known.entry.timer or isinstance(value, str | list) or not value > 0:
+            continue
+        if len(known.entry.sessions) < MIN_SESSIONS or not math.isfinite(value):
+            continue
+        plain = math.log(value) - known.history.centre
+        recording = lane.recordings[known.recording]
+        judged = math.log(value) - lane.steady[suite, key, reading.metric].centre if recording.removed else plain
+        yield reading.metric, Moved(plain, judged, math.sqrt(known.history.variance), known.recording)

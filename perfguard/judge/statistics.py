@@ -69,6 +69,23 @@ class Noise:
         """Of the mean of `processes` new sessions against the median of the stored ones."""
         return self.sigma * math.sqrt(1 / processes + MEDIAN_PENALTY / self.sessions)
 
+    def beside(self, error: float) -> Noise:
+        """The noise of sessions out of which a common shift with standard error `error` was taken.
+
+        m̂ is itself a median of new sessions against stored centres, so its error falls with R and K like that
+        of a case, and adds to sigma once 1 + π/2K is divided out.
+        """
+        own = error / math.sqrt(1 + MEDIAN_PENALTY / self.sessions)
+        return Noise(math.hypot(self.sigma, own), self.degrees, self.sessions)
+
+    def joined(self, residuals: Sequence[float]) -> Noise:
+        """The noise after new sessions have shown their own scatter round their mean."""
+        more = len(residuals) - 1
+        mean = fmean(residuals)
+        squares = math.fsum((y - mean) ** 2 for y in residuals)
+        variance = (self.degrees * self.sigma**2 + squares) / (self.degrees + more)
+        return Noise(max(math.sqrt(variance), LEAST_SIGMA), self.degrees + more, self.sessions)
+
     def p_value(self, effect: float, processes: int) -> float:
         """One-sided p of a mean effect (positive: the suspected direction) over `processes` new sessions."""
         from scipy import special
@@ -87,9 +104,16 @@ def _upper_quantile(alpha: float, degrees: float) -> float:
     return -float(special.stdtrit(degrees, alpha))
 
 
-def remember(sessions: Sequence[float]) -> History:
-    """Centre and variance of stored session values (µs, at least one)."""
-    logs = _without_wild([math.log(value) for value in sessions])
+def remember(sessions: Sequence[float], shifts: Sequence[float] = ()) -> History:
+    """Centre and variance of stored session values (µs, at least one).
+
+    Args:
+        shifts: a logarithm for each session that is removed first, e.g. the common shifts; none by default.
+    """
+    logs = [math.log(value) for value in sessions]
+    if shifts:
+        logs = [y - shift for y, shift in zip(logs, shifts, strict=True)]
+    logs = _without_wild(logs)
     mean = fmean(logs)
     degrees = len(logs) - 1
     variance = math.fsum((y - mean) ** 2 for y in logs) / degrees if degrees else 0.0
@@ -173,8 +197,11 @@ def holm_threshold(family: int, rejected: int = 0, alpha: float = FAMILY_ERROR) 
 
 def minimum_detectable(noise: Noise, theta: float, family: int, confirmations: int) -> float:
     """The smallest effect that screen and confirmation together find with 95 % probability."""
-    stages = ((1, SCREEN_ERROR), (confirmations, holm_threshold(family)))
+    confirming = Noise(noise.sigma, noise.degrees + confirmations - 1, noise.sessions)
+    stages = ((noise, 1, SCREEN_ERROR), (confirming, confirmations, holm_threshold(family)))
     return max(
-        max(theta, noise.quantile(alpha) * error) + noise.quantile(MISS_ERROR) * error
-        for alpha, error in ((alpha, noise.standard_error(processes)) for processes, alpha in stages)
+        max(theta, stage.quantile(alpha) * error) + stage.quantile(MISS_ERROR) * error
+        for stage, alpha, error in (
+            (stage, alpha, stage.standard_error(processes)) for stage, processes, alpha in stages
+        )
     )

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from perfguard.errors import ExitStatus
-from perfguard.judge.ladder import Lane
+from perfguard.judge.lane import Lane
 from perfguard.records import CaseResult, Verdict, Word
 
 SIMILAR_NAMES = 0.6  # difflib ratio from which a new and a gone case may be one, renamed
@@ -54,7 +54,12 @@ def _gone(
     reached_end: dict[_Id, bool] = {}
     for result in results:
         test = (result.case.suite, _test_of(result.case.name, names.get(result.case.suite, ())))
-        quiet = result.word in (Word.PASS, Word.FASTER, Word.NEW)  # any other may have ended the test early
+        quiet = result.word in (
+            Word.PASS,
+            Word.UNCHANGED,
+            Word.FASTER,
+            Word.NEW,
+        )  # any other may have ended the test early
         reached_end[test] = reached_end.get(test, True) and quiet
     gone = []
     for suite, key in lane.remembered - present:
@@ -133,11 +138,14 @@ def exit_status(words: Iterable[Word], strict: bool, measured: int, tests_failed
 
 
 def count_guarded(results: Iterable[CaseResult]) -> int:
-    """Cases of which at least one gated reading was judged against a baseline."""
+    """Cases of which at least one gated reading was judged against a baseline, or cannot have moved."""
     return sum(1 for result in results if _is_guarded(result))
 
 
 def _is_guarded(result: CaseResult) -> bool:
     gated = {reading.metric for reading in result.readings if reading.gated}
     judged = (Word.PASS, Word.FASTER, Word.SLOWER, Word.CHANGED)
-    return any(verdict.word in judged and verdict.metric in gated for verdict in result.verdicts)
+    return any(
+        verdict.word is Word.UNCHANGED or (verdict.word in judged and verdict.metric in gated)
+        for verdict in result.verdicts
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol, cast
 
 from perfguard.metrics.subject import Subject
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Metric(Protocol):
-    """What a metric module has."""
+    """What a metric module has. One with TIMED reads one time, and has its name as `METRIC`."""
 
     TIMED: bool
 
@@ -37,6 +38,17 @@ def all_metrics() -> tuple[Metric, ...]:
     return cast(tuple[Metric, ...], tuple(metrics))
 
 
+def read_exact(subject: Subject, device: Device) -> list[Reading]:
+    """The exact readings of `subject`."""
+    return [reading for metric in all_metrics() if not metric.TIMED for reading in metric.read(subject, device)]
+
+
+def read_timed(subject: Subject, device: Device, skipped: Collection[str] = ()) -> list[Reading]:
+    """The timed readings of `subject`, but for those named in `skipped`."""
+    wanted = [metric for metric in all_metrics() if metric.TIMED and getattr(metric, "METRIC", "") not in skipped]
+    return [reading for metric in wanted for reading in metric.read(subject, device)]
+
+
 def read_all(subject: Subject, device: Device) -> list[Reading]:
     """All readings of `subject`, exact ones first."""
-    return [reading for metric in all_metrics() for reading in metric.read(subject, device)]
+    return read_exact(subject, device) + read_timed(subject, device)

@@ -1,12 +1,21 @@
 """The output contract: what a caller may rely on besides the values.
 
-One text reading, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`.
+One text reading, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, and what the
+call prints, if it does: `; prints 9 bytes ('debug: 1')`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import ctypes
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
+from perfguard.call import Outputs
 from perfguard.metrics.subject import Subject
 from perfguard.records import Better, Reading
 from perfguard.units import Unit
@@ -21,14 +30,74 @@ TIMED = False
 # Compilers specialise on pointers that 16 divides; every allocator gives at least that.
 _FULL_ALIGNMENT = 16
 
+_LONGEST_PRINT = 40  # characters of the first line
+_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # another one in every process
+
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`contract`: dtype, shape and strides of every output or gradient; and, only where they are out of the
-    ordinary, requires_grad, storage offset, alignment below 16 bytes, another device, shared memory."""
-    outputs = subject.run()
-    device.synchronize()
+    ordinary, requires_grad, storage offset, alignment below 16 bytes, another device, shared memory, prints."""
+    subject.run()  # what compiling and autotuning print is not the call's
+    outputs, printed = listen(subject.run, device)
     text = describe(outputs, device.torch_device, subject.args)
-    return [Reading("contract", Unit.TEXT, text, better=Better.SAME, portable=True)]
+    note = ""
+    if printed:
+        again = listen(subject.run, device)[1]
+        prints = f"prints {len(printed)} bytes ({_first_line(printed)!r})" if again == printed else "prints"
+        text += f"; {prints}"
+        note = f"a call prints {_first_line(printed)!r}: printing takes time; remove it before the case is measured"
+    return [Reading("contract", Unit.TEXT, text, better=Better.SAME, portable=True, note=note)]
+
+
+def listen(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
+    """The outputs of `call`, and what it wrote to stdout and stderr, the device's printf included; addresses are
+    left out. What was written goes on to where it would have gone."""
+    device.synchronize()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            with _redirected("stdout", 1, out), _redirected("stderr", 2, err):
+                outputs = call()
+                device.synchronize()
+        finally:
+            printed = _passed_on(out, sys.stdout) + _passed_on(err, sys.stderr)
+    return outputs, _ADDRESS.sub(b"0x", printed)
+
+
+def _passed_on(file: IO[bytes], stream: TextIO) -> bytes:
+    file.seek(0)
+    printed = file.read()
+    if printed:
+        stream.write(printed.decode(errors="replace"))
+    return printed
+
+
+@contextlib.contextmanager
+def _redirected(name: str, number: int, file: IO[bytes]) -> Iterator[None]:
+    """Point both of Python's stream and the file descriptor at `file`: pytest's capture parts them."""
+    stream = getattr(sys, name)
+    stream.flush()
+    _flush_c()
+    saved = os.dup(number)
+    writer = open(os.dup(file.fileno()), "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+    try:
+        os.dup2(file.fileno(), number)
+        setattr(sys, name, writer)
+        yield
+    finally:
+        setattr(sys, name, stream)
+        writer.close()
+        _flush_c()  # C and device printf have buffers of their own
+        os.dup2(saved, number)
+        os.close(saved)
+
+
+def _flush_c() -> None:
+    ctypes.CDLL(None).fflush(None)
+
+
+def _first_line(printed: bytes) -> str:
+    lines = printed.decode(errors="replace").strip().splitlines() or [""]
+    return lines[0][:_LONGEST_PRINT]
 
 
 def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -> str:

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
-from perfguard.timing import measure_device_time
+from perfguard.timing import prepare_device_time
+from perfguard.timing.timing import Timing, Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 TIMED = True
 
-_METRIC = "device_time_us"
+METRIC = "device_time_us"
 _PROMISE = 0.03
 
 
@@ -21,11 +22,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """`device_time_us`, promised to 3 %; nothing for a subject that is not timed."""
     if not subject.timed:
         return []
-    timing = measure_device_time(
-        subject.run,
-        device,
-        cache=subject.cache,
-        seconds=subject.seconds,
-        stored=subject.stored_timers.get(_METRIC),
-    )
-    return [timing.reading(_METRIC, promise=_PROMISE)]
+    stored = subject.stored_timers.get(METRIC)
+    workload = Workload(subject.run, subject.cache, subject.copies, subject.bytes)
+    meter = prepare_device_time(workload, device, seconds=subject.seconds, stored=stored)
+    blocks = subject.collect(METRIC, meter, device, subject.seconds)
+    return [Timing.of(meter, blocks).reading(METRIC, promise=_PROMISE)]

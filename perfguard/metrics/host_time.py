@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
-from perfguard.timing.host import measure
+from perfguard.timing.host import prepare
+from perfguard.timing.timing import Timing, Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 TIMED = True
 
-_METRIC = "host_time_us"
+METRIC = "host_time_us"
 # Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
 # five sessions on an H200 machine): with five sessions stored that resolves 20-44 %. Half as much again is what a
 # stray 50 µs of Python adds to a launch.
@@ -25,6 +26,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """`host_time_us`, promised to 50 % and 2 µs; nothing on a CPU: it has but one time."""
     if not subject.timed or not device.asynchronous:
         return []
-    stored = subject.stored_timers.get(_METRIC)
-    timing = measure(subject.run, device, seconds=subject.seconds, stored=stored)
-    return [timing.reading(_METRIC, promise=_PROMISE, floor=_FLOOR_US)]
+    stored = subject.stored_timers.get(METRIC)
+    meter = prepare(Workload(subject.run), device, seconds=subject.seconds, stored=stored)
+    blocks = subject.collect(METRIC, meter, device, subject.seconds)
+    return [Timing.of(meter, blocks).reading(METRIC, promise=_PROMISE, floor=_FLOOR_US)]

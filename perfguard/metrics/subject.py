@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfguard.call import Outputs
 from perfguard.records import Pass
+from perfguard.timing.blocks import Collect, collect
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Subject:
         seconds: most measuring time for each timed metric.
         stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
         args: the inputs, so that outputs that share memory with one are told.
+        copies: n passes like `run`, each on inputs of its own (`perfguard.timing.timing.Workload`); None where
+            they cannot be copied.
+        bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
+        collect: how the blocks of a timed metric are gathered; another process may conduct them.
+        rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
     """
 
     run: Callable[[], Outputs]
@@ -32,3 +38,7 @@ class Subject:
     seconds: float = 1.0
     stored_timers: Mapping[str, str] = field(default_factory=dict)
     args: tuple[Any, ...] = ()
+    copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
+    bytes: int = 0
+    collect: Collect = collect
+    rivals: bool = False

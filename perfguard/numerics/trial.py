@@ -6,9 +6,10 @@ nothing accumulates into them, and whatever a run writes into their memory is fo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +94,22 @@ class Inputs:
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return args, kwargs, differentiable, written
 
+    @contextlib.contextmanager
+    def moved(self) -> Iterator[bool]:
+        """While it lasts, the rows of every float input lie in reverse, in the same storage; whether any do.
+
+        A legitimate cache sees it, and that it ends, by the tensors' versions, which writing in place raises.
+        """
+        saved = self.saved
+        each = {(leaf.data_ptr(), leaf.shape, leaf.stride()): leaf for leaf in self.tensors if leaf.is_floating_point()}
+        reversed_ = [leaf for leaf in each.values() if _reverse(leaf)]
+        try:
+            yield bool(reversed_)
+        finally:
+            for leaf in reversed_:
+                _reverse(leaf)
+            saved.restore()  # what was written meanwhile, too
+
     def describe(self) -> str:
         """`bfloat16[64,48] grad; int32[4]; k=2`: dtypes, shapes, strides where not contiguous, other values.
 
@@ -163,6 +180,7 @@ def run_trial(
     seed: int,
     wide: torch.dtype | None = None,
     parameters: Sequence[torch.Tensor] | None = None,
+    restore: bool = True,
 ) -> Trial:
     """Call `fn` once, forward and, where `upstream` has gradients for its outputs, backward.
 
@@ -170,9 +188,10 @@ def run_trial(
         upstream: one incoming gradient (or None) for each output tensor; empty: forward only.
         wide: dtype to run in; the inputs are then copies.
         parameters: what stands for the module's parameters in the backward pass; default: themselves.
+        restore: False where the inputs are `moved`: what is written then is neither told nor undone.
     """
     torch.manual_seed(seed)
-    saved = inputs.saved
+    saved = inputs.saved if restore else None
     args, kwargs, leaves, written = inputs.bind(wide)
     leaves += [value for _, value in inputs.parameters] if parameters is None else parameters
     try:
@@ -185,16 +204,17 @@ def run_trial(
             outputs=[tensor.detach().clone() for tensor in tensors],
             others=[leaf for _, leaf in flat if not isinstance(leaf, torch.Tensor)],
             differentiable=[tensor.requires_grad for tensor in tensors],
-            modified=saved.changes(),
+            modified=saved.changes() if saved else [],
         )
         trial.gradients = _backward(tensors, upstream, leaves)
-        if any(gradient is not None for gradient in upstream):
+        if saved and any(gradient is not None for gradient in upstream):
             after = [words for words in saved.changes() if words not in trial.modified]
             trial.modified += [f"{words} in the backward pass" for words in after]
         trial.written = [tensor.detach().clone() for tensor in written]
         return trial
     finally:
-        saved.restore()
+        if saved:
+            saved.restore()
 
 
 def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:
@@ -245,6 +265,23 @@ def _backward(
     roots, incoming = zip(*pairs, strict=True)
     gradients = torch.autograd.grad(roots, list(leaves), incoming, allow_unused=True)
     return [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+
+
+def _reverse(tensor: torch.Tensor) -> bool:
+    """Reverse a tensor in place along its first dimension of more than one element; whether that could be done."""
+    view = tensor.detach()
+    for dim, stride in enumerate(view.stride()):
+        if stride == 0:
+            view = view.narrow(dim, 0, min(1, view.shape[dim]))
+    dims = [dim for dim, size in enumerate(view.shape) if size > 1]
+    if view.numel() == 0 or not dims:
+        return False
+    codes = bits(view)
+    try:
+        codes.copy_(codes.flip(dims[0]))
+    except RuntimeError:  # elements that overlap in memory
+        return False
+    return True
 
 
 def _within(storage: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -95,11 +95,11 @@ class Reference:
     inputs: Inputs
     notes: list[str] = field(default_factory=list)
 
-    def run(self, upstream: Gradients, wide: torch.dtype | None = None) -> Trial:
+    def run(self, upstream: Gradients, wide: torch.dtype | None = None, *, restore: bool = True) -> Trial:
         """The reference once, on the inputs as they are or in `wide`; a module's parameters with them."""
         reference, module = self.call.reference, self.inputs.module
         if module is None:
-            return run_trial(reference, self.inputs, upstream, seed=self.call.seed, wide=wide)
+            return run_trial(reference, self.inputs, upstream, seed=self.call.seed, wide=wide, restore=restore)
         owner = reference if isinstance(reference, torch.nn.Module) else module
         parameters: dict[str, torch.Tensor] = dict(owner.named_parameters())
         trained = [name for name, value in parameters.items() if value.requires_grad]
@@ -123,6 +123,7 @@ class Reference:
             seed=self.call.seed,
             wide=wide,
             parameters=[parameters[name] for name in trained],
+            restore=restore,
         )
 
     def truth(self, eager: Trial, upstream: Gradients) -> Truth:

@@ -12,7 +12,7 @@ from perfguard.units import format_bandwidth, format_flops, format_percent, form
 
 COLORS = {
     Word.WRONG: "red", Word.BROKEN: "red", Word.SLOWER: "red", Word.CHANGED: "red", Word.SUSPECT: "yellow",
-    Word.FASTER: "green", Word.PASS: "green",
+    Word.FASTER: "green", Word.UNCHANGED: "green", Word.PASS: "green",
 }  # fmt: skip
 
 # Shown case by case, with the commands that act on them; the other words are counted in one line each.
@@ -83,9 +83,11 @@ def _title(report: Report) -> str:
 
 
 def _table(report: Report, verbose: bool) -> list[Line]:
-    """Case, time, throughput and verdict of whatever was timed."""
+    """Case, time, throughput and verdict of whatever was timed, but for cases whose first time was left unread."""
     rows = [("case", "time", "throughput", "% of copy", "verdict")]
-    timed = [result for result in report.results if any(reading.timed for reading in result.readings)]
+    timed = [
+        result for result in report.results if any(reading.timed for reading in result.readings) and not _unread(result)
+    ]
     shown = timed if verbose else timed[:MOST_ROWS]
     for result in shown:
         primary = next(reading for reading in result.readings if reading.timed)
@@ -109,6 +111,11 @@ def _table(report: Report, verbose: bool) -> list[Line]:
     return lines
 
 
+def _unread(result: CaseResult) -> bool:
+    """Whether a time was left unread, because the device runs the very same code."""
+    return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
+
+
 def _worst_first(results: Sequence[CaseResult]) -> list[CaseResult]:
     return sorted(results, key=lambda result: -max((verdict.ratio or 0.0 for verdict in result.verdicts), default=0.0))
 
@@ -128,9 +135,9 @@ def _details(result: CaseResult) -> list[Line]:
 
 
 def _told(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts worth a line, worst first; a PASS is silent unless it carries a note."""
+    """The verdicts worth a line, worst first; what passed or did not change is silent."""
     order = list(Word)
-    told = [verdict for verdict in verdicts if verdict.word is not Word.PASS]
+    told = [verdict for verdict in verdicts if verdict.word not in (Word.PASS, Word.UNCHANGED)]
     return sorted(told, key=lambda verdict: order.index(verdict.word))
 
 
@@ -165,6 +172,17 @@ def _named(result: CaseResult) -> str:
     return f"{result.case.key}: {', '.join(own)}" if own and partly else result.case.key
 
 
+def _unchanged(report: Report) -> list[Line]:
+    """How many cases run the very same code on the device, and what became of them."""
+    same = [result for result in report.results if any(v.word is Word.UNCHANGED for v in result.verdicts)]
+    if not same:
+        return []
+    controls = sum(1 for result in same if not _unread(result))
+    count = f"{len(same)} case{'s' * (len(same) != 1)}"
+    text = f"the device runs the same code as when they were recorded; {controls} timed as controls"
+    return [Line(f"UNCHANGED  {count}: {text}", COLORS[Word.UNCHANGED])]
+
+
 def _counted(report: Report, by_word: dict[Word, list[CaseResult]], verbose: bool) -> list[Line]:
     lines = []
     for word, text in COUNTED.items():
@@ -179,6 +197,7 @@ def _counted(report: Report, by_word: dict[Word, list[CaseResult]], verbose: boo
         accept = accept_command({word})
         if accept:
             lines.append(Line(f"    {'remove' if word is Word.STALE else 'record'}: {accept}"))
+    lines += _unchanged(report)
     passed = len(by_word[Word.PASS])
     if passed:
         lines.append(Line(f"PASS  {passed} case{'s' * (passed != 1)}", "green"))

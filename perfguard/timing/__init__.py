@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from perfguard.errors import DeviceError
-from perfguard.timing import queue, wall
-from perfguard.timing.timing import Cache, Timer, Timing
+from perfguard.timing import graph, hostbound, profile, queue, wall
+from perfguard.timing.blocks import collector_paused
+from perfguard.timing.timing import Meter, Timer, Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-TIMERS: tuple[Timer, ...] = (queue, wall)  # of device time, in order of preference
+TIMERS: tuple[Timer, ...] = (graph, profile, queue, hostbound, wall)  # of device time, in order of preference
 
 
-def measure_device_time(
-    call: Callable[[], object],
-    device: Device,
-    *,
-    cache: Cache = "cold",
-    seconds: float = 1.0,
-    stored: str | None = None,
-) -> Timing:
-    """Device time of one call, by the timer the baseline was read with, else by the first that suits.
+def prepare_device_time(
+    workload: Workload, device: Device, *, seconds: float = 1.0, stored: str | None = None
+) -> Meter:
+    """A meter of the device time of one call, by the timer the baseline was read with, else by the first that can.
 
     A stored id that cannot be reproduced is no error: the reading then has another id, and is not compared.
 
     Raises:
-        DeviceError: no timer suits the device.
-        Exception: whatever `call` raises.
+        DeviceError: no timer can time the workload on this device.
+        Exception: whatever the workload raises.
     """
     suitable = [timer for timer in TIMERS if timer.suits(device)]
-    if not suitable:
-        raise DeviceError(f"{device.identity.slug}: no timer suits this device; add one in perfguard/timing/")
     same = [timer for timer in suitable if stored is not None and timer.understands(stored)]
-    return (same or suitable)[0].measure(call, device, cache=cache, seconds=seconds, stored=stored)
+    with collector_paused():
+        for timer in [*same, *(timer for timer in suitable if timer not in same)]:
+            meter = timer.prepare(workload, device, seconds=seconds, stored=stored)
+            if meter is not None:
+                return meter
+    raise DeviceError(f"{device.identity.slug}: no timer suits this device; add one in perfguard/timing/")

@@ -6,11 +6,12 @@ import contextlib
 import gc
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from perfguard.timing.timing import spread
+from perfguard.errors import MeasurementError
+from perfguard.timing.timing import Meter, spread
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -45,9 +46,8 @@ class Blocks:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """The garbage collector, emptied once and then off: a collection would land in somebody's sample."""
+    """The garbage collector off: a collection would land in somebody's sample."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield
@@ -92,42 +92,72 @@ def samples_in_block(sample_us: float, seconds: float) -> int:
     return max(1, min(wanted, int(1e6 * seconds / (LEAST_BLOCKS * sample_us))))
 
 
-def collect(
-    sample_block: Callable[[], float | None],
-    device: Device,
-    *,
-    seconds: float,
-    least: int = LEAST_BLOCKS,
-    most: int = MOST_BLOCKS,
-) -> Blocks | None:
-    """Blocks until their median is settled or `seconds` are over, but at least `least`; None if a block is.
+class Collect(Protocol):
+    """How the blocks of a metered quantity are gathered; another process may conduct them."""
 
-    A block 1.5 % off the others, on a device that says it is slowed down by heat or hardware, is dropped and
-    measured again, at most 3 times. The device is only asked then: asking may take a tenth of a second.
+    def __call__(self, metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+        """The blocks of `metric`, at least one.
 
-    Args:
-        sample_block: measures one block and returns its median, µs per call; None where the method fails.
-        seconds: most time for all blocks, on the host's clock.
+        Args:
+            seconds: most time for all blocks, on the host's clock.
+
+        Raises:
+            MeasurementError: not one block could be read.
+        """
+
+
+def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+    """Blocks one after the other: until their median is settled or `seconds` are over, but at least three.
+
+    A block that could not be read, and one that `read_block` rejects, is measured again, at most 3 times.
+
+    Raises:
+        MeasurementError: not one block could be read.
     """
     medians: list[float] = []
     rejected = 0
     started = device.now_us()
-    while len(medians) < most and rejected < MOST_REJECTED:
-        median_us = sample_block()
-        if median_us is None:
-            return None
-        if _odd(median_us, medians) and slowed_down(device):
-            rejected += 1
-            continue
-        medians.append(median_us)
-        spent_us = device.now_us() - started
-        next_us = spent_us / (len(medians) + rejected)
-        if len(medians) >= least and (spread(medians) < _SETTLED or spent_us + next_us > 1e6 * seconds):
-            break
-    return Blocks(tuple(medians), rejected)
+    with collector_paused():
+        while len(medians) < MOST_BLOCKS and rejected < MOST_REJECTED:
+            median_us = read_block(meter, device, medians)
+            if median_us is None:
+                rejected += 1
+                continue
+            medians.append(median_us)
+            spent_us = device.now_us() - started
+            next_us = spent_us / (len(medians) + rejected)
+            if len(medians) >= LEAST_BLOCKS and (spread(medians) < _SETTLED or spent_us + next_us > 1e6 * seconds):
+                break
+    return checked(metric, meter, Blocks(tuple(medians), rejected))
 
 
-def _odd(median_us: float, others: list[float]) -> bool:
+def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float | None:
+    """One block's median, µs per call; None where it is to be rejected: not readable, or throttled.
+
+    Throttled is a block 1.5 % off the `others`, on a device that says it is slowed down by heat or hardware.
+    The device is only asked about odd blocks: asking may take a tenth of a second.
+    """
+    median_us = meter.block()
+    if median_us is None or (_odd(median_us, others) and slowed_down(device)):
+        return None
+    return median_us
+
+
+def checked(metric: str, meter: Meter, blocks: Blocks) -> Blocks:
+    """`blocks`, if there are any.
+
+    Raises:
+        MeasurementError: not one block could be read.
+    """
+    if not blocks.medians:
+        raise MeasurementError(
+            f"{metric}: {blocks.rejected} blocks by {meter.timer} and none could be read; look for other processes "
+            "on the device (`perfguard doctor`), then run the case again"
+        )
+    return blocks
+
+
+def _odd(median_us: float, others: Sequence[float]) -> bool:
     return bool(others) and abs(math.log(median_us / statistics.median(others))) > _ODD_BLOCK
 
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import msgspec
+
 from perfguard.records import Reading
 from perfguard.units import Unit
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
+    from perfguard.timing.blocks import Blocks
 
 Cache = Literal["cold", "warm"]
 
@@ -35,6 +38,7 @@ class Timing:
         floor_us: the smallest change of the time that this timer can tell, µs.
         samples: samples per block.
         note: what a reader must know about the method; empty for the usual.
+        bytes: about how much device memory stays allocated while the meter lives.
     """
 
     timer: str
@@ -43,6 +47,11 @@ class Timing:
     floor_us: float
     samples: int
     note: str = ""
+
+    @classmethod
+    def of(cls, meter: Meter, blocks: Blocks) -> Timing:
+        """What `meter` read in `blocks`."""
+        return cls(meter.timer, blocks.medians, blocks.rejected, meter.floor_us, meter.samples, meter.note)
 
     @property
     def value_us(self) -> float:
@@ -81,9 +90,60 @@ def spread(blocks: Sequence[float]) -> float:
     return _MAD_TO_SD * deviation * _MEDIAN_TO_MEAN / math.sqrt(len(logs))
 
 
+def renewed(reading: Reading, blocks: Blocks) -> Reading:
+    """A timed reading with other blocks of the same timer: what more passes of the same session gave."""
+    return msgspec.structs.replace(
+        reading,
+        value=statistics.median(blocks.medians),
+        blocks=list(blocks.medians),
+        rejected_blocks=blocks.rejected,
+        spread=spread(blocks.medians),
+    )
+
+
 def floor_us(grid_us: float, calls: int) -> float:
     """Smallest change of one call's time that a clock of this grid tells, µs: two steps over the calls."""
     return max(_LEAST_FLOOR_US, 2 * grid_us / calls)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a timer times: one pass of one guarded call.
+
+    Attributes:
+        run: does the pass once.
+        cache: state of the last-level cache when a timed call starts.
+        copies: `copies(n)` gives n calls like `run`, each on a copy of the inputs of its own with the same strides,
+            alignment and shared memory (the first may be `run` itself); None where the inputs cannot be copied.
+        bytes: device memory that one call touches: its inputs and outputs, each storage once; 0 if unknown.
+    """
+
+    run: Callable[[], object]
+    cache: Cache = "cold"
+    copies: Callable[[int], Sequence[Callable[[], object]]] | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A timer that stands ready for one workload: compiled, warmed up, captured, proven by a first block.
+
+    Attributes:
+        timer: the method's id; belongs to the key of the reading.
+        block: measures one block (about 10 ms) and returns its median, µs per call; None where this block could
+            not be read. Blocks of several meters may alternate on one device.
+        floor_us: the smallest change of the time that this timer can tell, µs.
+        samples: samples per block.
+        note: what a reader must know about the method; empty for the usual.
+        bytes: about how much device memory stays allocated while the meter lives.
+    """
+
+    timer: str
+    block: Callable[[], float | None]
+    floor_us: float
+    samples: int
+    note: str = ""
+    bytes: int = 0
 
 
 class Timer(Protocol):
@@ -95,13 +155,10 @@ class Timer(Protocol):
     def understands(self, timer: str) -> bool:
         """Whether `timer` is an id that this module wrote."""
 
-    def measure(
-        self,
-        call: Callable[[], object],
-        device: Device,
-        *,
-        cache: Cache = "cold",
-        seconds: float = 1.0,
-        stored: str | None = None,
-    ) -> Timing:
-        """Time `call`; `stored` is the id of the timer the baseline was read with, to be reproduced."""
+    def prepare(self, workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
+        """A meter for `workload`; None where this timer cannot time it, so that the next one is asked.
+
+        Args:
+            seconds: most time that the blocks will get.
+            stored: id of the timer the baseline was read with, to be reproduced.
+        """

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from perfguard.timing.blocks import (
     SAMPLE_US,
     calls_in_sample,
-    collect,
-    collector_paused,
     power_of_two,
     samples_in_block,
     warm_up,
 )
-from perfguard.timing.timing import Cache, Timing, floor_us
+from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -45,30 +42,21 @@ def understands(timer: str) -> bool:
     return _parse(timer) is not None
 
 
-def measure(
-    call: Callable[[], object],
-    device: Device,
-    *,
-    cache: Cache = "cold",
-    seconds: float = 1.0,
-    stored: str | None = None,
-) -> Timing:
-    """Wall time of one call; `cache` changes nothing here."""
-    with collector_paused():
-        call_us = warm_up(call, device, seconds)
-        counted = _parse(stored) or power_of_two(SAMPLE_US / max(call_us, 1e-3), _MOST_CALLS)
-        calls = calls_in_sample(counted, call_us)
-        samples = samples_in_block(calls * call_us, seconds)
+def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
+    """Wall time of one call; the workload's `cache` changes nothing here."""
+    call = workload.run
+    call_us = warm_up(call, device, seconds)
+    counted = _parse(stored) or power_of_two(SAMPLE_US / max(call_us, 1e-3), _MOST_CALLS)
+    calls = calls_in_sample(counted, call_us)
+    samples = samples_in_block(calls * call_us, seconds)
 
-        def sample() -> float:
-            started = device.now_us()
-            for _ in range(calls):
-                call()
-            return (device.now_us() - started) / calls
+    def sample() -> float:
+        started = device.now_us()
+        for _ in range(calls):
+            call()
+        return (device.now_us() - started) / calls
 
-        def sample_block() -> float:
-            return max(statistics.median(sample() for _ in range(samples)), _CLOCK_GRID_US / calls)
+    def block() -> float:
+        return max(statistics.median(sample() for _ in range(samples)), _CLOCK_GRID_US / calls)
 
-        blocks = collect(sample_block, device, seconds=seconds)
-    assert blocks is not None
-    return Timing(f"wall-u{counted}", blocks.medians, blocks.rejected, floor_us(_CLOCK_GRID_US, calls), samples)
+    return Meter(f"wall-u{counted}", block, floor_us(_CLOCK_GRID_US, calls), samples, bytes=workload.bytes)

@@ -301,6 +301,60 @@ def test_what_is_not_gated_goes_along_with_what_is(tmp_path: Path) -> None:
     assert changes[NAMES].needs_reason  # it may not go alone where the other is left for want of a reason
 
 
+CODE = "fingerprint"
+
+
+def code(value: str) -> Reading:
+    return exact(value, CODE, gated=False, covers=[TIME], better=Better.SAME)
+
+
+def judged_code(before: str, after: str, time: float, word: Word, *more: tuple[Reading, Word | None]) -> CaseResult:
+    """A case whose code was `before`; its time was judged `word`."""
+    judged = result((code(after), Word.PASS), (timed(time), word), *more)
+    verdicts = [
+        replace(verdict, before=before, after=after) if verdict.metric == CODE else verdict
+        for verdict in judged.verdicts
+    ]
+    return replace(judged, verdicts=verdicts)
+
+
+def test_other_code_brings_its_own_times(tmp_path: Path) -> None:
+    known = store(tmp_path, {CODE: "old", TIME: times(60.0, 60.0, 60.0, 60.0, 60.0)})
+    changes = planned(known, judged_code("old", "new", 60.2, Word.PASS), FIVE)
+    assert (changes[CODE].category, changes[CODE].after, changes[CODE].needs_reason) == ("changed", "new", False)
+    assert changes[TIME].category == "changed"
+    assert changes[TIME].after == times(60.1, 60.2, 60.3, 60.4, 60.5)
+    assert select(list(changes.values()), {"changed"}, "")[1] == []
+
+
+def test_the_same_code_keeps_its_times(tmp_path: Path) -> None:
+    known = store(tmp_path, {CODE: "old", TIME: times(60.0, 60.0, 60.0, 60.0, 60.0)})
+    assert planned(known, judged_code("old", "old", 60.2, Word.PASS), FIVE) == {}
+
+
+def test_code_is_not_remembered_without_its_times(tmp_path: Path) -> None:
+    known = store(tmp_path, {CODE: "old", LAUNCHES: 1, TIME: times(50.0, 50.0, 50.0, 50.0, 50.0)})
+    judged = judged_code("old", "new", 60.2, Word.SLOWER, (exact(2), Word.CHANGED))
+    chosen, left = select(list(planned(known, judged, FIVE).values()), {"changed"}, "two stages")
+    assert [change.metric for change in chosen] == [LAUNCHES]
+    why = {change.metric: text for change, text in left}
+    assert why[CODE].startswith(f"goes only with {TIME} of the same case")
+
+
+def test_a_time_that_nobody_judged_needs_a_reason_where_it_is_worse(tmp_path: Path) -> None:
+    known = store(tmp_path, {CODE: "old", TIME: times(50.0, 50.0, 50.0, 50.0, 50.0)})
+    changes = planned(known, judged_code("old", "new", 60.2, Word.UNRESOLVED), FIVE)
+    assert changes[TIME].needs_reason
+    assert {change.metric for change, _ in select(list(changes.values()), {"changed"}, "")[1]} == {CODE, TIME}
+
+
+def test_sessions_of_other_code_are_not_added(tmp_path: Path) -> None:
+    known = store(tmp_path, {CODE: "old", TIME: times(60.0, 60.0)})
+    judged = judged_code("old", "new", 60.2, Word.UNRESOLVED)
+    verdicts = [replace(v, reason="FEW: 2 sessions") if v.metric == TIME else v for v in judged.verdicts]
+    assert planned(known, replace(judged, verdicts=verdicts), FIVE)[TIME].after == times(60.1, 60.2, 60.3, 60.4, 60.5)
+
+
 def test_portable_readings_go_to_the_target_if_there_is_one(tmp_path: Path) -> None:
     judged = result((timed(60.0), Word.NEW), (exact(2, portable=True), Word.NEW))
     for hardware, folder in ((GPU, SLUG), (CPU, "targets/cpu")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,9 @@ class Project:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Nothing recorded yet."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the project is no worker of this run
+    temporary = pytester.path.parent / f"{pytester.path.name}-tmp"  # simulated devices and their locks are its own
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     made = Project(pytester.path, pytester)
     made.configure(device="fake", sessions=5, confirmations=3, case_seconds=0.2)
     made.kernel()
@@ -108,7 +112,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.kernel()
     made.test_file()
     line = [sys.executable, "-m", "pytest", "--perfguard", "--perfguard-update=new"]
-    done = subprocess.run(line, cwd=path, capture_output=True, text=True, check=False)
+    environment = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("temporary"))}
+    done = subprocess.run(line, cwd=path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     return path / "baselines"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,3 +159,70 @@ def test_kernels_run_without_a_fake_device(monkeypatch: pytest.MonkeyPatch) -> N
     fake.launch("k")
     with fake.allocate(10):
         assert fake.current() is None
+
+
+def test_a_graph_replays_the_captured_work_at_little_cost_for_the_host() -> None:
+    device = quiet()
+    called = []
+
+    def call() -> None:
+        called.append(1)
+        for _ in range(3):
+            fake.launch("k", us=10.0, host_us=50.0)
+
+    graph = device.capture([call] * 4, keep=1)
+    assert device.busy_until_us == 0  # captured, not run
+    started = device.now_us()
+    time_us, full = timed(device, graph.replay, sleep_us=100)
+    assert full
+    assert time_us == pytest.approx(120.0)
+    assert len(called) == 4
+    assert device.now_us() - started < 250
+
+
+def test_what_waits_for_the_device_cannot_be_captured() -> None:
+    device = quiet()
+    mark = device.event()
+
+    def refuses() -> None:
+        fake.launch("k", capturable=False)
+
+    for call in (device.synchronize, mark.query, refuses):
+        with pytest.raises(DeviceError, match=r"^fake-gpu: cannot be captured .*not permitted"):
+            device.capture([call], keep=1)
+        call()
+        assert timed(device, lambda: fake.launch("k", us=10.0), sleep_us=100)[0] == pytest.approx(10.0)
+
+
+def test_intervals_of_each_call_without_what_comes_before() -> None:
+    device = quiet()
+
+    def call() -> None:
+        fake.launch("a", us=10.0, host_us=50.0)
+        device.synchronize()
+        fake.launch("b", us=5.0, host_us=50.0)
+
+    found = device.intervals([call, lambda: None, call], device.flush_cache)
+    assert [[round(end - start, 6) for start, end in call] for call in found] == [[10.0, 5.0], [], [10.0, 5.0]]
+    (_, first_end), (second_start, _) = found[0]
+    assert second_start >= first_end + 50
+
+
+def test_a_fault_loses_the_device() -> None:
+    device = FakeDevice(seed=1)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        fake.fault()
+    for use in (device.synchronize, lambda: fake.launch("kernel")):
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            use()
+    FakeDevice(seed=1).synchronize()
+
+
+def test_memory_ends() -> None:
+    device = FakeDevice(seed=1)
+    with fake.allocate(10 << 30):
+        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 8 GiB.* of which 6 GiB is free"):
+            fake.allocate(8 << 30)
+        with fake.allocate(6 << 30):
+            pass
+    assert device.peak_bytes(lambda: fake.allocate(16 << 30).free()) == 16 << 30

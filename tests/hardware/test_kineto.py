@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -102,3 +103,48 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
     kineto.peak_allocated(lambda: None)
     assert os.environ["KINETO_LOG_LEVEL"] == "3"
+
+
+def event(cat: str, name: str, ts: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": 1.0, "args": args}
+
+
+def test_work_is_in_the_order_of_launching_with_what_was_launched() -> None:
+    """Two streams run at once: the order in which they started may differ from run to run."""
+    kernel = {"grid": [8, 1, 1], "block": [128, 1, 1], "shared memory": 0, "registers per thread": 40}
+    events: list[dict[str, Any]] = [
+        event("kernel", "second", 30.0, stream=20, correlation=12, **kernel, **{"warps per SM": 1.5}),
+        event("cpu_op", "aten::mul", 1.0, **{"External id": 3}),
+        event("cuda_runtime", "cudaLaunchKernel", 2.0, correlation=11, cbid=211),
+        event("kernel", "first", 31.0, stream=7, correlation=11, **kernel),
+        event("gpu_memcpy", "Memcpy DtoD", 40.0, stream=7, correlation=13, bytes=64, **{"memory bandwidth (GB/s)": 7}),
+        event("gpu_memset", "Memset (Device)", 50.0, stream=7, correlation=14, bytes=8),
+        event("gpu_user_annotation", "ProfilerStep", 0.0, stream=7),
+        {"ph": "M", "name": "process_name"},
+    ]
+    assert kineto.work_of(events) == [
+        kineto.Work("kernel", "first", 0, kernel),
+        kineto.Work("kernel", "second", 1, kernel),
+        kineto.Work("copy", "Memcpy DtoD", 0, {"bytes": 64}),
+        kineto.Work("fill", "Memset (Device)", 0, {"bytes": 8}),
+    ]
+
+
+def test_kernels_of_one_graph_launch_keep_the_order_of_starting() -> None:
+    events = [event("kernel", name, ts, stream=7, correlation=5) for name, ts in (("b", 2.0), ("a", 1.0), ("c", 3.0))]
+    assert [work.name for work in kineto.work_of(events)] == ["a", "b", "c"]
+
+
+def test_amd_tells_the_grid_with_the_launch() -> None:
+    launch = {"grid": [4, 1, 1], "block": [256, 1, 1], "shared memory": 512}
+    events: list[dict[str, Any]] = [
+        event("cuda_runtime", "hipLaunchKernel", 1.0, correlation=1, **launch),
+        event("kernel", "Cijk_Ailk", 2.0, stream=0, correlation=1, kind="Dispatch"),
+    ]
+    assert kineto.work_of(events) == [kineto.Work("kernel", "Cijk_Ailk", 0, launch)]
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_a_trace_of_the_processor_holds_no_device_work() -> None:
+    """The trace is written and read for real; only a GPU would have put work into it."""
+    assert kineto.detailed_work(lambda: torch.ones(4) + 1, "cuda") == []

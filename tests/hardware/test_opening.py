@@ -12,7 +12,8 @@ import torch
 
 from perfguard import hardware
 from perfguard.errors import DeviceError, UsageError
-from perfguard.hardware import open_device
+from perfguard.hardware import find_devices, open_device
+from perfguard.hardware.torch_gpu import device_key
 
 
 def test_fakes() -> None:
@@ -73,3 +74,46 @@ def test_torch_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_loads_no_torch() -> None:
     code = "import sys, perfguard.hardware, perfguard.hardware.fake; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_simulated_devices_have_places() -> None:
+    assert open_device("fake:1").identity.index == 1
+    assert open_device("fake*2").key == open_device("fake").key == "fake-gpu-0"
+    assert open_device("fake:1").key != open_device("fake:0").key
+    for name in ("fake*0", "fake*", "fake*two", "cuda*2"):
+        with pytest.raises(UsageError, match="known: auto"):
+            open_device(name)
+
+
+def test_the_devices_to_choose_from(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_devices("fake*2") == {"fake:0": "fake-gpu-0", "fake:1": "fake-gpu-1"}
+    assert find_devices("fake") == {"fake": "fake-gpu-0"}
+    assert find_devices("cpu") == {"cpu": "cpu"}
+    monkeypatch.setattr(torch, "xpu", backend(0))
+    monkeypatch.setattr(torch, "cuda", backend(0))
+    assert find_devices("auto") == {"auto": "cpu"}
+    with pytest.raises(DeviceError, match="cuda"):
+        find_devices("cuda")
+    gpus = backend(2)
+    monkeypatch.setattr(torch, "cuda", gpus)
+    monkeypatch.setattr(torch, "version", SimpleNamespace(hip=None, cuda="12.8"))
+    for name in ("auto", "cuda"):
+        found = find_devices(name)
+        assert list(found) == ["cuda:0", "cuda:1"]
+    assert gpus.current is None  # opening one would put a context on it
+    assert found["cuda:1"] == open_device("cuda:1").key
+    assert find_devices("cuda:1") == {"cuda:1": found["cuda:1"]}
+    with pytest.raises(UsageError, match="known: auto"):
+        find_devices("gpu")
+
+
+@pytest.mark.parametrize(
+    ("properties", "key"),
+    [
+        ({"uuid": "2b4e226c", "pci_bus_id": 3}, "cuda-2b4e226c"),
+        ({"pci_domain_id": 1, "pci_bus_id": 0xC1, "pci_device_id": 0}, "cuda-0001-c1-00"),
+        ({}, "cuda-1"),
+    ],
+)
+def test_a_key_tells_one_device_from_another(properties: dict[str, Any], key: str) -> None:
+    assert device_key("cuda", 1, SimpleNamespace(**properties)) == key

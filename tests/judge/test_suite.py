@@ -65,6 +65,11 @@ def test_a_pass_that_its_test_no_longer_guards_is_stale() -> None:
     assert stale(held, ["f"], [ran]) == dict.fromkeys(["f/backward", "f:second/forward"], Word.STALE)
 
 
+def test_an_unchanged_case_ran_to_its_end() -> None:
+    held = lane({"f/forward": "x", "f/backward": "x"})
+    assert stale(held, ["f"], [result("f", Word.UNCHANGED)]) == {"f/backward": Word.STALE}
+
+
 @pytest.mark.parametrize("word", [Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.UNRESOLVED])
 def test_a_test_that_may_have_ended_early_leaves_nothing_stale(word: Word) -> None:
     held = lane({"f[1:2]/forward": "x", "f[1:2]/backward": "x", "f[1:2]:second/forward": "x"})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge import Family, judge_timed
+from perfguard.judge import Common, Family, Recording, judge_timed
 from perfguard.judge.statistics import Prior
 from perfguard.records import Better, Reading, TimedEntry, Verdict, Word
 from perfguard.units import Unit
@@ -21,7 +21,7 @@ FAMILY = Family(size=200, prior=Prior(8.0, 0.002))
 def judged(
     value: float, fresh: list[float] | None = None, sessions: list[float] | None = None, **options: Any
 ) -> Verdict:
-    names = ("drift", "fresh_problem")
+    names = ("drift", "fresh_problem", "common", "fresh_common")
     rest = {name: options.pop(name) for name in names if name in options}
     family = options.pop("family", FAMILY)
     reading = Reading(metric="span", unit=Unit.MICROSECONDS, value=value, timer="clock", **options)
@@ -63,14 +63,94 @@ def test_fresh_processes_that_agree_accuse_with_their_own_effect() -> None:
 
 
 def test_interval_is_the_formulas() -> None:
-    # K = 8, R = 3, d0 + K - 1 = 15: t(0.975) = 2.1314
+    # K = 8, R = 3, d0 + K - 1 + R - 1 = 17: t(0.975) = 2.1098; three fresh sessions alike add no squares
     logs = [math.log(value) for value in QUIET]
     mean = sum(logs) / 8
     variance = sum((y - mean) ** 2 for y in logs) / 7
-    sigma = math.sqrt((8 * 0.002**2 + 7 * variance) / 15)
-    margin = 2.1314 * sigma * math.sqrt(1 / 3 + 1.57 / 8)
+    sigma = math.sqrt((8 * 0.002**2 + 7 * variance) / 17)
+    margin = 2.1098 * sigma * math.sqrt(1 / 3 + 1.57 / 8)
     low, high = 100 * (math.exp(math.log(1.05) - margin) - 1), 100 * (math.exp(math.log(1.05) + margin) - 1)
     assert f"(95 % interval {low:+.1f} % to {high:+.1f} %)" in judged(105.0, [105.0] * 3).reason
+
+
+@pytest.mark.parametrize(("value", "odd"), [(105.0, 100.4), (95.0, 99.6)])
+def test_one_block_that_did_not_move_keeps_a_reading_from_suspicion(value: float, odd: float) -> None:
+    assert judged(value, blocks=[value, value, odd]).word is Word.PASS  # θ/2 is 0.5 %
+    assert judged(value, blocks=[value, value, 100 + 0.2 * (value - 100)]).word is Word.SUSPECT
+
+
+def test_an_odd_block_on_the_far_side_does_not_matter() -> None:
+    assert judged(105.0, blocks=[104.9, 105.0, 150.0]).word is Word.SUSPECT
+
+
+@pytest.mark.parametrize(("value", "rejected", "word"), [(130.0, 2, Word.SUSPECT), (130.0, 3, Word.UNRESOLVED)])
+def test_a_disturbed_device_judges_nothing(value: float, rejected: int, word: Word) -> None:
+    verdict = judged(value, rejected_blocks=rejected)
+    assert verdict.word is word
+    assert verdict.reason.startswith("ENV: 3 blocks rejected") == (word is Word.UNRESOLVED)
+    assert judged(100.0, rejected_blocks=3).word is Word.UNRESOLVED
+
+
+def shifted(shift: float, *, removed: bool = True, error: float = 0.0005, usual: float = 0.02) -> Common:
+    recording = Recording((0.0,) * 8, 0.5 if removed else 0.0, FAMILY.prior)
+    return Common(shift, error, usual, 20, recording)
+
+
+def test_a_common_shift_is_removed() -> None:
+    machine = shifted(math.log(1.015))
+    assert judged(101.5).word is Word.SUSPECT
+    verdict = judged(101.5, common=machine)
+    assert (verdict.word, verdict.ratio) == (Word.PASS, pytest.approx(1.0))
+    assert judged(100.0, common=machine).word is Word.SUSPECT  # it should have moved with the others: faster now
+    assert judged(103.0, common=machine).word is Word.SUSPECT
+
+
+def test_a_common_shift_that_does_not_pay_stays() -> None:
+    verdict = judged(101.5, common=shifted(math.log(1.015), removed=False))
+    assert (verdict.word, verdict.ratio) == (Word.SUSPECT, pytest.approx(1.015))
+
+
+def test_fresh_sessions_are_judged_without_their_own_shifts() -> None:
+    fresh, machine = [103.0, 105.0, 104.0], [shifted(math.log(x)) for x in (0.99, 1.01, 1.0)]
+    verdict = judged(104.0, fresh, fresh_common=machine)
+    assert verdict.word is Word.SLOWER
+    assert verdict.ratio == pytest.approx((1.03 * 1.05 * 1.04 / (0.99 * 1.01)) ** (1 / 3))
+    assert "other cases" not in verdict.reason  # the shifts cancel
+    one_way = judged(104.0, [104.0] * 3, fresh_common=[shifted(math.log(1.01))] * 3)
+    assert one_way.ratio == pytest.approx(1.04 / 1.01)
+    assert "without the +1.0 % of the other cases" in one_way.reason
+
+
+def test_one_unknown_shift_leaves_all_in() -> None:
+    machine = [shifted(math.log(1.01)), shifted(math.log(1.01)), None]
+    assert judged(104.0, [104.0] * 3, fresh_common=machine).ratio == pytest.approx(1.04)
+
+
+def test_what_the_controls_leave_uncertain_widens_what_can_be_seen() -> None:
+    sure, unsure = (judged(100.0, common=shifted(0.0, error=error)).smallest for error in (0.0001, 0.005))
+    assert sure is not None
+    assert unsure is not None
+    assert unsure > 1.5 * sure
+
+
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize(
+    ("value", "word"), [(108.0, Word.UNRESOLVED), (100.0, Word.UNRESOLVED), (130.0, Word.UNRESOLVED)]
+)
+def test_an_alarmed_session_accuses_nobody_and_hides_nothing(value: float, word: Word, removed: bool) -> None:
+    verdict = judged(value, [value] * 3, common=shifted(math.log(1.08), removed=removed))
+    assert verdict.word is word
+    assert verdict.reason.startswith("ENV: 20 cases of this timer moved together by +8.0 %")
+
+
+def test_an_alarmed_session_acquits_who_is_no_suspect_either_way() -> None:
+    assert judged(100.4, common=shifted(math.log(1.008), usual=0.005)).word is Word.PASS
+
+
+def test_an_alarmed_fresh_session_confirms_nothing() -> None:
+    machine = [shifted(0.0), shifted(0.0), shifted(0.05)]
+    verdict = judged(105.0, [105.0, 105.0, 110.0], fresh_common=machine)
+    assert (verdict.word, verdict.reason[:4]) == (Word.UNRESOLVED, "ENV:")
 
 
 def test_faster_is_confirmed_too() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -78,3 +81,71 @@ def test_reading_sees_inputs_and_grad_mode() -> None:
     assert (reading.metric, reading.value) == ("contract", "float32[2] strides (1) requires_grad")
     (reading,) = contract.read(Subject(run=lambda: x.detach(), args=(x,)), FakeDevice(seed=1))
     assert reading.value == "float32[2] strides (1) shares memory with input 0"
+
+
+def read_contract(run: Callable[[], Any]) -> Any:
+    (reading,) = contract.read(Subject(run=run), FakeDevice(seed=1))
+    return reading
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: print("debug: 1"),
+        lambda: print("debug: 1", file=sys.stderr),
+        lambda: os.write(1, b"debug: 1\n"),
+        lambda: os.write(2, b"debug: 1\n"),
+        lambda: ctypes.CDLL(None).printf(b"debug: 1\n"),  # buffered by C, as the device's printf is
+    ],
+    ids=["print", "stderr", "descriptor 1", "descriptor 2", "printf"],
+)
+def test_what_a_call_prints_is_part_of_it_and_still_printed(
+    write: Callable[[], object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> torch.Tensor:
+        write()
+        return torch.zeros(1)
+
+    reading = read_contract(run)
+    assert reading.value == "float32[1] strides (1); prints 9 bytes ('debug: 1')"
+    assert "debug: 1" in reading.note
+    said = capfd.readouterr()
+    assert (said.out + said.err).count("debug: 1") == 3  # warm, listened to, once more
+
+
+def test_a_silent_call_has_no_note() -> None:
+    reading = read_contract(lambda: torch.zeros(1))
+    assert (reading.value, reading.note) == ("float32[1] strides (1)", "")
+
+
+def test_what_changes_from_call_to_call_or_process_to_process_is_left_out() -> None:
+    count = iter(range(9))
+    assert read_contract(lambda: print(next(count))).value == "None; prints"
+    assert read_contract(lambda: print(f"at {next(count):#x}")).value == "None; prints 6 bytes ('at 0x')"
+
+
+def test_what_a_first_call_prints_is_not_told() -> None:
+    said: list[int] = []
+
+    def once() -> None:
+        if not said:
+            print("compiling")
+        said.append(1)
+
+    assert read_contract(once).value == "None"
+
+
+def test_streams_come_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    calls = iter([None, ZeroDivisionError])
+
+    def run() -> None:
+        print("before")
+        if next(calls):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        read_contract(run)
+    print("after")
+    os.write(1, b"after\n")
+    said = capfd.readouterr().out
+    assert (said.count("before"), said.count("after")) == (2, 2)

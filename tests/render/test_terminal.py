@@ -130,3 +130,16 @@ def test_noise_is_one_line_a_case_the_blindest_first() -> None:
         "    b/forward: device_time_us 50.0 %",
         "    a/forward: device_time_us 4.0 %",
     ]
+
+
+def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> None:
+    same = Verdict(Word.UNCHANGED, "device_time_us", "fingerprint is as recorded", before=61.2)
+    host = Reading("host_time_us", Unit.MICROSECONDS, 9.0, timer="host-u16")
+    unread = msgspec.structs.replace(result("unread", same), readings=[host])
+    report = msgspec.structs.replace(REPORT, results=[unread, result("control", same)], stale=[])
+    text = [line.text for line in render_summary(report).lines][1:]
+    assert text == [
+        "case             time     throughput  % of copy  verdict",
+        "control/forward  61.2 µs  4 TB/s      95 %       UNCHANGED",
+        "UNCHANGED  2 cases: the device runs the same code as when they were recorded; 1 timed as controls",
+    ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfguard.errors import MeasurementError
 from perfguard.hardware.fake import FakeDevice
 from perfguard.records import Conditions
 from perfguard.timing import blocks
+from perfguard.timing.timing import Meter
 
 
 class AskedFake(FakeDevice):
@@ -24,42 +26,38 @@ class AskedFake(FakeDevice):
         return super().conditions()
 
 
-def sampler(device: FakeDevice, medians: list[float | None], reasons: str = "") -> Callable[[], float | None]:
-    """Blocks of 10 ms; a block above 10.5 µs comes with throttling."""
+def gather(
+    device: FakeDevice, medians: Sequence[float | None], *, seconds: float = 1.0, reason: str = ""
+) -> blocks.Blocks:
+    """Collects blocks of 10 ms with these medians; a block above 10.5 µs comes with throttling for `reason`."""
+    left = list(medians)
 
-    def sample_block() -> float | None:
-        median = medians.pop(0)
+    def block() -> float | None:
+        median = left.pop(0)
         device.host_us += 10_000
-        hot = reasons if median is not None and median > 10.5 else ""
+        hot = reason if median is not None and median > 10.5 else ""
         device.state = Conditions(throttle_reasons=[hot] if hot else [])
         return median
 
-    return sample_block
+    return blocks.collect("device_time_us", Meter("queue-cold", block, 0.05, 5), device, seconds)
+
+
+RESTLESS = [10.0, 10.2, 10.1, 10.3, 9.9, 10.2, 10.0, 10.4, 10.1, 10.0]
 
 
 def test_settled_blocks_stop_early() -> None:
     device = AskedFake(seed=1)
-    assert blocks.collect(sampler(device, [10.0] * 9), device, seconds=1) == blocks.Blocks((10.0,) * 3, 0)
+    assert gather(device, [10.0] * 9) == blocks.Blocks((10.0,) * 3, 0)
     assert device.asked == 0
 
 
 def test_restless_blocks_go_on_to_the_most() -> None:
-    device = FakeDevice(seed=1)
-    restless: list[float | None] = [10.0, 10.2, 10.1, 10.3, 9.9, 10.2, 10.0, 10.4, 10.1, 10.0]
-    found = blocks.collect(sampler(device, restless), device, seconds=1)
-    assert found is not None
-    assert len(found.medians) == blocks.MOST_BLOCKS
+    assert len(gather(FakeDevice(seed=1), RESTLESS).medians) == blocks.MOST_BLOCKS
 
 
-def test_budget_ends_the_blocks_but_not_before_three() -> None:
-    device = FakeDevice(seed=1)
-    restless: list[float | None] = [10.0, 10.2, 10.1, 10.3, 9.9, 10.2]
-    found = blocks.collect(sampler(device, list(restless)), device, seconds=0.001)
-    assert found is not None
-    assert len(found.medians) == 3
-    found = blocks.collect(sampler(device, list(restless)), device, seconds=0.05)
-    assert found is not None
-    assert len(found.medians) == 5
+@pytest.mark.parametrize(("seconds", "count"), [(0.001, 3), (0.05, 5)])
+def test_budget_ends_the_blocks_but_not_before_three(seconds: float, count: int) -> None:
+    assert len(gather(FakeDevice(seed=1), RESTLESS, seconds=seconds).medians) == count
 
 
 @pytest.mark.parametrize(
@@ -68,29 +66,31 @@ def test_budget_ends_the_blocks_but_not_before_three() -> None:
 )
 def test_throttled_blocks_are_dropped_counted_and_measured_again(reason: str) -> None:
     device = AskedFake(seed=1)
-    found = blocks.collect(sampler(device, [10.0, 11.0, 10.0, 12.0, 10.0], reason), device, seconds=1)
+    found = gather(device, [10.0, 11.0, 10.0, 12.0, 10.0], reason=reason)
     assert found == blocks.Blocks((10.0, 10.0, 10.0), rejected=2)
     assert device.asked == 2
 
 
 @pytest.mark.parametrize("reason", ["", "sw_power_cap", "power_cap", "applications_clocks_setting"])
 def test_a_power_cap_drops_nothing(reason: str) -> None:
-    device = FakeDevice(seed=1)
-    found = blocks.collect(sampler(device, [10.0, 11.0, 10.0, 10.0, 10.0], reason), device, seconds=1)
-    assert found is not None
+    found = gather(FakeDevice(seed=1), [10.0, 11.0, 10.0, 10.0, 10.0], reason=reason)
     assert found.rejected == 0
     assert 11.0 in found.medians
 
 
 def test_three_dropped_blocks_are_enough() -> None:
-    device = FakeDevice(seed=1)
-    always_hot: list[float | None] = [10.0, *[11.0] * 9]
-    assert blocks.collect(sampler(device, always_hot, "hw_slowdown"), device, seconds=1) == blocks.Blocks((10.0,), 3)
+    found = gather(FakeDevice(seed=1), [10.0, *[11.0] * 9], reason="hw_slowdown")
+    assert found == blocks.Blocks((10.0,), 3)
 
 
-def test_a_block_that_cannot_be_measured_ends_it() -> None:
-    device = FakeDevice(seed=1)
-    assert blocks.collect(sampler(device, [10.0, None]), device, seconds=1) is None
+def test_a_block_that_cannot_be_read_is_rejected() -> None:
+    found = gather(FakeDevice(seed=1), [10.0, None, 10.0, None, 10.0])
+    assert found == blocks.Blocks((10.0, 10.0, 10.0), rejected=2)
+
+
+def test_no_block_at_all_is_an_error_that_names_the_metric_and_the_next_step() -> None:
+    with pytest.raises(MeasurementError, match=r"^device_time_us: 3 blocks by queue-cold .* run the case again$"):
+        gather(FakeDevice(seed=1), [None] * 3)
 
 
 @given(st.floats(0, 1e9), st.integers(0, 16))

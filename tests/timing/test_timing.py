@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,15 +12,19 @@ from hypothesis import strategies as st
 
 from perfguard.errors import DeviceError
 from perfguard.hardware import fake
+from perfguard.hardware.device import Device
 from perfguard.hardware.fake import FakeDevice
-from perfguard.timing import TIMERS, measure_device_time
-from perfguard.timing.timing import Timing, floor_us, spread
+from perfguard.timing import TIMERS
+from perfguard.timing.blocks import Blocks
+from perfguard.timing.timing import Timing, floor_us, renewed, spread
+from tests.timing.metering import device_time
 
 
 class Cpu(FakeDevice):
     """A simulated device whose calls return when the work is done."""
 
     asynchronous = False
+    captures = False
 
 
 def kernel() -> None:
@@ -29,6 +34,14 @@ def kernel() -> None:
 def test_value_is_the_median_of_the_blocks() -> None:
     timing = Timing("wall-u1", (10.0, 12.0, 11.0, 90.0), rejected=0, floor_us=0.05, samples=5)
     assert timing.value_us == 11.5
+
+
+def test_a_reading_renewed_with_more_blocks() -> None:
+    reading = Timing("queue-cold", (10.0, 12.0, 11.0), 1, 0.05, 5).reading("device_time_us", promise=0.03)
+    more = renewed(reading, Blocks((10.0, 12.0, 11.0, 10.0, 10.0), 2))
+    assert (more.value, more.blocks, more.rejected_blocks) == (10.0, [10.0, 12.0, 11.0, 10.0, 10.0], 2)
+    assert more.spread == spread(more.blocks)
+    assert (more.metric, more.timer, more.promise, more.floor) == ("device_time_us", "queue-cold", 0.03, 0.05)
 
 
 def test_spread_by_hand() -> None:
@@ -60,28 +73,84 @@ def test_floor(grid_us: float, calls: int, floor: float) -> None:
     assert floor_us(grid_us, calls) == floor
 
 
-def test_the_device_decides_the_timer() -> None:
-    device = FakeDevice(seed=1)
-    assert measure_device_time(kernel, device).timer == "queue-cold"
-    cpu = Cpu(seed=1)
-    assert measure_device_time(kernel, cpu).timer.startswith("wall-u")
+def waits() -> None:
+    fake.launch("kernel", us=50.0)
+    device = fake.current()
+    assert device is not None
+    device.synchronize()
 
 
-def test_a_stored_id_of_a_timer_that_does_not_suit_is_not_used() -> None:
-    device = FakeDevice(seed=1)
-    assert measure_device_time(kernel, device, stored="wall-u16").timer == "queue-cold"
+def long() -> None:
+    fake.launch("kernel", us=50.0)
 
 
-def test_no_two_timers_understand_one_id() -> None:
-    for timer in ("queue-cold", "queue-warm-u64", "queue-cold-hostbound", "wall-u16"):
-        assert sum(candidate.understands(timer) for candidate in TIMERS) == 1
+def long_and_not_capturable() -> None:
+    fake.launch("kernel", us=50.0, capturable=False)
+
+
+MUCH = 2**40  # bytes: overfills the cache in one call
+
+
+@pytest.mark.parametrize(
+    ("call", "bytes", "timer"),
+    [
+        (kernel, MUCH, "graph-cold-u128-r1"),
+        (kernel, 0, "profile-cold"),  # nothing tells how many copies make it cold, and it is short
+        (long, 0, "queue-cold"),
+        (long_and_not_capturable, MUCH, "queue-cold"),
+        (waits, MUCH, "profile-cold"),
+    ],
+)
+def test_the_call_decides_the_timer(call: Callable[[], object], bytes: int, timer: str) -> None:
+    assert device_time(call, FakeDevice(seed=1), bytes=bytes).timer == timer
+
+
+@pytest.mark.parametrize(("call", "timer"), [(kernel, "queue-cold"), (waits, "queue-cold-hostbound")])
+def test_without_a_profiler_events_are_left(call: Callable[[], object], timer: str) -> None:
+    class Blind(FakeDevice):
+        captures = False
+        intervals = Device.intervals
+
+    assert device_time(call, Blind(seed=1)).timer == timer
+
+
+def test_a_cpu_has_a_clock_on_the_wall() -> None:
+    assert device_time(kernel, Cpu(seed=1)).timer.startswith("wall-u")
+
+
+@pytest.mark.parametrize(
+    "stored", ["graph-cold-u16-r1", "graph-cold-u64-r16", "queue-cold", "queue-cold-hostbound", "profile-cold"]
+)
+def test_a_stored_timer_is_used_again(stored: str) -> None:
+    copies = [long] * 16
+    timing = device_time(long, FakeDevice(seed=1), stored=stored, bytes=MUCH, copies=lambda count: copies[:count])
+    assert timing.timer == stored
+
+
+@pytest.mark.parametrize("stored", ["wall-u16", "graph-warm-u64", "sundial"])
+def test_a_stored_timer_that_does_not_suit_is_not_used(stored: str) -> None:
+    assert device_time(long, FakeDevice(seed=1), stored=stored).timer == "queue-cold"
+
+
+IDS = (
+    "graph-cold-u64-r16", "graph-warm-u64", "profile-cold", "profile-warm", "queue-cold", "queue-warm-u64",
+    "queue-cold-hostbound", "queue-warm-u64-hostbound", "wall-u16",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("timer", IDS)
+def test_no_two_timers_understand_one_id(timer: str) -> None:
+    assert sum(candidate.understands(timer) for candidate in TIMERS) == 1
+
+
+def test_host_times_are_no_device_times() -> None:
     assert not any(candidate.understands("host-u16") for candidate in TIMERS)
 
 
 def test_a_device_that_no_timer_suits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfguard.timing.TIMERS", ())
     with pytest.raises(DeviceError, match="fake-gpu: no timer suits"):
-        measure_device_time(kernel, FakeDevice(seed=1))
+        device_time(kernel, FakeDevice(seed=1))
 
 
 def test_median_of_sessions_finds_a_change_of_three_percent() -> None:
@@ -91,7 +160,7 @@ def test_median_of_sessions_finds_a_change_of_three_percent() -> None:
         values = []
         for seed in range(first_seed, first_seed + 5):
             device = FakeDevice(seed=seed)
-            timing = measure_device_time(lambda: fake.launch("k", us=us), device, seconds=0.1)
+            timing = device_time(lambda: fake.launch("k", us=us), device, seconds=0.1)
             values.append(timing.value_us)
         return values
 

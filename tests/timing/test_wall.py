@@ -8,6 +8,7 @@ import pytest
 
 from perfguard.hardware.fake import FakeDevice
 from perfguard.timing import wall
+from tests.timing.metering import measured
 
 
 class Cpu(FakeDevice):
@@ -39,14 +40,14 @@ def busy(device: FakeDevice, us: float) -> Callable[[], None]:
 )
 def test_calls_per_sample_fill_a_millisecond(us: float, timer: str) -> None:
     device = quiet()
-    timing = wall.measure(busy(device, us), device, seconds=0.05)
+    timing = measured(wall, busy(device, us), device, seconds=0.05)
     assert timing.timer == timer
     assert timing.value_us == pytest.approx(us, rel=1e-3)
 
 
 def test_stored_id_is_used_again_by_a_slower_candidate() -> None:
     device = quiet()
-    timing = wall.measure(busy(device, 500.0), device, stored="wall-u64")
+    timing = measured(wall, busy(device, 500.0), device, stored="wall-u64")
     assert timing.timer == "wall-u64"
     assert timing.value_us == pytest.approx(500.0)
 
@@ -54,7 +55,7 @@ def test_stored_id_is_used_again_by_a_slower_candidate() -> None:
 def test_a_far_slower_candidate_keeps_its_id_and_the_budget() -> None:
     device = quiet()
     started = device.now_us()
-    timing = wall.measure(busy(device, 10_000.0), device, seconds=1.0, stored="wall-u65536")
+    timing = measured(wall, busy(device, 10_000.0), device, seconds=1.0, stored="wall-u65536")
     assert timing.timer == "wall-u65536"
     assert timing.value_us == pytest.approx(10_000.0)
     assert device.now_us() - started < 2e6
@@ -63,7 +64,7 @@ def test_a_far_slower_candidate_keeps_its_id_and_the_budget() -> None:
 @pytest.mark.parametrize("stored", ["wall-u0", "wall-u999999", "wall-16", "queue-cold", "", None])
 def test_stored_id_that_cannot_be_honoured(stored: str | None) -> None:
     device = quiet()
-    assert wall.measure(busy(device, 80.0), device, stored=stored).timer == "wall-u16"
+    assert measured(wall, busy(device, 80.0), device, stored=stored).timer == "wall-u16"
 
 
 def test_a_drifting_clock_is_seen_in_the_spread() -> None:
@@ -74,6 +75,6 @@ def test_a_drifting_clock_is_seen_in_the_spread() -> None:
         device.host_us += cost[0]
         cost[0] += 0.01
 
-    timing = wall.measure(slower_and_slower, device, seconds=0.2)
+    timing = measured(wall, slower_and_slower, device, seconds=0.2)
     assert timing.spread > 0.001
     assert len(timing.blocks) > 3

@@ -1,0 +1,102 @@
+"""A process that measures for another one: a fresh session of a run, or a worker of a comparison."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.records import Case, CaseResult
+from perfguard.reports import read_report
+from perfguard.sessions import REQUEST
+from perfguard.timing.interleaved import Interleaved
+from perfguard.timing.timing import renewed
+from perfguard.worker import checks_numerics, open_worker
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+    from perfguard.timing.blocks import Collect
+
+RIVALS = "rivals"  # a file of this name in a session's folder asks for the readings of rivals, too
+
+Timers = Callable[[Case], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Answering:
+    """How such a process measures.
+
+    Attributes:
+        timers: those that the asking process read with, by case and metric.
+        collect: who gathers the blocks of a case.
+        numerics: whether results are checked too; the parent of a fresh session has done so.
+        rivals: whether methods that perfguard is compared with read the cases as well.
+        interleaved: holds the meters for the later passes; None in a comparison, whose conductor says when to measure.
+    """
+
+    timers: Timers
+    collect: Callable[[Case], Collect | None]
+    numerics: bool
+    rivals: bool
+    interleaved: Interleaved | None
+
+    @property
+    def conducted(self) -> bool:
+        """Whether another process says when to measure, so that this one waits inside its tests."""
+        return self.interleaved is None
+
+    def later_passes(self, results: Sequence[CaseResult]) -> list[CaseResult]:
+        """Measure the later passes over all cases; the results with all their blocks."""
+        found = {} if self.interleaved is None else self.interleaved.finish()
+        return [
+            msgspec.structs.replace(
+                result,
+                readings=[
+                    renewed(reading, found[_name(result.case), reading.metric])
+                    if (_name(result.case), reading.metric) in found
+                    else reading
+                    for reading in result.readings
+                ],
+            )
+            for result in results
+        ]
+
+
+def open_answering(folder: Path, device: Device, stored: Timers) -> Answering:
+    """Read what was asked for in `folder`, a session's; a worker of a comparison waits for its first turn here.
+
+    Args:
+        stored: timers of the baseline, for what the asking process left unread.
+    """
+    conducted = open_worker(folder)
+    interleaved = Interleaved(device, seed=os.getpid()) if conducted is None else None
+
+    def first_pass(case: Case) -> Collect | None:
+        return None if interleaved is None else interleaved.of(_name(case))
+
+    return Answering(
+        timers=_requested(folder, stored),
+        collect=conducted or first_pass,
+        numerics=checks_numerics(folder),
+        rivals=(folder / RIVALS).exists(),
+        interleaved=interleaved,
+    )
+
+
+def _name(case: Case) -> str:
+    return f"{case.suite} {case.key}"
+
+
+def _requested(folder: Path, stored: Timers) -> Timers:
+    """A fresh process reads with the timers its parent read with, and what that left unread as it is stored."""
+    known = {
+        (result.case.suite, result.case.key): {
+            reading.metric: reading.timer for reading in result.readings if reading.timer is not None
+        }
+        for result in read_report(folder / REQUEST).results
+    }
+    return lambda case: {**stored(case), **known.get((case.suite, case.key), {})}

@@ -1,0 +1,38 @@
+"""`perfguard compare BASE [-- pytest arguments]`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `perfguard compare`."""
+    parser.description = (
+        "Measures the merge base of HEAD and BASE and the working tree, uncommitted changes included, side by side "
+        "in live processes on one device, block against block. Needs no stored baseline and writes none."
+    )
+    parser.add_argument("base", metavar="BASE", help="branch, tag or commit that the work will be merged into")
+    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found to FILE")
+    parser.add_argument(
+        "pytest_arguments", nargs="*", metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, print, and answer the exit status: one of `perfguard.ExitStatus`.
+
+    Raises:
+        PerfguardError: what keeps it from comparing, with the next step.
+    """
+    from perfguard.compare.interrupts import Interrupts
+    from perfguard.compare.running import Request, compare_in
+    from perfguard.errors import ExitStatus
+
+    request = Request(Path.cwd(), options.base, options.setup, options.json, tuple(options.pytest_arguments))
+    try:
+        with Interrupts() as interrupts:
+            return int(compare_in(request, interrupts))
+    except KeyboardInterrupt:
+        return int(ExitStatus.INTERRUPTED)

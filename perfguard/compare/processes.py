@@ -1,0 +1,256 @@
+"""Live pytest processes: how they are started in their worktrees, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+import perfguard
+from perfguard.compare.interrupts import Interrupts
+from perfguard.compare.worktrees import environment
+from perfguard.errors import UsageError
+from perfguard.records import Report
+from perfguard.reports import read_report, save_report
+from perfguard.sessions import ANSWER, REQUEST, SESSION_OPTION, kept_arguments, stop
+from perfguard.worker import CONDUCTED, Conducted
+
+# The merge base, a second checkout of it (the control), the working tree. Names of one length: the length of a
+# path or variable can shift where a program lies in memory, and with it its time.
+Side = Literal["base", "copy", "work"]
+SIDES: tuple[Side, ...] = ("base", "copy", "work")
+
+# Perfguard first, and from PYTHONPATH: later pytest puts the paths of its `pythonpath` setting before all others, and
+# where the repository is perfguard itself, another perfguard lies there.
+_PYTEST = "import sys, perfguard, pytest; sys.exit(pytest.main())"
+_QUIET = "ignore::pytest.PytestAssertRewriteWarning"  # that perfguard is there already
+
+_GOOD = (0, 1, 5)  # 1: a test failed there, which its report tells; 5: no test there
+_OUTPUT = "output.txt"
+_LAST_LINES = 15
+_PATIENCE_SECONDS = 60.0
+
+# pytest's options whose value, given as the next argument, is no test although it may be a path.
+_TAKE_VALUE = (
+    "-c", "-k", "-m", "-o", "-p", "-W", "--basetemp", "--confcutdir", "--config-file", "--deselect", "--ignore",
+    "--ignore-glob", "--import-mode", "--log-level", "--override-ini", "--pythonwarnings", "--rootdir",
+    "--perfguard-device", "--perfguard-reports",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How every worker of a comparison is started.
+
+    Attributes:
+        folder: a temporary folder, with the worktree of each side under its name.
+        original: top folder of the user's checkout.
+        inside: where in it the command was started, relative to `original`.
+        arguments: pytest's.
+    """
+
+    folder: Path
+    original: Path
+    inside: Path
+    arguments: tuple[str, ...]
+
+    def worktree(self, side: Side) -> Path:
+        return self.folder / side
+
+    def relocate(self, text: str, side: Side) -> str:
+        """An argument that names a path in the user's checkout, naming the same place in the side's worktree."""
+        option, equals, value = text.partition("=")
+        path = value if equals and option.startswith("-") else text
+        for root in {str(self.original), str(self.original.resolve())}:
+            if path == root or path.startswith(f"{root}{os.sep}"):
+                moved = f"{self.worktree(side)}{path[len(root) :]}"
+                return f"{option}={moved}" if path is value else moved
+        return text
+
+    @property
+    def positional(self) -> list[str]:
+        """Those arguments that name tests by path."""
+        found = []
+        before = ""
+        for argument in self.arguments:
+            if not argument.startswith("-") and before not in _TAKE_VALUE and self._names_tests(argument):
+                found.append(argument)
+            before = argument
+        return found
+
+    def _names_tests(self, argument: str) -> bool:
+        path = argument.partition("::")[0]
+        return argument.startswith("@") or (self.original / self.inside / path).exists()
+
+    def line(self, side: Side, session: Path, selection: Path | None) -> list[str]:
+        """The command of one worker. `selection`: a file of node ids, in place of what `arguments` select.
+
+        Raises:
+            UsageError: the tests that are named do not exist on this side.
+        """
+        positional = self.positional
+        if selection is not None:
+            kept = list(kept_arguments(self.arguments, positional))
+        else:
+            kept = list(kept_arguments(self.arguments, selection=True))
+            absent = [argument for argument in positional if not self._exists(argument, side)]
+            if absent and len(absent) == len(positional):
+                raise UsageError(f"{', '.join(absent)}: not there at the merge base; there is nothing to compare with")
+            kept = [argument for argument in kept if argument not in absent]
+        line = [sys.executable, "-P", "-c", _PYTEST, *(self.relocate(argument, side) for argument in kept)]
+        if importlib.util.find_spec("xdist") is not None:
+            line.append("-n0")
+        line += ["-q", "-W", _QUIET, "-p", "no:cacheprovider", "--color=no", f"{SESSION_OPTION}={session}"]
+        return line if selection is None else [*line, f"@{selection}"]
+
+    def _exists(self, argument: str, side: Side) -> bool:
+        path = Path(self.relocate(argument.partition("::")[0].removeprefix("@"), side))
+        return (self.worktree(side) / self.inside / path).exists()
+
+    def named(self, nodeid: str) -> str:
+        """The argument that selects the test `nodeid`: node ids count from pytest's root directory, arguments from
+        where it was started. The root directory is the nearest folder above in which the test's file is found."""
+        path, colons, rest = nodeid.partition("::")
+        started = self.worktree("work") / self.inside
+        levels = len(self.inside.parts)
+        above = next((up for up in range(levels + 1) if Path(started, *[".."] * up, path).exists()), 0)
+        return str(Path(*[".."] * above, path)) + colons + rest
+
+    def environment(self, side: Side) -> dict[str, str]:
+        """Variables under which the side imports its own code, and one perfguard, this one, is everybody's."""
+        worktree = self.worktree(side)
+        inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        paths = [str(self._only_perfguard()), str(worktree)]
+        paths += [str(worktree / "src")] * (worktree / "src").is_dir()
+        paths += [self.relocate(str(Path(path).absolute()), side) for path in inherited]
+        return environment() | {"PYTHONPATH": os.pathsep.join(paths)}
+
+    def _only_perfguard(self) -> Path:
+        """A folder that holds this perfguard and nothing else: it may lie beside code that must not be found."""
+        folder = self.folder / "only"
+        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (folder / "perfguard").symlink_to(Path(perfguard.__file__).parent, target_is_directory=True)
+        return folder
+
+
+@dataclass
+class Worker:
+    """One live process and the line to it."""
+
+    side: Side
+    folder: Path
+    process: subprocess.Popen[bytes]
+    connection: Connection
+
+    def ended(self) -> str:
+        """Wait for the end of a process that hung up; empty if it ended in order, else what went wrong."""
+        try:
+            status = self.process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"{describe(self.side)}: pytest did not end after its last test{self.last_words()}"
+        if status in _GOOD:
+            return ""
+        return f"{describe(self.side)}: pytest ended with status {status}{self.last_words()}"
+
+    def last_words(self) -> str:
+        """The last lines of its output, on lines of their own."""
+        try:
+            text = (self.folder / _OUTPUT).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        lines = text.strip().splitlines()[-_LAST_LINES:]
+        return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
+
+    def report(self) -> Report | None:
+        """What it measured; None where it measured nothing."""
+        try:
+            return read_report(self.folder / ANSWER)
+        except UsageError:
+            return None
+
+    def stop(self) -> None:
+        """End it and whatever it started, if it still runs."""
+        self.connection.close()
+        stop(self.process)
+
+
+def describe(side: Side) -> str:
+    """The side in words."""
+    return {"base": "the merge base", "copy": "the second merge base", "work": "the working tree"}[side]
+
+
+def start_worker(
+    plan: Plan,
+    side: Side,
+    session: Path,
+    request: Report,
+    selection: Path | None,
+    *,
+    numerics: bool,
+    interrupts: Interrupts,
+    started: list[Worker],
+) -> Worker:
+    """Start the worker of one side; it answers into `session`.
+
+    Args:
+        request: holds the timers that are to be used again.
+        selection: a file of node ids; None: what the user selected.
+        numerics: whether results are checked too.
+        started: the worker is appended here at once, so that no signal can come in between.
+    """
+    session.mkdir(parents=True)
+    save_report(session / REQUEST, request)
+    line, variables = plan.line(side, session, selection), plan.environment(side)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(session / _OUTPUT, "wb") as output:
+        conducted = Conducted(theirs.fileno(), str(plan.worktree(side)), str(plan.original), numerics)
+        (session / CONDUCTED).write_bytes(msgspec.json.encode(conducted))
+        with interrupts.delayed():
+            process = subprocess.Popen(
+                line, cwd=plan.worktree(side) / plan.inside, env=variables, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+            worker = Worker(side, session, process, Connection(ours.detach()))
+            started.append(worker)
+    return worker
+
+
+def run_setup(plan: Plan, side: Side, command: str, minutes: float, interrupts: Interrupts) -> None:
+    """Run the user's `command` by the shell in the worktree of one side.
+
+    Raises:
+        UsageError: it failed, or took longer than `minutes`.
+    """
+    variables: Mapping[str, str] = plan.environment(side)
+    output_path = plan.folder / f"setup-{side}.txt"
+    process = None
+    try:
+        with open(output_path, "wb") as output, interrupts.delayed():
+            process = subprocess.Popen(
+                command, shell=True, cwd=plan.worktree(side) / plan.inside, env=variables,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        status: int | str = process.wait(60 * minutes)
+    except subprocess.TimeoutExpired:
+        status = f"none after {minutes:g} minutes"
+    finally:
+        if process is not None:
+            stop(process)
+    if status != 0:
+        said: Sequence[str] = output_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = "\n".join(f"    {line}" for line in said[-_LAST_LINES:])
+        raise UsageError(
+            f"--setup {command!r}: ended with status {status} in the worktree of {describe(side)}; "
+            f"mend the command; it said:\n{last}"
+        )

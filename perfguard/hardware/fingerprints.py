@@ -1,0 +1,258 @@
+"""From what a profile saw to one hash: the code of every kernel, how it was launched, and in which order.
+
+Triton's kernels count by their machine code, library kernels by their full name: whoever ships those counts by
+version (torch's own) or by content (other libraries with device code in this process). A kernel of unknown origin
+leaves no fingerprint at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import mmap
+import re
+import struct
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perfguard.hardware.kineto import Work, normalized
+
+# Kernels of libraries, as the profiler names them: C++ ones by namespace or by the types of their arguments, plain
+# ones by prefixes that nobody writes by hand.
+_LIBRARY = re.compile(
+    r"(void )?(\(anonymous namespace\)::)?"
+    r"(at|at_cuda_detail|c10|cub|thrust|rocprim|hipcub|cutlass|cudnn|cublas|cublasLt|pytorch_flash|ck|ck_tile|oneapi)::"
+    r"|.*\(.*\bcublas\w+"
+    r"|(nvjet_|sm\d+_xmma_|ampere_\w*gemm|volta_\w*gemm|turing_\w*gemm|cutlass_?\d+_|fmha_cutlass[FB]_|cudnn_)"
+    r"|(ncclDevKernel_|Cijk_|__amd_rocclr_)"
+)
+
+# Sections of an ELF file, by the numbers of its specification.
+_NO_BITS, _ALLOCATED = 8, 2
+_DEVICE_CODE = (b".nv_fatbin", b".hip_fatbin")
+# Where libraries lie that go by the versions of the toolchain.
+_PACKAGES = ("torch/", "nvidia/", "triton/", "cusparselt/", "rocm", "_rocm")
+_TOOLKITS = ("/usr/local/cuda", "/opt/rocm", "/opt/intel/oneapi")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Triton kernel that is loaded in this process: `handle` is the driver's, `code` hashes its machine code."""
+
+    name: str
+    handle: int
+    threads: int | None
+    registers: int | None
+    code: str | None
+
+
+Launched = list[tuple[str, int]]  # name and handle of Triton's launches, in order
+
+
+@contextmanager
+def triton_launches() -> Iterator[Launched]:
+    """While inside, every launch by Triton's own launcher is listed. Inductor's static launcher tells nobody."""
+    launched: Launched = []
+
+    def note(metadata: Any) -> None:
+        told = getattr(metadata, "data", None)  # in front of what the kernel's author computes, which may cost time
+        if isinstance(told, dict) and "function" in told:
+            launched.append((told["name"], told["function"]))
+
+    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)  # without it nothing of Triton's can run
+    chain = getattr(runtime, "launch_enter_hook", None)
+    if chain is None or not hasattr(chain, "add"):
+        yield launched
+        return
+    chain.add(note)
+    try:
+        yield launched
+    finally:
+        chain.remove(note)
+
+
+def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
+    """16 hex digits of what a call ran on the device; None where the code of any kernel is unknown.
+
+    Args:
+        work: kernels, copies and fills in launch order.
+        launched: what Triton's launcher said meanwhile.
+    """
+    kernels = [each for each in work if each.kind == "kernel"]
+    if not work or any("grid" not in each.facts or "block" not in each.facts for each in kernels):
+        return None
+    codes = _codes([each for each in kernels if not _LIBRARY.match(each.name)], launched)
+    if codes is None:
+        return None
+    described: list[object] = [
+        (each.kind, each.stream, sorted(each.facts.items()), *_name(each, codes)) for each in work
+    ]
+    if any(_LIBRARY.match(each.name) for each in kernels):
+        foreign = foreign_libraries(Path("/proc/self/maps"))
+        if foreign is None:
+            return None
+        described += [str(torch.__version__), foreign]
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+
+
+def _name(work: Work, codes: dict[int, str]) -> tuple[str, ...]:
+    code = codes.get(id(work))
+    return (work.name,) if code is None else (normalized(work.name), code)
+
+
+def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
+    """id(work) -> its machine code's hash, for kernels that must be Triton's; None where one is not to be had."""
+    if not work:
+        return {}
+    loaded: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in loaded_kernels({each.name for each in work}):
+        loaded[kernel.name].append(kernel)
+    handles: dict[str, list[int]] = defaultdict(list)
+    for name, handle in launched:
+        handles[name].append(handle)
+    counts = Counter(each.name for each in work)
+    seen: Counter[str] = Counter()
+    codes: dict[int, str] = {}
+    for each in work:
+        candidates = loaded[each.name]
+        if len(handles[each.name]) == counts[each.name]:  # every launch is known by its handle
+            handle = handles[each.name][seen[each.name]]
+            candidates = [kernel for kernel in candidates if kernel.handle == handle]
+        else:
+            candidates = [kernel for kernel in candidates if _fits(kernel, each)]
+        seen[each.name] += 1
+        found = {kernel.code for kernel in candidates}
+        code = found.pop() if len(found) == 1 else None
+        if code is None:
+            return None
+        codes[id(each)] = code
+    return codes
+
+
+def _fits(kernel: Kernel, work: Work) -> bool:
+    """Whether a launch may have been of `kernel`, by its registers and threads where both sides know them."""
+    block, registers = work.facts.get("block"), work.facts.get("registers per thread")
+    threads = block[0] * block[1] * block[2] if isinstance(block, list) and len(block) == 3 else None
+    return all(
+        ours is None or theirs is None or ours == theirs
+        for ours, theirs in ((kernel.threads, threads), (kernel.registers, registers))
+    )
+
+
+def loaded_kernels(names: set[str]) -> list[Kernel]:
+    """Triton's compiled kernels of these names that are alive and loaded, inductor's among them.
+
+    Neither Triton nor inductor lists them, but both keep them as ordinary objects, known by their types' names:
+    `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
+    """
+    found = []
+    for kernel in gc.get_objects():
+        kind = type(kernel)
+        triton = kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton.")
+        static = kind.__name__.startswith("StaticallyLaunched") and kind.__module__.startswith("torch._inductor.")
+        if (triton or static) and getattr(kernel, "name", None) in names and kernel.function is not None:
+            binary = kernel.kernel if triton else _binary_of_static(kernel)
+            code = machine_code(binary) if isinstance(binary, bytes) else None
+            metadata = kernel.metadata if triton else kernel
+            warp = getattr(getattr(metadata, "target", None), "warp_size", None)
+            threads = metadata.num_warps * warp if warp else None
+            registers = getattr(kernel, "n_regs", None)
+            found.append(Kernel(kernel.name, kernel.function, threads, registers, code))
+    return found
+
+
+def _binary_of_static(kernel: Any) -> bytes | None:
+    """The binary that inductor's static launcher loaded: it forgets the path, but not the key in Triton's cache."""
+    try:
+        from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+        from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
+
+        folder = Path(triton_cache_dir(torch.accelerator.current_device_index())) / triton_hash_to_path_key(kernel.hash)
+        found = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
+        return found[0].read_bytes() if len(found) == 1 else None
+    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # private, all of it
+        return None
+
+
+def machine_code(binary: bytes) -> str | None:
+    """Hash of what an ELF binary (cubin, hsaco) loads; None for other formats.
+
+    Sections that are not loaded hold line numbers, paths and comments of the compiler, which say nothing of speed;
+    NVIDIA keeps registers and stack in `.nv.info`, which is not loaded either, but counts.
+    """
+    sections = _sections(binary)
+    if not sections:
+        return None
+    digest = hashlib.sha256()
+    for section in sections:
+        if section.flags & _ALLOCATED or section.name.startswith(b".nv.info"):
+            digest.update(struct.pack("<QQ", section.flags, section.size) + binary[section.start : section.end])
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _Section:
+    """Part of an ELF file; one without bits takes no place in it."""
+
+    name: bytes
+    kind: int
+    flags: int
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + (0 if self.kind == _NO_BITS else self.size)
+
+
+def _sections(binary: bytes | mmap.mmap) -> list[_Section]:
+    """The sections of a 64-bit little-endian ELF file; none of any other."""
+    if binary[:6] != b"\x7fELF\x02\x01":
+        return []
+    try:
+        (start,) = struct.unpack_from("<Q", binary, 0x28)
+        step, count, names_index = struct.unpack_from("<HHH", binary, 0x3A)
+        headers = [struct.unpack_from("<IIQQQQ", binary, start + index * step) for index in range(count)]
+        names = headers[names_index][4]
+        return [
+            _Section(binary[names + name : binary.find(b"\0", names + name)], kind, flags, offset, size)
+            for name, kind, flags, _, offset, size in headers
+        ]
+    except (struct.error, IndexError):  # cut short
+        return []
+
+
+def foreign_libraries(maps: Path) -> str | None:
+    """Hash of the libraries with device code in this process that are no part of the toolchain; None if unknown.
+
+    An extension may instantiate the templates of ATen, CUB or CUTLASS with code of its own under any name.
+    """
+    try:
+        paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if ".so" in line}
+    except (OSError, IndexError):
+        return None
+    packages = Path(torch.__file__).parents[1]
+    toolchain = (*(f"{packages}/{name}" for name in _PACKAGES), *_TOOLKITS)
+    foreign = [path for path in paths if not path.startswith(toolchain)]
+    contents = {_device_code(path) for path in foreign}
+    return " ".join(sorted(filter(None, contents)))
+
+
+@functools.cache
+def _device_code(path: str) -> str:
+    """Hash of a library's content if it holds device code, else nothing. A loaded library does not change."""
+    try:
+        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if not any(section.name in _DEVICE_CODE for section in _sections(content)):
+                return ""
+            return hashlib.sha256(content).hexdigest()[:16]
+    except (OSError, ValueError):  # deleted, or empty
+        return ""

@@ -1,0 +1,151 @@
+"""How a measuring run ends: held and late reports, the summary, the exit status. For one process and for many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from perfguard.config import Config
+from perfguard.errors import ExitStatus
+from perfguard.guard import failure_lines
+from perfguard.judge import exit_status
+from perfguard.records import Case, CaseResult, Verdict, Word
+from perfguard.render.terminal import render_summary
+from perfguard.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _pytest.terminal import TerminalReporter
+
+OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed, and not by a verdict
+
+Location = tuple[str, int | None, str]
+
+
+class Ending:
+    """The hooks that both kinds of run share. Subclasses set `_run` once cases are known."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._run: Run | None = None
+        self._failed_otherwise = False
+        self._locations: dict[str, Location] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._locations[report.nodeid] = report.location
+        self._failed_otherwise |= report.failed and bool(getattr(report, OTHERWISE, False))
+
+    def _results(self, nodeid: str) -> list[CaseResult]:
+        run = self._run
+        return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
+
+    def _tell(self, session: pytest.Session, run: Run, nodeid: str, reports: list[pytest.TestReport]) -> None:
+        """Send a held test's reports, failed if the fresh processes confirmed the suspicion."""
+        lines = failure_lines(run, self._results(nodeid))
+        for report in reports:
+            if report.when == "call" and lines:
+                report.outcome = "failed"
+                report.longrepr = "\n".join(lines)
+            session.config.hook.pytest_runtest_logreport(report=report)
+
+    def _tell_late(self, session: pytest.Session, run: Run, late: list[str]) -> None:
+        """A test that had passed before its verdict came fails once more, so that all outputs agree."""
+        for nodeid in late:
+            lines = failure_lines(run, self._results(nodeid))
+            if lines:
+                location = self._locations.get(nodeid, (nodeid.partition("::")[0], None, nodeid))
+                report = failed_report(nodeid, location, "\n".join(lines), "teardown")
+                session.config.hook.pytest_runtest_logreport(report=report)
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        run = self._run
+        if run is None or run.is_session:
+            return
+        verbose = terminalreporter.config.option.verbose > 0
+        summary = render_summary(
+            run.snapshot(),
+            written=[_relative(path, run) for path in run.written],
+            left=[f"{change.describe()}: {why}" for change, why in run.left],
+            verbose=verbose,
+        )
+        terminalreporter.section(f"perfguard: {summary.title}")
+        for line in summary.lines:
+            terminalreporter.write_line(line.text, **{line.color: True} if line.color else {})
+        terminalreporter.write_line(f"report: {_relative(run.report_path, run)}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Tell apart why a run is not green; pytest's own statuses for interruption and misuse stand."""
+        only_collected = session.config.option.collectonly
+        if (
+            exitstatus not in (ExitStatus.PASSED, ExitStatus.TESTS_FAILED)
+            or only_collected
+            or self._config.session_folder
+        ):
+            return
+        results = [] if self._run is None else list(self._run.results.values())
+        words = [
+            verdict.word
+            for result in results
+            for verdict in result.verdicts
+            if self._run is not None and not self._run.accepts(verdict)
+        ]
+        stale = [] if self._run is None else [verdict.word for verdict in self._run.remaining_stale]
+        status = exit_status(
+            [*words, *stale],
+            strict=self._config.settings.strict,
+            measured=sum(1 for result in results if result.readings),
+            tests_failed=self._failed_otherwise,
+        )
+        session.exitstatus = int(status)
+
+
+def failed_report(nodeid: str, location: Location, text: str, when: str = "call") -> pytest.TestReport:
+    """A report of a failure that no exception of the test's own code stands for."""
+    return pytest.TestReport(nodeid, location, {}, "failed", text, when)  # type: ignore[arg-type]
+
+
+def add_verdict(run: Run, case: Case, verdict: Verdict) -> None:
+    """Add a verdict to what is known of a case, if anything is."""
+    key = (case.suite, case.key)
+    result = run.results.get(key) or CaseResult(case=case)
+    run.results[key] = msgspec.structs.replace(result, verdicts=[*result.verdicts, verdict])
+
+
+def cut_short(run: Run, selected: list[Case], why: str) -> None:
+    """Name what an early end leaves open: suspects that nobody confirmed, tests that nobody reached."""
+    for key, result in run.results.items():
+        if result.is_suspect:
+            verdicts = [
+                msgspec.structs.replace(
+                    verdict, word=Word.UNRESOLVED, reason=f"not confirmed: {why} ({verdict.reason})"
+                )
+                if verdict.word is Word.SUSPECT
+                else verdict
+                for verdict in result.verdicts
+            ]
+            run.results[key] = msgspec.structs.replace(result, verdicts=verdicts)
+    reached = {result.case.nodeid for result in run.results.values()}
+    for case in selected:
+        if case.nodeid not in reached:
+            add_verdict(run, case, Verdict(Word.UNRESOLVED, reason=f"not measured: {why}"))
+
+
+def teller(session: pytest.Session) -> Callable[[str], None]:
+    """Progress lines on pytest's terminal."""
+    reporter: TerminalReporter | None = session.config.pluginmanager.get_plugin("terminalreporter")
+
+    def tell(text: str) -> None:
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(f"perfguard: {text}")
+
+    return tell
+
+
+def _relative(path: object, run: Run) -> str:
+    text = str(path)
+    return text.removeprefix(f"{run.config.root}/")

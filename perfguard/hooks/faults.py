@@ -1,0 +1,54 @@
+"""What a raised exception says about the case and the device: words for BROKEN."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perfguard.units import format_bytes
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+_OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory", re.IGNORECASE)
+_ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
+_FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, the device's or the host's; torch is not asked, it need not be there."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"OutOfMemoryError", "MemoryError"}) or (
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    )
+
+
+def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+    """`call raised ValueError: …`, or what was asked for where memory ran out. One line.
+
+    Args:
+        when: pytest's phase that raised: setup, call or teardown.
+    """
+    error = excinfo.value
+    if not is_out_of_memory(error):
+        return f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
+    asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
+    said = f"{when} ran out of memory"
+    if asked:
+        number, unit = asked.groups()
+        said += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
+        said += f", {free[1]} free" if free else ""
+    return f"{said}; make the case smaller, or free the device's memory"
+
+
+def is_lost(device: Device) -> bool:
+    """Whether the device answers this process no more: after an illegal access every use of it raises."""
+    if not device.asynchronous:
+        return False
+    try:
+        device.synchronize()
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,250 @@
+"""pytest's hooks of a process that measures: hold suspects back, confirm them at the end, survive what faults."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from perfguard import __version__
+from perfguard.benchmark_fixture import benchmark_result
+from perfguard.config import Config
+from perfguard.errors import ExitStatus, GuardFailure, PerfguardError
+from perfguard.guard import LOST, RUN, case_of, name_of, raise_for, suite_of
+from perfguard.hardware import open_device
+from perfguard.hooks.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
+from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
+from perfguard.locking import DeviceLock
+from perfguard.records import Case, Verdict, Word
+from perfguard.run import Collected, Run, open_run
+from perfguard.sessions import Command
+from perfguard.watchdog import Watchdog, stop_children
+
+FIXTURES = ("perfguard", "benchmark")
+_NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
+_LAST_WORDS_SECONDS = 60.0  # for summary and JUnit after a hang; then the process ends without
+
+
+class Measuring(Ending):
+    """Registered by `--perfguard`. One instance per pytest run.
+
+    Args:
+        stderr: file descriptor of the process's own stderr, behind pytest's capture.
+    """
+
+    def __init__(self, config: Config, stderr: int) -> None:
+        super().__init__(config)
+        self._stderr = stderr
+        self._collected = Collected()
+        self._held: dict[str, list[pytest.TestReport]] = {}
+        self._lock: DeviceLock | None = None
+        self._ran_out = False  # of memory, in the test that runs
+
+    # -- collection ---------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]):  # type: ignore[no-untyped-def]
+        """Note every guarded test before -k and -m deselect, so that deselected is not taken for gone."""
+        for item in items:
+            if is_guarded(item):
+                suite = suite_of(item.path, config.rootpath)
+                self._collected.names.setdefault(suite, set()).add(name_of(item.nodeid))
+        chosen = [argument for argument in config.args if "::" in argument]
+        self._collected.whole = {
+            suite_of(item.path, config.rootpath)
+            for item in items
+            if not any(argument.split("::")[0].endswith(item.path.name) for argument in chosen)
+        }
+        return (yield)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Open the device and the baselines, once it is known that they are needed."""
+        guarded = [item for item in session.items if is_guarded(item)]
+        if not guarded or session.config.option.collectonly:
+            return
+        self._collected.selected = [case_of(item) for item in guarded]
+        suites = sorted({suite_of(item.path, session.config.rootpath) for item in guarded})
+        try:
+            device = open_device(self._config.settings.device)
+            self._take(device.key, session)
+            self._run = open_run(self._config, device, suites, __version__, self._collected.selected)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        session.config.stash[RUN] = self._run
+
+    def _take(self, key: str, session: pytest.Session) -> None:
+        """Lock the device; fresh processes measure under their parent's lock."""
+        if self._config.session_folder is None:
+            self._lock = DeviceLock(key)
+            self._lock.acquire(self._config.settings.lock_minutes, teller(session))
+
+    def pytest_unconfigure(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+        os.close(self._stderr)
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a guarded test; a suspect's reports wait until fresh processes have spoken."""
+        run = self._run
+        if run is None or not is_guarded(item):
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        lost = item.config.stash.get(LOST, None)
+        if lost is not None:
+            reason = f"not measured: the device was lost in {lost}; mend that case first"
+            run.broken(case_of(item), reason)
+            reports = [failed_report(item.nodeid, item.location, reason)]
+        else:
+            settings = self._config.settings
+            # A worker of a comparison waits for its turns inside the test: its conductor limits the whole process.
+            waits = run.answering is not None and run.answering.conducted
+            minutes = settings.session_minutes if waits else settings.case_minutes
+            with Watchdog(minutes, lambda step: self._hung(item, step), self._stderr).watch():
+                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        problem = next((report for report in reports if report.failed), None)
+        if problem is None and any(result.is_suspect for result in self._results(item.nodeid)):
+            self._hold(item, reports)
+        else:
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if self._ran_out:
+            self._ran_out = False
+            _forget_last_error()
+            with contextlib.suppress(Exception):  # the next case tells what is wrong with the device
+                run.device.free_memory()
+        return True
+
+    def _hold(self, item: pytest.Item, reports: list[pytest.TestReport]) -> None:
+        self._held[item.nodeid] = reports
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised."""
+        report = yield
+        error = call.excinfo
+        if error is None or error.errisinstance((GuardFailure, *_NO_FAILURE)):
+            return report
+        setattr(report, OTHERWISE, True)
+        run = self._run
+        if run is not None and is_guarded(item):
+            reason = describe_error(call.when, error)
+            self._ran_out |= is_out_of_memory(error.value)
+            if LOST not in item.config.stash and is_lost(run.device):
+                item.config.stash[LOST] = f"{item.nodeid} ({reason})"
+                reason += "; the device is lost to this process"
+            run.broken(case_of(item), reason)
+        return report
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
+        """Guard a test of pytest-benchmark's fixture on its host time, once its body is through."""
+        answer = yield
+        run = self._run
+        result = benchmark_result(item, case_of(item)) if run is not None else None
+        if run is not None and result is not None:
+            judged = run.take(result)
+            if not run.is_session:
+                raise_for(run, [judged])
+        return answer
+
+    def _hung(self, item: pytest.Item, step: str) -> None:
+        """On the watchdog's thread, while the test's hangs: say so, save what is known, end the process."""
+        run = self._run
+        assert run is not None
+        faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True, file=self._stderr)
+        status = int(ExitStatus.INTERNAL_ERROR)
+        try:
+            faulthandler.dump_traceback(self._stderr)
+            limit = f"{self._config.settings.case_minutes:g} minutes"
+            reason = f"took longer than {limit}, in {step}; mend it, or raise case_minutes in [tool.perfguard]"
+            add_verdict(run, case_of(item), Verdict(Word.BROKEN, reason=reason))
+            cut_short(run, self._here(), f"{item.nodeid} took longer than {limit} and ended the run")
+            run.save()
+            os.write(self._stderr, f"perfguard: {item.nodeid}: {reason}\n".encode())
+            status = self._last_words(item, run, reason)
+        finally:
+            stop_children()
+            sys.stdout.flush()
+            os._exit(status)
+
+    def _here(self) -> list[Case]:
+        """The tests that nobody runs if this process ends."""
+        return self._collected.selected
+
+    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+        """Reports, summary and exit status, as if the run had come to its end; returns the status."""
+        if run.is_session:
+            return int(ExitStatus.INTERNAL_ERROR)
+        config, session = item.config, item.session
+        capture = config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.suspend_global_capture(in_=True)
+        report = failed_report(item.nodeid, item.location, reason)
+        item.ihook.pytest_runtest_logreport(report=report)
+        self._tell_held(session, run)
+        session.exitstatus = ExitStatus.TESTS_FAILED
+        # Not pytest's own: it tears fixtures down, which may wait for the device.
+        others = [config.pluginmanager.get_plugin("runner")]
+        finish = config.pluginmanager.subset_hook_caller("pytest_sessionfinish", remove_plugins=others)
+        finish(session=session, exitstatus=session.exitstatus)
+        return int(session.exitstatus)
+
+    # -- ending -------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
+        """After the last test: fresh processes, stale entries, the update; then the held reports go out."""
+        run = self._run
+        try:
+            answer = yield
+            if run is not None and not session.config.option.collectonly:
+                self._finish(session, run)
+        finally:
+            if run is not None:
+                self._tell_held(session, run)
+        return answer
+
+    def _finish(self, session: pytest.Session, run: Run) -> None:
+        tell = teller(session)
+        try:
+            run.measure_again(command_of(session.config), tell)
+            run.finish(self._collected, tell)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _tell_held(self, session: pytest.Session, run: Run) -> None:
+        held, self._held = self._held, {}
+        for nodeid, reports in held.items():
+            self._tell(session, run, nodeid, reports)
+        self._tell_late(session, run, run.late)
+
+
+def is_guarded(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture that perfguard guards."""
+    return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
+
+
+def command_of(config: pytest.Config, device: str = "") -> Command:
+    """How fresh processes are started: as this one was, for other tests; on `device`, if one is named."""
+    arguments = tuple(str(argument) for argument in config.invocation_params.args)
+    positional = [str(argument) for argument in getattr(config.option, "file_or_dir", None) or []]
+    if config.option.perfguard_update:
+        positional.append(config.option.perfguard_update)
+    extra = ["-n0"] if config.pluginmanager.hasplugin("xdist") else []
+    extra += [f"--perfguard-device={device}"] if device else []
+    return Command(arguments, tuple(positional), config.invocation_params.dir, tuple(extra), config.rootpath)
+
+
+def _forget_last_error() -> None:
+    """pytest and Python keep the last traceback for debuggers, and with it every tensor on its stack."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)

@@ -1,0 +1,275 @@
+"""`pytest --perfguard -n 2`: one worker a GPU, each on a device of its own, and one judgement of them all.
+
+The controlling process holds the devices' locks and gives each worker a device and a folder. A worker is a measuring
+run like any other, up to the fresh processes that confirm its suspects on its device: what moved all cases of one
+device is seen there. It leaves in its folder: its report after every case, what it collected, the reports of tests
+that it holds back, the fresh sessions. The controlling process puts these together, and ends the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfguard import __version__
+from perfguard.config import Config
+from perfguard.errors import PerfguardError
+from perfguard.hardware import open_device
+from perfguard.hooks.ending import Ending, add_verdict, cut_short, teller
+from perfguard.hooks.measuring import Measuring, command_of
+from perfguard.locking import DeviceLock
+from perfguard.records import Case, Report, Verdict, Word
+from perfguard.reports import read_report, save_report, write_atomically
+from perfguard.run import Collected, Run, open_run
+
+DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # what a worker is given
+_COLLECTED, _HELD, _END = "collected.json", "held.json", "end.json"
+_CRASHED = "???"  # what xdist calls the phase of a test that its worker did not survive
+
+
+class Found(msgspec.Struct):
+    """What a worker collected; the same in all of them."""
+
+    names: dict[str, set[str]]
+    whole: set[str]
+    selected: list[Case]
+
+
+class End(msgspec.Struct):
+    """How a worker ended: an error that stops the run, what kept fresh processes from measuring, late failures."""
+
+    error: str = ""
+    problem: str = ""
+    late: list[str] = []
+
+
+class Worker(Measuring):
+    """In an xdist worker: measures on the device it was given, and leaves the ending to the controlling process."""
+
+    def __init__(self, config: Config, stderr: int) -> None:
+        super().__init__(config, stderr)
+        self._end = End()
+        self._serialized: list[dict[str, Any]] = []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """As in one process; an error is left for the controlling process to tell."""
+        try:
+            super().pytest_collection_finish(session)
+        except pytest.UsageError as error:
+            self._fail(str(error))
+        collected = self._collected
+        self._leave(_COLLECTED, Found(collected.names, collected.whole, collected.selected))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """As in one process; after an error nothing is run any more."""
+        if self._end.error:
+            item.session.shouldstop = self._end.error
+            return True
+        return super().pytest_runtest_protocol(item, nextitem)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """The controlling process has the last word."""
+
+    def _take(self, key: str, session: pytest.Session) -> None:
+        """The controlling process holds the lock."""
+
+    def _hold(self, item: pytest.Item, reports: list[pytest.TestReport]) -> None:
+        serialize = item.config.hook.pytest_report_to_serializable
+        self._serialized += [serialize(config=item.config, report=report) for report in reports]
+        self._leave(_HELD, self._serialized)
+
+    def _here(self) -> list[Case]:
+        return []  # another worker takes over what this one does not reach
+
+    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+        return 1
+
+    def _finish(self, session: pytest.Session, run: Run) -> None:
+        for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+            del os.environ[name]  # fresh processes are no workers
+        try:
+            run.measure_again(command_of(session.config, self._config.settings.device), teller(session))
+        except PerfguardError as error:
+            self._fail(str(error))
+        for number, report in enumerate(run.fresh.reports):
+            save_report(self._folder / f"fresh-{number:02}.json", report)
+        self._end.problem, self._end.late = run.fresh.problem, run.late
+        self._leave(_END, self._end)
+        run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
+        run.save()
+
+    def _fail(self, error: str) -> None:
+        self._end.error = error
+        self._leave(_END, self._end)
+
+    def _leave(self, name: str, data: object) -> None:
+        write_atomically(self._folder / name, msgspec.json.encode(data, enc_hook=str))
+
+    @property
+    def _folder(self) -> Path:
+        return self._config.reports_dir
+
+
+class Controller(Ending):
+    """In the process that starts the workers: gives out devices, puts the results together, judges the whole.
+
+    Args:
+        devices: those that may be used: name -> key of the lock.
+        workers: how many of them are needed.
+    """
+
+    def __init__(self, config: Config, devices: dict[str, str], workers: int) -> None:
+        super().__init__(config)
+        self._devices = devices
+        self._workers = workers
+        self._locks: dict[str, DeviceLock] = {}
+        self._used: dict[str, str] = {}  # worker -> device
+        self._folder: Path | None = None
+        self._crashed: list[str] = []
+
+    # -- devices ------------------------------------------------------------------------------------------
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Take the devices before xdist starts its workers (it does so last): free ones first."""
+        if session.config.option.collectonly:
+            return
+        locks = {name: DeviceLock(key) for name, key in self._devices.items()}
+        free = [name for name in locks if len(self._locks) < self._workers and self._try(name, locks[name])]
+        busy = [name for name in locks if name not in free]
+        try:
+            for name in busy[: self._workers - len(free)]:
+                locks[name].acquire(self._config.settings.lock_minutes, teller(session))
+                self._locks[name] = locks[name]
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        self._config.reports_dir.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
+
+    def _try(self, name: str, lock: DeviceLock) -> bool:
+        if lock.try_acquire():
+            self._locks[name] = lock
+            return True
+        return False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """A worker starts: the first device that no other one has is its own."""
+        taken = set(self._used.values())
+        worker = node.workerinput["workerid"]
+        self._used[worker] = next(
+            name for name in sorted(self._locks, key=list(self._devices).index) if name not in taken
+        )
+        node.workerinput[DEVICE] = self._used[worker]
+        assert self._folder is not None
+        node.workerinput[FOLDER] = str(self._folder / worker)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker is gone; one that replaces it gets its device."""
+        self._used.pop(node.workerinput["workerid"], None)
+
+    def pytest_unconfigure(self) -> None:
+        for lock in self._locks.values():
+            lock.release()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- results ------------------------------------------------------------------------------------------
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        super().pytest_runtest_logreport(report)
+        if report.when == _CRASHED:
+            self._crashed.append(report.nodeid)
+            self._failed_otherwise = True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
+        """After the last worker: one run of what they all found; then the held reports go out."""
+        ended = False
+        try:
+            answer = yield
+            ended = True
+        finally:
+            if self._folder is not None:
+                self._gather(session, self._folder, ended)
+        return answer
+
+    def _gather(self, session: pytest.Session, folder: Path, ended: bool) -> None:
+        workers = sorted(path for path in folder.iterdir() if path.is_dir())
+        ends = [end for end in (_read(path / _END, End) for path in workers) if end is not None]
+        errors = [end.error for end in ends if end.error]
+        if errors:
+            raise pytest.UsageError(errors[0])
+        found = next(filter(None, (_read(path / _COLLECTED, Found) for path in workers)), None)
+        reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
+        if found is None or not found.selected:
+            return
+        collected = Collected(found.names, found.whole, found.selected)
+        try:
+            run = self._run = self._merged(reports, collected)
+            run.fresh.reports += [read_report(path) for path in sorted(folder.glob("*/fresh-*.json"))]
+            run.fresh.problem = "\n".join(end.problem for end in ends if end.problem)
+            self._name_crashed(run, collected.selected)
+            cut_short(run, [] if ended else collected.selected, "its worker ended before")
+            if ended:
+                run.finish(collected, teller(session))
+            else:
+                run.save()
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        held = [report for path in workers for report in _read(path / _HELD, list[dict[str, Any]]) or []]
+        self._tell_all(session, run, held)
+        self._tell_late(session, run, [*(nodeid for end in ends for nodeid in end.late), *run.late])
+
+    def _merged(self, reports: list[Report], collected: Collected) -> Run:
+        """One run that holds what all workers measured, in the order of the tests.
+
+        Raises:
+            PerfguardError: the devices are of several kinds, or a baseline cannot be read.
+        """
+        slugs = sorted({report.hardware.slug for report in reports})
+        if len(slugs) > 1:
+            raise PerfguardError(
+                f"-n {self._workers}: measured on {' and '.join(slugs)}, but one run guards one kind of device; "
+                "leave only one kind visible, e.g. by CUDA_VISIBLE_DEVICES"
+            )
+        suites = sorted({case.suite for case in collected.selected})
+        run = open_run(
+            self._config, open_device(next(iter(self._locks))), suites, __version__, collected.selected
+        )
+        results = [result for report in reports for result in report.results]
+        order = {case.nodeid: place for place, case in enumerate(collected.selected)}
+        for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
+            run.results[result.case.suite, result.case.key] = result
+        ceilings = [report.copy_bytes_per_second for report in reports if report.copy_bytes_per_second]
+        run.runner.copy_bytes_per_second = min(ceilings, default=None)
+        conditions = [condition for report in reports for condition in report.conditions]
+        run.report = msgspec.structs.replace(run.report, conditions=[*run.report.conditions, *conditions])
+        return run
+
+    def _name_crashed(self, run: Run, selected: Iterable[Case]) -> None:
+        for case in selected:
+            broken = any(result.word is Word.BROKEN for result in self._results(case.nodeid))
+            if case.nodeid in self._crashed and not broken:
+                add_verdict(run, case, Verdict(Word.BROKEN, reason="its process crashed while it ran; see above"))
+
+    def _tell_all(self, session: pytest.Session, run: Run, held: list[dict[str, Any]]) -> None:
+        by_test: dict[str, list[pytest.TestReport]] = {}
+        for data in held:
+            report = session.config.hook.pytest_report_from_serializable(config=session.config, data=data)
+            by_test.setdefault(report.nodeid, []).append(report)
+        for nodeid, reports in by_test.items():
+            self._tell(session, run, nodeid, reports)
+
+
+def _read(path: Path, kind: Any) -> Any:
+    """What a worker left under this name; None if it left nothing."""
+    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None

@@ -1,0 +1,43 @@
+"""What cannot have moved: times whose code on the device is the very same (docs/judging.md, step 1)."""
+
+from __future__ import annotations
+
+from perfguard.judge.exact import describe_difference
+from perfguard.judge.lane import Lane
+from perfguard.judge.statistics import MIN_SESSIONS
+from perfguard.records import CaseResult, TimedEntry
+
+
+def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
+    """Names of the stored times that need no judging, because an exact reading that covers them is as stored.
+
+    The inputs, the power limit and the toolchain must be those of the baseline too. A time with fewer stored
+    sessions than judging needs is not covered: it still has to be recorded.
+    """
+    return frozenset(covering(result, lane))
+
+
+def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
+    """Covered metric -> the exact metric that covers it."""
+    suite, key = result.case.suite, result.case.key
+    found: dict[str, str] = {}
+    if not lane.comparable(result):
+        return found
+    for reading in result.readings:
+        if not reading.covers or reading.timed or not _is_as_stored(result, lane, reading.metric):
+            continue
+        for metric in reading.covers:
+            known = lane.timed.get((suite, key, metric))
+            if known is not None and len(known.entry.sessions) >= MIN_SESSIONS:
+                found.setdefault(metric, reading.metric)
+    return found
+
+
+def _is_as_stored(result: CaseResult, lane: Lane, metric: str) -> bool:
+    reading = result.reading(metric)
+    baseline = lane.baseline_of(result.case.suite, reading) if reading is not None else None
+    stored = baseline.cases.get(result.case.key) if baseline else None
+    if reading is None or stored is None or metric not in stored.entries:
+        return False
+    entry = stored.entries[metric]
+    return not isinstance(entry, TimedEntry) and not describe_difference(reading, entry)

@@ -1,0 +1,32 @@
+"""What `triton.testing.do_bench` says: a rival's reading, for selfcheck alone. Never gated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.metrics.subject import Subject
+from perfguard.records import Reading
+from perfguard.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+TIMED = True  # takes time, and comes behind what counts
+
+_METRIC = "do_bench_us"
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`do_bench_us`: the median of do_bench with its defaults, a plain number without a timer, µs.
+
+    Nothing unless rivals are wanted, on a CPU and on the simulated GPU (do_bench takes its events from the real
+    one), and without Triton.
+    """
+    if not (subject.rivals and subject.timed and device.asynchronous) or device.torch_device.type == "cpu":
+        return []
+    try:
+        from triton.testing import do_bench
+    except ImportError:
+        return []
+    median_us = 1e3 * float(do_bench(subject.run, return_mode="median"))
+    return [Reading(_METRIC, Unit.MICROSECONDS, median_us, gated=False)]

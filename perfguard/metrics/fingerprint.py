@@ -1,0 +1,110 @@
+"""What the device runs for a call, as one hash: where it is as it was, the device time cannot have moved.
+
+The code of every kernel, grids and order come from the device (`Device.fingerprint`). Added here is what decides
+how the same code runs: the inputs' shapes, strides, alignment and contents, the state of the cache, the variables of
+the environment that libraries listen to, and the kind of device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from perfguard.metrics.subject import Subject
+from perfguard.records import Better, Reading
+from perfguard.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.hardware.device import Device
+
+TIMED = False
+
+UNKNOWN = "unknown"
+_COVERS = ["device_time_us"]
+
+# Compilers specialise on pointers that 16 divides; caches see more. No allocator gives less than this.
+_FULL_ALIGNMENT = 64
+
+# Integers steer kernels (offsets, indices, masks): they count to the last bit while they are few.
+_FEW_BYTES = 2**20
+
+# Variables that make the same kernels and calls run otherwise, or that choose between them at run time. What changes
+# the compiled code alone needs no place here: the code is hashed.
+_VARIABLES = (
+    "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY",
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
+    "GPU_MAX_HW_QUEUES", "HIP_LAUNCH_BLOCKING", "HIPBLASLT_TENSILE_LIBPATH", "HSA_CU_MASK", "HSA_ENABLE_SDMA",
+    "NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_TUNABLEOP_ENABLED", "ROCBLAS_TENSILE_LIBPATH", "ROC_GLOBAL_CU_MASK", "SYCL_CACHE_PERSISTENT",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT", "TORCH_BLAS_PREFER_HIPBLASLT",
+)  # fmt: skip
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`fingerprint`, not gated: 16 hex digits, which cover the device time; `unknown`, which covers nothing, where
+    some kernel's code is not to be had. Nothing on a CPU, and for a subject that is not timed."""
+    if not device.asynchronous or not subject.timed:
+        return []
+    subject.run()  # what compiling and autotuning launch is not the call's
+    device.synchronize()
+    code = device.fingerprint(subject.run)
+    value = UNKNOWN if code is None else fingerprint(code, subject, device, os.environ)
+    covers = [] if code is None else _COVERS
+    return [Reading("fingerprint", Unit.TEXT, value, better=Better.SAME, gated=False, covers=covers, drifts=True)]
+
+
+def fingerprint(code: str, subject: Subject, device: Device, environment: Mapping[str, str]) -> str:
+    """16 hex digits of `code`, which stands for what the device ran, and of all that decides how it runs."""
+    facts = [
+        device.identity.slug,
+        subject.direction,
+        subject.cache,
+        code,
+        [(name, environment[name]) for name in _VARIABLES if name in environment],
+        _describe(subject.args),
+    ]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _describe(inputs: tuple[Any, ...]) -> list[object]:
+    """One entry for each leaf of the inputs."""
+    import torch
+    from torch.utils import _pytree
+
+    leaves, structure = _pytree.tree_flatten(inputs)
+    described: list[object] = [str(structure)]
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            described.append(_tensor(leaf.detach()))
+        elif isinstance(leaf, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
+            described.append(repr(leaf))
+        else:  # a repr may hold an address, which is another one in every process
+            described.append(type(leaf).__qualname__)
+    return described
+
+
+def _tensor(tensor: torch.Tensor) -> tuple[object, ...]:
+    address = tensor.data_ptr()
+    alignment = min(_FULL_ALIGNMENT, address & -address) if address else _FULL_ALIGNMENT
+    return str(tensor.dtype), tuple(tensor.shape), tensor.stride(), alignment, _contents(tensor)
+
+
+def _contents(tensor: torch.Tensor) -> str:
+    """Stands for the tensor's values: few integers exactly, else a sum of 64-bit words of the tensor's memory.
+
+    Sums of integers do not depend on their order, so that the same values give the same sum on every run.
+    """
+    import torch
+
+    integers = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+    if integers and tensor.numel() * tensor.element_size() <= _FEW_BYTES:
+        return hashlib.sha256(repr(tensor.tolist()).encode()).hexdigest()
+    storage = tensor.untyped_storage()
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),))  # type: ignore[call-overload]
+    whole = flat.numel() // 8 * 8
+    words = int(flat[:whole].view(torch.int64).sum())
+    return f"{words} {flat[whole:].tolist()}"

@@ -1,0 +1,241 @@
+"""One pass of a guarded call as a function without arguments: itself, on copies of its inputs, and under its seed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perfguard.call import Call
+from perfguard.errors import DeviceError
+from perfguard.records import Pass
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.hardware.device import Device
+
+Copies = Callable[[int], Sequence[Callable[[], object]]]
+
+# Where memory begins, modulo this, decides which code kernels choose. No allocator aligns to less.
+_ALIGNMENT = 64
+
+
+def differentiable_outputs(call: Call) -> list[torch.Tensor]:
+    """The outputs of one call that a gradient can flow back from."""
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(call.run()) if getattr(leaf, "requires_grad", False)]
+
+
+def forward(call: Call) -> Callable[[], object]:
+    """One forward call, with grad mode on where the case has gradients: saving tensors is part of it."""
+    return call.run
+
+
+def backward(call: Call) -> Callable[[], object]:
+    """One backward pass over a graph built once: no gradient accumulation, no forward inside.
+
+    The upstream gradients are random and seeded, in the outputs' dtypes.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    def leaf(value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            return value.detach().requires_grad_()
+        return value
+
+    args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
+    inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
+    inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
+    outputs = differentiable_outputs(replace(call, args=args, kwargs=kwargs))
+    generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed + 1)
+    upstream = [
+        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
+        for value in outputs
+    ]
+
+    def run() -> object:
+        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
+
+    return run
+
+
+def copies(call: Call, direction: Pass) -> Copies:
+    """What makes n passes like `forward(call)` or `backward(call)`, each on inputs of its own.
+
+    Copied are all tensors among the inputs, and the parameters and buffers of a module, with their strides, their
+    alignment and the memory that they share. The first pass works on the memory of the call itself, and a backward
+    pass has an autograd graph of its own, built on the queue that is current then.
+
+    Raises (when called):
+        DeviceError: the copies do not fit into the device's memory.
+    """
+    make = forward if direction == "forward" else backward
+
+    def several(count: int) -> list[Callable[[], object]]:
+        import torch
+
+        try:
+            first = call if direction == "forward" else _aliased(call)
+            return [make(first), *(make(_copied(call)) for _ in range(1, count))]
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"inputs: {count} copies do not fit into the device's memory; time the case with cache='warm'"
+            ) from error
+
+    return several
+
+
+def touched_bytes(call: Call, outputs: object) -> int:
+    """Memory that one call touches at least: its inputs, a module's parameters and buffers, and `outputs`.
+
+    What several of them share counts once; so does what a stride of 0 repeats.
+
+    Args:
+        outputs: what the call returned, or the gradients of its backward pass.
+    """
+    tensors = [*_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
+    return sum(end - start for start, end in _spans(tensors).values())
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """A module called with other tensors for its parameters and buffers."""
+
+    module: torch.nn.Module
+    tensors: Mapping[str, torch.Tensor]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        return torch.func.functional_call(self.module, dict(self.tensors), args, kwargs)
+
+
+def _aliased(call: Call) -> Call:
+    """The call with a module's parameters as leaves of their own: an old leaf remembers the queue it was used on."""
+    import torch
+
+    if not isinstance(call.fn, torch.nn.Module):
+        return call
+    parameters = {
+        name: torch.nn.Parameter(value.detach(), requires_grad=value.requires_grad)
+        for name, value in _parameters(call.fn).items()
+    }
+    return replace(call, fn=_Replaced(call.fn, {**_state(call.fn), **parameters}))
+
+
+def _copied(call: Call) -> Call:
+    """The call on copies of everything."""
+    import torch
+    from torch.utils import _pytree
+
+    state = _state(call.fn)
+    leaves, spec = _pytree.tree_flatten((call.args, dict(call.kwargs)))
+    copied = _copies_of([leaf for leaf in [*leaves, *state.values()] if isinstance(leaf, torch.Tensor)])
+    args, kwargs = _pytree.tree_unflatten([copied.get(id(leaf), leaf) for leaf in leaves], spec)
+    call = replace(call, args=args, kwargs=kwargs)
+    if not isinstance(call.fn, torch.nn.Module):
+        return call
+    return replace(call, fn=_Replaced(call.fn, {name: copied[id(value)] for name, value in state.items()}))
+
+
+def _copies_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """id of each tensor -> its copy: the same strides, the same alignment; what shared memory still does."""
+    import torch
+
+    spans = _spans([tensor for tensor in tensors if _plain(tensor)])
+    memory: dict[tuple[str, int], tuple[torch.UntypedStorage, int]] = {}
+    for tensor in tensors:
+        if _plain(tensor) and _key(tensor) not in memory:
+            start, end = spans[_key(tensor)]
+            start -= (tensor.untyped_storage().data_ptr() + start) % _ALIGNMENT
+            fresh = torch.empty(end - start, dtype=torch.uint8, device=tensor.device)
+            live = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+            held = max(0, start)  # alignment may ask for bytes before the storage's first
+            fresh[held - start :].copy_(live[held:end])
+            memory[_key(tensor)] = fresh.untyped_storage(), start
+    copied: dict[int, torch.Tensor] = {}
+    for tensor in tensors:
+        if _plain(tensor):
+            storage, start = memory[_key(tensor)]
+            offset = (tensor.storage_offset() * tensor.itemsize - start) // tensor.itemsize
+            copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            copy.set_(storage, offset, tensor.shape, tensor.stride())
+        else:
+            copy = tensor.detach().clone()
+        if isinstance(tensor, torch.nn.Parameter):
+            copied[id(tensor)] = torch.nn.Parameter(copy, requires_grad=tensor.requires_grad)
+        else:
+            copied[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    return copied
+
+
+def _spans(tensors: Sequence[torch.Tensor]) -> dict[tuple[str, int], tuple[int, int]]:
+    """For each storage the first byte that one of `tensors` reaches, and the one behind the last."""
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    for tensor in tensors:
+        if not _plain(tensor):
+            spans["other", id(tensor)] = 0, tensor.numel() * tensor.itemsize
+            continue
+        start = int(tensor.storage_offset()) * tensor.itemsize
+        reach = sum(int(size - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        end = start + (reach + 1) * tensor.itemsize if tensor.numel() else start
+        known = spans.get(_key(tensor), (start, end))
+        spans[_key(tensor)] = min(start, known[0]), max(end, known[1])
+    return spans
+
+
+def _key(tensor: torch.Tensor) -> tuple[str, int]:
+    return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a view of a storage and nothing else: no subclass, not sparse, not lazily conjugated."""
+    import torch
+
+    strided = tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return strided and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    import torch
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _parameters(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
+    """A module's parameters by name; none of other functions."""
+    import torch
+
+    if isinstance(fn, _Replaced):
+        return {name: value for name, value in fn.tensors.items() if isinstance(value, torch.nn.Parameter)}
+    return dict(fn.named_parameters()) if isinstance(fn, torch.nn.Module) else {}
+
+
+def _state(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
+    """A module's parameters and buffers by name; none of other functions."""
+    import torch
+
+    return {**_parameters(fn), **dict(fn.named_buffers())} if isinstance(fn, torch.nn.Module) else {}
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: Device) -> Iterator[None]:
+    """Seed the random numbers of Python and torch, and put the generators back afterwards."""
+    import torch
+
+    state = random.getstate()
+    kind = device.torch_device.type
+    devices = [] if kind == "cpu" else [device.torch_device]
+    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
+        random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)

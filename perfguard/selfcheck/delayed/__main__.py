@@ -1,0 +1,86 @@
+"""`python -m perfguard.selfcheck.delayed FOLDER DEVICE`: tune the delays on the device and write the plan.
+
+A process of its own, so that the one that conducts the selfcheck holds no device while others measure on it.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from perfguard.errors import ExitStatus, MeasurementError, PerfguardError
+from perfguard.hardware import Device, open_device
+from perfguard.reports import write_atomically
+from perfguard.selfcheck.delayed.call import delayed, inputs, runs_on
+from perfguard.selfcheck.delayed.plan import AIMS, LENGTHS_US, PLAN
+from perfguard.selfcheck.delayed.tuning import tune
+from perfguard.timing import prepare_device_time
+from perfguard.timing.blocks import collector_paused
+from perfguard.timing.timing import Meter, Workload
+
+_PREHEAT_US = 1e6  # clocks ramp up from idle
+_PREHEAT_STEPS = 100_000
+_PATIENCE = 3  # blocks that cannot be read, in a row
+
+
+class Bench:
+    """Measures blocks of the call; a meter is kept for the delays that alternate."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._x = inputs(device.torch_device)
+        self._meters: dict[tuple[int, int], Meter] = {}
+
+    def block(self, steps: int, tail: int) -> float:
+        """The median of one block, µs per call.
+
+        Raises:
+            MeasurementError: the timer cannot read the call.
+        """
+        if (steps, tail) not in self._meters:
+            for old in list(self._meters)[:-1]:  # a captured graph holds memory; two delays alternate at most
+                del self._meters[old]
+            self._meters[steps, tail] = self._prepare(steps, tail)
+        for _ in range(_PATIENCE):
+            median_us = self._meters[steps, tail].block()
+            if median_us is not None:
+                return median_us
+        raise MeasurementError(f"selfcheck: a kernel of {steps} + {tail} links could not be timed; close other work")
+
+    def _prepare(self, steps: int, tail: int) -> Meter:
+        x = self._x
+        workload = Workload(
+            partial(delayed, x, steps, tail),
+            copies=lambda count: [partial(delayed, x.clone(), steps, tail) for _ in range(count)],
+            bytes=2 * x.nbytes,
+        )
+        return prepare_device_time(workload, self._device)
+
+    def preheat(self) -> None:
+        """Keep the device busy for a second."""
+        started = self._device.now_us()
+        while self._device.now_us() - started < _PREHEAT_US:
+            self.block(_PREHEAT_STEPS, 0)
+
+
+def main(folder: Path, name: str) -> int:
+    """Tune, verify, write."""
+    device = open_device(name)
+    if not runs_on(device.torch_device):
+        raise MeasurementError(f"selfcheck: {device.identity.name} is no GPU; its kernel needs one")
+    with collector_paused():
+        bench = Bench(device)
+        bench.preheat()
+        delays = tune(bench.block, LENGTHS_US, AIMS)
+    write_atomically(folder / PLAN, msgspec.json.format(msgspec.json.encode(delays), indent=1))
+    return int(ExitStatus.PASSED)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    except PerfguardError as error:
+        sys.exit(str(error))

@@ -1,0 +1,46 @@
+"""Which delays are measured, and how large they truly are: what the tuner writes and the guarded suite reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.errors import UsageError
+from perfguard.selfcheck.findings import SLOWDOWNS
+
+LENGTHS_US = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
+AIMS = (0.0, *SLOWDOWNS)
+PLAN = "plan.json"
+
+
+class Delay(Struct, frozen=True):
+    """One kernel: `steps` links of work, `tail` links more. The slowdown is that of the tail, with its error."""
+
+    length_us: float
+    aimed: float  # 0: the kernel without a tail
+    steps: int
+    tail: int = 0
+    slowdown: float = 0.0
+    error: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its id in the suite, e.g. `10us-3pct`."""
+        return f"{self.length_us:g}us-{100 * self.aimed:g}pct"
+
+
+def read_plan(folder: Path) -> list[Delay]:
+    """The tuned delays; none where nothing was tuned.
+
+    Raises:
+        UsageError: a file that the tuner did not write.
+    """
+    path = folder / PLAN
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Delay])
+    except FileNotFoundError:
+        return []
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{path}: no plan of delays ({error}); remove it and run perfguard selfcheck again") from error

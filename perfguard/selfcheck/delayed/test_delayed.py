@@ -1,0 +1,28 @@
+"""The delays as an ordinary guarded suite: pytest -c FOLDER/pyproject.toml --rootdir FOLDER <this file> --perfguard
+
+FOLDER holds the plan that `python -m perfguard.selfcheck.delayed FOLDER DEVICE` tuned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfguard import Work
+from perfguard.selfcheck.delayed.call import delayed, expected, inputs, runs_on
+from perfguard.selfcheck.delayed.plan import Delay, read_plan
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each delay of the plan."""
+    plan = read_plan(metafunc.config.rootpath)
+    metafunc.parametrize("delay", plan, ids=[delay.name for delay in plan])
+
+
+def test_delayed(perfguard: Any, delay: Delay) -> None:
+    """The call with this delay, guarded like any."""
+    if not runs_on(perfguard.device):
+        perfguard.unsupported("selfcheck's kernel needs a GPU")
+    x = inputs(perfguard.device)
+    perfguard(delayed, x, delay.steps, delay.tail, reference=expected, work=Work(bytes=2 * x.nbytes))

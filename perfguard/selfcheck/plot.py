@@ -1,0 +1,69 @@
+"""Power against the size of a slowdown, as PNG and SVG; needs matplotlib (the extra `selfcheck`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from perfguard.selfcheck.findings import ABLE, Detector, Findings
+from perfguard.units import format_percent
+
+_NAMES = ("selfcheck.png", "selfcheck.svg")
+_SIZE = (8.0, 5.0)  # inches
+_MARKERS = "sD^vx+"  # rivals that agree lie on each other
+
+
+def plot(findings: Findings, folder: Path) -> list[str]:
+    """Draw the curves into `folder`; returns what to tell: the files, or that matplotlib is missing."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return ["plot: not drawn, matplotlib is not installed; pip install 'perfguard[selfcheck]' and judge again with "
+                f"perfguard selfcheck --from {folder}"]  # fmt: skip
+    # Without pyplot: no window system is asked for, and nobody's current figure changes.
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    FigureCanvasAgg(figure)
+    _draw(figure.subplots(), findings)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=7, title="rule (suites with a false alarm)",
+                  title_fontsize=7)  # fmt: skip
+    told = []
+    for name in _NAMES:
+        figure.savefig(folder / name, dpi=150)
+        told.append(f"plot: {folder / name}")
+    return told
+
+
+def _draw(axes: Any, findings: Findings) -> None:
+    own = findings.resampled
+    _line(axes, own, "o-", 2.5, f"perfguard, cases that can see {format_percent(ABLE, 0)}", own=True)
+    axes.plot(
+        [100 * power.slowdown for power in own.power], [power.all.value for power in own.power],
+        "k:", linewidth=1.5, label="perfguard, all cases",
+    )  # fmt: skip
+    for rival, marker in zip(findings.rivals, _MARKERS, strict=False):
+        if rival.suites is not None:
+            _line(axes, rival, f"{marker}--", 1.0, rival.name)
+    real = [one for one in findings.injected if one.aimed > 0 and one.found.trials]
+    if real:
+        axes.errorbar(
+            [100 * one.true_slowdown for one in real], [one.found.value for one in real],
+            xerr=[100 * one.standard_error for one in real],
+            fmt="ko", markersize=4, alpha=0.6, label="perfguard, real kernel",
+        )  # fmt: skip
+    axes.set(xlabel="slowdown (%)", ylabel="share found", xlim=(0, 10.5), ylim=(-0.03, 1.03))
+    axes.set_title(f"{findings.hardware.name}: {findings.sessions} sessions, {findings.cases} cases", fontsize=10)
+    axes.grid(alpha=0.3)
+
+
+def _line(axes: Any, detector: Detector, style: str, width: float, label: str, *, own: bool = False) -> None:
+    alarms = format_percent(detector.suites.value) if detector.suites else "?"
+    axes.plot(
+        [100 * power.slowdown for power in detector.power],
+        [power.able.value for power in detector.power],
+        style,
+        markersize=4,
+        linewidth=width,
+        color="black" if own else None,
+        label=f"{label} ({alarms})",
+    )

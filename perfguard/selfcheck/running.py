@@ -1,0 +1,169 @@
+"""One selfcheck from end to end: sessions, the judge on them, a real kernel made slower, table, plot and JSON."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from perfguard import __version__
+from perfguard.config import Settings, read_settings
+from perfguard.errors import ExitStatus, MeasurementError, UsageError
+from perfguard.hardware import find_devices
+from perfguard.judge.statistics import MIN_SESSIONS
+from perfguard.locking import DeviceLock
+from perfguard.records import Report
+from perfguard.reports import write_atomically
+from perfguard.selfcheck.analysis import judge_resampled, judge_unchanged, seconds_per_case
+from perfguard.selfcheck.draws import least_sessions
+from perfguard.selfcheck.findings import SCHEMA, Findings, Injected
+from perfguard.selfcheck.injection import inject, judge_injected
+from perfguard.selfcheck.measuring import DEVICE_OPTION, measure_sessions, read_sessions, suite_command
+from perfguard.selfcheck.plot import plot
+from perfguard.selfcheck.sample import gather, primary
+from perfguard.selfcheck.table import show
+
+RESULT = "selfcheck.json"
+_DELAYED = "delayed"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for. `stored`: judge the sessions of that folder, measure nothing."""
+
+    directory: Path
+    sessions: int = 20
+    suites: int = 300
+    stored: Path | None = None
+    output: Path | None = None
+    arguments: tuple[str, ...] = ()
+
+
+def selfcheck(request: Request) -> int:
+    """Measure (or read) sessions, judge them, show and write what was found; returns the exit status.
+
+    Raises:
+        UsageError: too few sessions for the judge, a folder that holds something else, no such folder.
+    """
+    settings = read_settings(_root(request.directory), device=_device_option(request.arguments))
+    stored, confirmations = max(settings.sessions, MIN_SESSIONS), settings.confirmations
+    least = least_sessions(stored, confirmations)
+    if request.stored is not None and request.arguments:
+        raise UsageError("--from: judges stored sessions and starts no pytest; leave the arguments after -- out")
+    if request.stored is None and request.sessions < least:
+        raise UsageError(_too_few(f"--sessions {request.sessions}", stored, confirmations))
+    folder = request.stored or request.output or _root(request.directory) / settings.reports / "selfcheck"
+    folder = folder.resolve()
+    output = request.output or folder
+    try:
+        reports = read_sessions(folder) if request.stored else _measure(request, folder, settings)
+        if len(reports) < least:
+            raise UsageError(_too_few(f"{folder}: {len(reports)} sessions", stored, confirmations))
+        injected, note = _injected(folder / _DELAYED, settings, reports)
+    except MeasurementError as error:
+        _say(str(error))
+        return int(ExitStatus.NOTHING_MEASURED)
+    except KeyboardInterrupt:
+        _say(f"interrupted; the sessions in {folder} are kept: the same command goes on from there")
+        return int(ExitStatus.INTERRUPTED)
+    sample = gather(reports)
+    if not any(primary(result) for result in sample.sessions[0].values()):
+        reasons = "".join(f"\n  {line}" for line in sample.left_out[:10])
+        _say(f"{folder}: no timed case was measured alike in every session; nothing to judge{reasons}")
+        return int(ExitStatus.NOTHING_MEASURED)
+    _say(f"judging {len(reports)} sessions against each other, then {request.suites} resampled suites")
+    findings = msgspec.structs.replace(
+        analyse(reports, stored, confirmations, request.suites), injected=injected, injection_note=note
+    )
+    write_atomically(output / RESULT, msgspec.json.format(msgspec.json.encode(findings), indent=1))
+    show(findings)
+    for line in plot(findings, output):
+        print(line)
+    print(f"results: {output / RESULT}")
+    kept = [promise.kept for promise in findings.promises()]
+    return int(ExitStatus.TESTS_FAILED if False in kept else ExitStatus.PASSED)
+
+
+def analyse(reports: Sequence[Report], stored: int, confirmations: int, suites: int) -> Findings:
+    """What sessions of one commit say of the judge. The real kernel's part is left empty."""
+    sample = gather(reports)
+    unchanged = judge_unchanged(sample, stored, confirmations)
+    resampled, rivals, cases = judge_resampled(sample, stored, confirmations, suites, _say)
+    return Findings(
+        schema=SCHEMA,
+        perfguard=__version__,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        hardware=sample.hardware,
+        toolchain=sample.toolchain,
+        commit=reports[0].commit,
+        sessions=len(reports),
+        first_session=min(report.started for report in reports),
+        last_session=max(report.started for report in reports),
+        stored=stored,
+        confirmations=confirmations,
+        cases=len(sample.cases),
+        left_out=list(sample.left_out),
+        seconds_per_case=seconds_per_case(sample),
+        timers=unchanged.timers,
+        decisions=unchanged.decisions,
+        suites=unchanged.suites,
+        alarms=unchanged.alarms,
+        improvements=unchanged.improvements,
+        resampled_cases=cases,
+        resampled=resampled,
+        rivals=rivals,
+    )
+
+
+def _too_few(what: str, stored: int, confirmations: int) -> str:
+    least = least_sessions(stored, confirmations)
+    return (
+        f"{what}: a judgement needs {least} ({stored} stored, 1 judged, {confirmations} that confirm; [tool.perfguard] "
+        f"sessions and confirmations); measure {least} or more, 20 for intervals that say something"
+    )
+
+
+def _measure(request: Request, folder: Path, settings: Settings) -> list[Report]:
+    """The suite's sessions, and on a GPU those of the delayed kernel, on one device that is locked meanwhile."""
+    device, key = next(iter(find_devices(settings.device).items()))
+    with DeviceLock(key) as lock:
+        lock.acquire(settings.lock_minutes, _say)
+        command = suite_command(request.arguments, request.directory, device)
+        reports = measure_sessions(command, folder, request.sessions, minutes=settings.session_minutes, progress=_say)
+        if not _on_cpu(reports):
+            inject(folder / _DELAYED, settings, device, request.sessions, progress=_say)
+    return reports
+
+
+def _injected(folder: Path, settings: Settings, reports: Sequence[Report]) -> tuple[list[Injected], str]:
+    """The real kernel's part; the second value says why there is none."""
+    if _on_cpu(reports):
+        return [], "not run: needs a GPU"
+    if not folder.is_dir():
+        return [], f"not measured: {folder} is not there"
+    return judge_injected(folder, settings), ""
+
+
+def _on_cpu(reports: Sequence[Report]) -> bool:
+    return reports[0].hardware.vendor == "cpu"
+
+
+def _root(directory: Path) -> Path:
+    """Where the nearest pyproject.toml is."""
+    return next((path for path in (directory, *directory.parents) if (path / "pyproject.toml").is_file()), directory)
+
+
+def _device_option(arguments: Sequence[str]) -> str | None:
+    for number, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == DEVICE_OPTION:
+            return value if equals else next(iter(arguments[number + 1 :]), None)
+    return None
+
+
+def _say(text: str) -> None:
+    print(f"perfguard selfcheck: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,92 @@
+"""Blocks of many cases in shuffled passes: those of one case lie apart in time, so that no moment decides on it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from perfguard.timing.blocks import LEAST_BLOCKS, MOST_REJECTED, Blocks, checked, collect, collector_paused, read_block
+from perfguard.timing.timing import Meter
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+    from perfguard.timing.blocks import Collect
+
+PASSES = 3
+_SHARE_OF_MEMORY = 4  # kept meters take a quarter of the device's memory at most: cases need theirs
+
+
+@dataclass
+class _Kept:
+    """A meter between its passes, and what it read so far."""
+
+    meter: Meter
+    seconds: float  # for one pass
+    medians: list[float] = field(default_factory=list)
+    rejected: int = 0
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(tuple(self.medians), self.rejected)
+
+
+class Interleaved:
+    """Collects the blocks of a session: a first pass when a case is met, two more at the end over all cases.
+
+    Meters stay alive until then, as long as together they hold no more than a quarter of the device's memory; what
+    does not fit gets all its blocks at once. Use::
+
+        session = Interleaved(device)
+        ...  # subject.collect = session.of(case.key) for each case
+        for (case, metric), blocks in session.finish().items():
+            reading = renewed(reading, blocks)
+    """
+
+    def __init__(self, device: Device, *, seed: int = 0) -> None:
+        """`seed` of the order in the later passes."""
+        self._device = device
+        self._random = random.Random(seed)
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._free_bytes = (device.identity.memory_bytes or 0) // _SHARE_OF_MEMORY
+
+    def of(self, case: str) -> Collect:
+        """What collects the blocks of `case` (any text that tells it from the others)."""
+
+        def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+            if meter.bytes > self._free_bytes:
+                return collect(metric, meter, device, seconds)
+            kept = _Kept(meter, seconds / PASSES)
+            self._read(kept)
+            blocks = checked(metric, meter, kept.blocks)
+            if kept.rejected < MOST_REJECTED:
+                self._free_bytes -= meter.bytes
+                self._kept[case, metric] = kept
+            return blocks
+
+        return first_pass
+
+    def finish(self) -> dict[tuple[str, str], Blocks]:
+        """The later passes over all kept meters, then their blocks by case and metric; lets go of the meters."""
+        for _ in range(1, PASSES):
+            order = list(self._kept.values())
+            self._random.shuffle(order)
+            for kept in order:
+                self._read(kept)
+        found = {key: kept.blocks for key, kept in self._kept.items()}
+        self._kept.clear()
+        return found
+
+    def _read(self, kept: _Kept) -> None:
+        """One pass: three blocks, fewer where they take too long."""
+        started = self._device.now_us()
+        wanted = len(kept.medians) + LEAST_BLOCKS
+        with collector_paused():
+            while len(kept.medians) < wanted and kept.rejected < MOST_REJECTED:
+                median_us = read_block(kept.meter, self._device, kept.medians)
+                if median_us is None:
+                    kept.rejected += 1
+                else:
+                    kept.medians.append(median_us)
+                    if self._device.now_us() - started > 1e6 * kept.seconds:
+                        return

@@ -1,0 +1,74 @@
+"""Device time on asynchronous devices by the profiler: when each kernel and copy of a call ran.
+
+Ids: `profile-cold` (the cache flushed before each call) and `profile-warm`. A call's time is what its intervals cover
+together: gaps between its kernels do not count, and neither does the host. Preferred over event pairs for short calls,
+where the pair costs as much as the call, and for calls that wait for the device or overfill its queue.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from perfguard.errors import DeviceError
+from perfguard.timing.ahead import event_grid_us
+from perfguard.timing.blocks import samples_in_block, warm_up
+from perfguard.timing.queue import estimated
+from perfguard.timing.timing import Meter, Workload, floor_us
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device, Interval
+
+_SHORT_US = 20.0
+_MOST_CALLS = 50  # in a block: the profiler keeps tens of events for each
+_ID = re.compile(r"profile-(?P<cache>cold|warm)")
+
+
+def suits(device: Device) -> bool:
+    """Whether the device works on its own; whether it can be profiled shows when it is asked."""
+    return device.asynchronous
+
+
+def understands(timer: str) -> bool:
+    """Whether `timer` is an id of this module."""
+    return _ID.fullmatch(timer) is not None
+
+
+def covered_us(intervals: Iterable[Interval]) -> float:
+    """Length of the union of `intervals`, µs: what runs at the same time counts once."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
+    """Device time of one call, as the profiler tells it.
+
+    None where it tells nothing, and, unless the stored id asks for it, where event pairs do as well: the host can be
+    kept ahead, and the call is so long that a pair costs little.
+    """
+    timer = f"profile-{workload.cache}"
+    waited_us = warm_up(workload.run, device, seconds)
+    grid_us = event_grid_us(device)
+    if stored != timer:
+        estimate = estimated(workload.run, device, workload.cache, grid_us)
+        if estimate is not None and estimate.call_us >= _SHORT_US:
+            return None
+    samples = min(_MOST_CALLS, samples_in_block(waited_us, seconds))
+    before = device.flush_cache if workload.cache == "cold" else None
+
+    def block() -> float | None:
+        try:
+            calls = device.intervals([workload.run] * samples, before)
+        except DeviceError:
+            return None
+        times = [covered_us(intervals) for intervals in calls]
+        return statistics.median(times) if all(times) else None  # else the profiler lost what a call did
+
+    if block() is None:
+        return None
+    return Meter(timer, block, floor_us(grid_us, 1), samples, bytes=workload.bytes)

@@ -1,0 +1,115 @@
+"""A limit on the time of one case: a hung GPU call cannot be interrupted in Python, so its process must end."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+# A thread of Python cannot look while the hanging call holds the interpreter; after this the process ends without.
+GRACE_SECONDS = 60.0
+
+_PACKAGE = str(Path(__file__).parent)
+# The innermost of perfguard's own files on the stack tells the step.
+_STEPS = {
+    "check.py": "the numerics check",
+    "numerics": "the numerics check",
+    "poison.py": "the numerics check",
+    "timing": "timing",
+    "hardware": "the device's measuring",
+    "worker.py": "waiting for its turn in a comparison",
+}
+
+
+class Watchdog:
+    """Watches one thing at a time that the calling thread does.
+
+    Args:
+        minutes: the limit.
+        expired: called on a thread of the watchdog's own when the limit is over, with the step that hangs. What
+            was watched cannot end meanwhile; `expired` is expected to end the process.
+        stderr: file descriptor for the last resort's stack, where not even a thread of Python runs; None: no
+            last resort.
+    """
+
+    def __init__(self, minutes: float, expired: Callable[[str], None], stderr: int | None = None) -> None:
+        self._seconds = 60 * minutes
+        self._expired = expired
+        self._stderr = stderr
+        self._watched: object | None = None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Everything inside must be over within the limit."""
+        token = object()
+        timer = threading.Timer(self._seconds, self._end, (token, threading.get_ident()))
+        timer.daemon = True
+        self._watched = token
+        timer.start()
+        if self._stderr is not None:
+            faulthandler.dump_traceback_later(self._seconds + GRACE_SECONDS, exit=True, file=self._stderr)
+        try:
+            yield
+        finally:
+            with self._lock:  # not while `expired` speaks
+                self._watched = None
+            timer.cancel()
+            if self._stderr is not None:
+                faulthandler.cancel_dump_traceback_later()
+
+    def _end(self, token: object, thread: int) -> None:
+        with self._lock:
+            if self._watched is token:
+                self._expired(describe_step(sys._current_frames().get(thread)))
+
+
+def describe_step(frame: FrameType | None) -> str:
+    """Where a thread is: the step of perfguard, and the innermost line outside perfguard and torch.
+
+    E.g. `reading launches, at kernel.py:12 in double`.
+    """
+    step = place = ""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_PACKAGE):
+            step = step or _step_of(path.relative_to(_PACKAGE).parts)
+        elif not place and not step and _is_users(path):
+            place = f", at {path.name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return (step or "the test's own code") + place
+
+
+def _step_of(parts: tuple[str, ...]) -> str:
+    if parts[0] == "metrics" and parts[-1] not in ("__init__.py", "subject.py"):
+        return f"reading {parts[-1].removesuffix('.py')}"
+    return _STEPS.get(parts[0], "")
+
+
+def _is_users(path: Path) -> bool:
+    """Not of an installed package, the standard library or generated code."""
+    return (
+        path.is_file() and not path.is_relative_to(os.path.dirname(os.__file__)) and "site-packages" not in path.parts
+    )
+
+
+def stop_children() -> None:
+    """Kill all processes that this one started, and theirs: compilers' helpers outlive a sudden end else."""
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in path.read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found

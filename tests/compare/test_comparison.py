@@ -1,0 +1,161 @@
+"""From process pairs to rows: what is compared, when it is decided, and why something is not compared."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from perfguard.compare.comparison import MOST_MISSED, MOST_PAIRS, Tally, because, exact_rows
+from perfguard.compare.conductor import Difference, Outcome, Track
+from perfguard.compare.processes import Side
+from perfguard.compare.records import Row
+from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Verdict, Word
+from perfguard.units import Unit
+
+CASE = Case("suite", "double[64]", "forward", "test_suite.py::test_double[64]")
+TIME = Reading("device_time_us", Unit.MICROSECONDS, 50.0, timer="queue-cold", floor=0.05)
+LAUNCHES = Reading("launches", Unit.COUNT, 1)
+RESULT = CaseResult(CASE, inputs="float32 64,16", readings=[LAUNCHES, TIME])
+TRACK = Track(CASE.suite, CASE.key, TIME.metric)
+
+
+def report(*results: CaseResult) -> Report:
+    return Report(SCHEMA, Hardware("fake-gpu", "fake", "Fake", "fake"), Toolchain(), "now", results=list(results))
+
+
+def reports(
+    base: Sequence[CaseResult], work: Sequence[CaseResult], copy: Sequence[CaseResult] | None = None
+) -> Mapping[Side, Report | None]:
+    return {"base": report(*base), "copy": report(*(base if copy is None else copy)), "work": report(*work)}
+
+
+def difference(change: float, control: float = 0.0) -> Difference:
+    return Difference(change, control, 50.0, 50.0 * math.exp(change))
+
+
+def measured(change: float, noise: random.Random | None = None) -> Outcome:
+    by, control = (noise.gauss(0, 0.002), noise.gauss(0, 0.002)) if noise else (0.0, 0.0)
+    timers: dict[Side, str] = {"base": "queue-cold", "copy": "queue-cold", "work": "queue-cold"}
+    return Outcome(differences={TRACK: difference(change + by, control)}, timers={TRACK: timers})
+
+
+def compared(work: CaseResult, base: CaseResult = RESULT, copy: CaseResult | None = None) -> list[Row]:
+    tally = Tally()
+    tally.take(measured(0.0), reports([base], [work], None if copy is None else [copy]))
+    return [row for row in tally.rows() if row.metric != TIME.metric]
+
+
+@pytest.mark.parametrize(("change", "word"), [(0.0, Word.PASS), (0.1, Word.SLOWER), (-0.1, Word.FASTER)])
+def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) -> None:
+    tally, noise = Tally(), random.Random(1)
+    assert tally.wants(TRACK)
+    while tally.pairs == 0 or tally.undecided:
+        tally.take(measured(change, noise), reports([RESULT], [RESULT]))
+        assert tally.undecided in ([], [CASE.nodeid])
+    assert not tally.wants(TRACK)
+    (row,) = tally.rows()
+    assert (row.word, row.pairs) == (word, tally.pairs)
+    assert 2 <= tally.pairs < MOST_PAIRS
+    assert row.effect == pytest.approx(math.expm1(change), abs=0.01)
+    assert row.effect is not None
+    assert row.interval is not None
+    assert row.interval[0] < row.effect < row.interval[1]
+    assert row.reason == ("" if word is Word.PASS else "no exact metric moved")
+    assert tally.measured == 1
+
+
+def test_a_noisy_time_is_unresolved_after_the_most_pairs() -> None:
+    tally, sign = Tally(), 1.0
+    while tally.pairs == 0 or tally.undecided:
+        sign = -sign
+        outcome = measured(0.0)
+        outcome.differences[TRACK] = difference(0.02 + 0.1 * sign, -0.1 * sign)
+        tally.take(outcome, reports([RESULT], [RESULT]))
+    (row,) = tally.rows()
+    assert (row.word, tally.pairs) == (Word.UNRESOLVED, MOST_PAIRS)
+    assert "NOISY" in row.reason
+
+
+def test_an_exact_metric_that_moved_is_told_and_is_the_cause() -> None:
+    heavier = replace(RESULT, readings=[replace(LAUNCHES, value=2), TIME])
+    (row,) = compared(heavier)
+    assert (row.word, row.before, row.after, row.effect) == (Word.CHANGED, 1, 2, 1.0)
+    assert because(RESULT, heavier) == "because: launches 1 -> 2 (+100.0 %)"
+    (row,) = compared(RESULT, heavier)
+    assert row.word is Word.FASTER
+
+
+def test_what_differs_between_two_checkouts_of_the_base_accuses_nobody() -> None:
+    heavier = replace(RESULT, readings=[replace(LAUNCHES, value=2)])
+    (row,) = exact_rows(RESULT, heavier, heavier)
+    assert row.word is Word.UNRESOLVED
+    assert "two checkouts of the base" in row.reason
+
+
+def test_equal_binaries_need_no_time() -> None:
+    fingerprint = Reading("fingerprint", Unit.TEXT, "abc", gated=False, covers=[TIME.metric])
+    same = replace(RESULT, readings=[fingerprint, TIME])
+    tally = Tally()
+    tally.take(measured(0.1), reports([same], [same]))
+    assert tally.undecided == []
+    (row,) = tally.rows()
+    assert row.word is Word.UNCHANGED
+    other = replace(RESULT, readings=[replace(fingerprint, value="def"), TIME])
+    tally = Tally()
+    tally.take(measured(0.1), reports([same], [other]))
+    assert tally.undecided == [CASE.nodeid]
+
+
+@pytest.mark.parametrize(
+    ("base", "work", "word", "said"),
+    [
+        ([], [RESULT], Word.NEW, "in the working tree only"),
+        ([RESULT], [], Word.STALE, "at the merge base only"),
+        ([RESULT], [replace(RESULT, inputs="float32 32,16")], Word.METHOD_CHANGED, "other inputs: float32 64,16 -> "),
+        ([RESULT], [CaseResult(CASE, verdicts=[Verdict(Word.WRONG, reason="off by 1")])], Word.WRONG, "off by 1"),
+        ([], [CaseResult(CASE, verdicts=[Verdict(Word.BROKEN, reason="raised")])], Word.BROKEN, "raised"),
+        (
+            [CaseResult(CASE, verdicts=[Verdict(Word.WRONG, reason="off by 1")])],
+            [RESULT],
+            Word.UNRESOLVED,
+            "WRONG at the merge base, not compared: off by 1",
+        ),
+    ],
+)
+def test_what_is_not_comparable_is_told(base: list[CaseResult], work: list[CaseResult], word: Word, said: str) -> None:
+    tally = Tally()
+    tally.take(Outcome(), reports(base, work))
+    assert tally.undecided == []
+    (row,) = tally.rows()
+    assert (row.word, row.metric) == (word, "")
+    assert row.reason.startswith(said)
+
+
+def test_after_a_crash_nothing_is_said_to_be_gone() -> None:
+    tally = Tally()
+    tally.take(Outcome(problem="died"), reports([RESULT], []))
+    assert (tally.rows(), tally.problem) == ([], "died")
+
+
+def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
+    tally = Tally()
+    timers: dict[Side, str] = {"base": "graph-cold-u64", "copy": "graph-cold-u64", "work": "queue-cold"}
+    while tally.pairs == 0 or tally.undecided:
+        tally.take(Outcome(timers={TRACK: timers}), reports([RESULT], [RESULT]))
+    assert tally.pairs == MOST_MISSED
+    assert tally.request() == [RESULT]
+    (row,) = tally.rows()
+    assert (row.word, row.reason) == (Word.METHOD_CHANGED, "timed by graph-cold-u64, now by queue-cold")
+
+
+def test_the_worst_comes_first() -> None:
+    tally = Tally()
+    wrong = replace(RESULT, case=replace(CASE, name="other"), verdicts=[Verdict(Word.WRONG, reason="off")])
+    good = replace(RESULT, case=wrong.case)
+    heavier = replace(RESULT, readings=[replace(LAUNCHES, value=2), TIME])
+    tally.take(measured(0.0), reports([RESULT, good], [heavier, wrong]))
+    assert [row.word for row in tally.rows()] == [Word.WRONG, Word.CHANGED, Word.UNRESOLVED]

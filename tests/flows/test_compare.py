@@ -1,0 +1,202 @@
+"""`perfguard compare` in a git repository: base against working tree in live processes, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfguard import ExitStatus
+from tests.flows.conftest import TEST, Project
+
+
+class Checkout:
+    """The project as a git repository with one commit on `main`."""
+
+    def __init__(self, project: Project, temporary: Path) -> None:
+        self.project = project
+        self.path = project.path
+        self.temporary = temporary  # where worktrees and locks are made
+        self.environment = os.environ | {"TMPDIR": str(temporary)}
+        project.configure(device="fake", case_seconds=0.1)
+        (self.path / ".gitignore").write_text("__pycache__/\n.perfguard/\n*.pyc\nfound.json\n")
+        self.git("init", "-q", "-b", "main")
+        self.commit()
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(
+            ["git", *identity, *arguments], cwd=self.path, capture_output=True, text=True, check=True
+        )  # fmt: skip
+        return done.stdout
+
+    def commit(self) -> None:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "base")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "perfguard", "compare", *arguments], cwd=self.path, env=self.environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def compare(self, *arguments: str) -> tuple[int, str]:
+        """Exit status, and output and errors together; nothing may be left behind."""
+        with self.start(*arguments) as process:
+            output, errors = process.communicate(timeout=300)
+        assert self.leftovers() == []
+        return process.returncode, output + errors
+
+    def leftovers(self) -> list[str]:
+        found = [str(path) for path in self.temporary.glob("perfguard-compare-*")]
+        found += [line for line in self.git("worktree", "list").splitlines() if str(self.path) not in line]
+        found += [str(path) for path in (self.temporary / "perfguard-locks").glob("*.json")]  # who holds a lock
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads((self.path / "found.json").read_text())["rows"]
+        return rows
+
+
+@pytest.fixture
+def checkout(project: Project, tmp_path: Path) -> Checkout:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    return Checkout(project, temporary)
+
+
+def test_the_same_is_the_same_and_an_index_stays_as_it_was(checkout: Checkout) -> None:
+    """An uncommitted comment is part of the working tree, and makes nothing slower."""
+    kernel = checkout.path / "kernel.py"
+    kernel.write_text(kernel.read_text() + "# a comment\n")
+    before = checkout.git("status", "--porcelain")
+    status, said = checkout.compare("--json", "found.json", "main")
+    assert status == ExitStatus.PASSED, said
+    assert checkout.git("status", "--porcelain") == before
+    rows = checkout.rows()
+    assert {row["case"] for row in rows} == {"double[64]/forward", "double[96]/forward"}
+    assert {row["word"] for row in rows} == {"PASS"}
+    assert all(row["pairs"] >= 2 for row in rows)
+    assert "with uncommitted changes" in said
+
+
+def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checkout) -> None:
+    checkout.project.kernel(us=55.0, launches=3)
+    checkout.project.test_file(TEST.replace("[64, 96]", "[64, 128]"))
+    status, said = checkout.compare("--json", "found.json", "main", "--", "test_suite.py")
+    assert status == ExitStatus.REGRESSED, said
+    rows = {(row["case"], row["metric"]): row for row in checkout.rows()}
+    slower = rows["double[64]/forward", "device_time_us"]
+    assert slower["word"] == "SLOWER"
+    assert 0.08 < slower["effect"] < 0.12
+    assert slower["interval"][0] < slower["effect"] < slower["interval"][1]
+    assert "because: " in slower["reason"]
+    assert "launches 1 -> 3 (+200.0 %)" in slower["reason"]
+    changed = rows["double[64]/forward", "launches"]
+    assert (changed["word"], changed["before"], changed["after"]) == ("CHANGED", 1, 3)
+    assert rows["double[128]/forward", ""]["word"] == "NEW"
+    assert rows["double[96]/forward", ""]["word"] == "STALE"
+
+
+def test_a_wrong_working_tree_is_wrong(checkout: Checkout) -> None:
+    checkout.project.kernel(factor=2.5)
+    status, said = checkout.compare("main", "--", "-k", "64")
+    assert status == ExitStatus.WRONG, said
+    assert "WRONG" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_behind(checkout: Checkout, number: signal.Signals) -> None:
+    checkout.project.test_file(TEST + "    import time; time.sleep(60)\n")
+    with checkout.start("main") as process:
+        started = time.monotonic()
+        while not list(checkout.temporary.glob("perfguard-compare-*/pair-1/work/session.json")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() - started < 120
+            time.sleep(0.05)
+        workers = workers_of(checkout.temporary)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.INTERRUPTED, errors
+    assert "interrupted" in errors
+    assert len(workers) == 3
+    assert checkout.leftovers() == []
+    assert workers_of(checkout.temporary) == []
+
+
+def test_perfguard_itself_can_be_compared(checkout: Checkout) -> None:
+    """A folder `perfguard` in the repository, found before all others, is code under test and not the tool."""
+    (checkout.path / "perfguard").mkdir()
+    (checkout.path / "perfguard" / "__init__.py").write_text("raise ImportError('not the tool')\n")
+    checkout.project.test_file(TEST.replace("[64, 96]", "[64]"))
+    checkout.commit()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "perfguard", "compare", "main"], cwd=checkout.path, env=checkout.environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        said, _ = process.communicate(timeout=300)
+    assert process.returncode == ExitStatus.PASSED, said
+    assert "1 cases on both sides" in said
+
+
+def workers_of(folder: Path) -> list[int]:
+    """Processes whose command line names `folder`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = path.read_bytes()
+        except OSError:
+            continue
+        if b"--perfguard-session=" + os.fsencode(folder) in arguments:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "nowhere: no branch, tag or commit"),
+        (["main", "--", "test_suite.py", "--perfguard-device=abacus"], "device 'abacus': unknown"),
+        (["--setup", "echo first; exit 3", "main"], "ended with status 3 in the worktree of the merge base"),
+    ],
+)
+def test_bad_input_is_one_clear_error(checkout: Checkout, arguments: list[str], said: str) -> None:
+    status, output = checkout.compare(*arguments)
+    assert status == ExitStatus.USAGE_ERROR
+    assert said in output
+    assert "Traceback" not in output
+
+
+def test_no_guarded_test_is_nothing_measured(checkout: Checkout) -> None:
+    checkout.project.test_file("def test_nothing():\n    pass\n")
+    checkout.commit()
+    status, said = checkout.compare("main")
+    assert status == ExitStatus.NOTHING_MEASURED
+    assert "no guarded test" in said
+
+
+def test_a_crash_is_told_with_its_last_words(checkout: Checkout) -> None:
+    source = (checkout.path / "kernel.py").read_text()
+    (checkout.path / "kernel.py").write_text(
+        source.replace("    out =", "    import os; print('my last words', flush=True); os._exit(7)\n    out =")
+    )
+    status, said = checkout.compare("main")
+    assert status == ExitStatus.TESTS_FAILED, said
+    assert "the working tree: pytest ended with status 7" in said
+
+
+def test_code_from_the_user_s_checkout_is_refused(checkout: Checkout) -> None:
+    """As after `pip install -e`: the path of the checkout comes before all others."""
+    source = f"import sys\nsys.path.insert(0, {str(checkout.path)!r})\nimport kernel\n"
+    (checkout.path / "conftest.py").write_text(source)
+    checkout.commit()
+    status, said = checkout.compare("main")
+    assert status == ExitStatus.USAGE_ERROR, said
+    assert f"kernel ({checkout.path}/kernel.py): loaded by the worker of the merge base" in said

@@ -1,0 +1,139 @@
+"""Several devices: one xdist worker each, one report of them all; and never two runs on one device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from perfguard import ExitStatus
+from tests.flows.conftest import TEST, Project
+
+# Notes which device every call runs on, and in which worker.
+WHERE = """
+import os
+from pathlib import Path
+_double = double
+
+def double(x):
+    place = f"{os.environ.get('PYTEST_XDIST_WORKER')} {fake.current().identity.index} {len(x)}"
+    with open(Path(__file__).parent / "places.txt", "a") as file:
+        print(place, file=file)
+    return _double(x)
+"""
+
+
+def places(project: Project) -> set[tuple[str, str]]:
+    """(worker, device) of every call."""
+    lines = (project.path / "places.txt").read_text().splitlines()
+    return {(line.split()[0], line.split()[1]) for line in lines}
+
+
+def spread(project: Project, cases: str = "[64, 96, 32, 48]") -> None:
+    """Two simulated devices, a few more cases."""
+    project.configure(device="fake*2")
+    project.test_file(TEST.replace("[64, 96]", cases))
+    source = project.path / "kernel.py"
+    source.write_text(source.read_text() + WHERE)
+
+
+def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> None:
+    project = recorded
+    project.kernel(us=60)
+    spread(project)
+    # Slow enough for both workers to get their share.
+    source = project.path / "kernel.py"
+    source.write_text(
+        source.read_text().replace("    return _double(x)", "    time.sleep(1e-3)\n    return _double(x)")
+    )
+    source.write_text("import time\n" + source.read_text())
+    result = project.guard("-n2", "--junitxml=junit.xml")
+    assert result.ret == ExitStatus.REGRESSED, result.stdout.str()
+    result.assert_outcomes(failed=2, passed=2)
+    result.stdout.fnmatch_lines(["*2 of 4 cases guarded*", "SLOWER  double?*?/forward", "NEW  2 cases: *"])
+    suite = ET.parse(project.path / "junit.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "2", "0")
+    report = project.report()
+    assert report["complete"]
+    assert {case: words for case, words in project.words("device_time_us").items() if "SLOWER" in words}.keys() == {
+        "double[64]/forward",
+        "double[96]/forward",
+    }
+    seen = places(project)
+    assert ("None", "0") in seen or ("None", "1") in seen  # the fresh processes
+    workers = {pair for pair in seen if pair[0] != "None"}
+    assert len({worker for worker, _ in workers}) == len({device for _, device in workers}) == len(workers) == 2
+    assert os.listdir(project.path / ".perfguard") == ["report-fake-gpu.json"]
+
+
+def test_an_update_is_recorded_by_all_workers(project: Project) -> None:
+    spread(project)
+    result = project.guard("-n", "auto", "--perfguard-update=new")
+    assert result.ret == ExitStatus.PASSED, result.stdout.str()
+    text = project.baseline.read_text()
+    assert text.count("/forward:") == 4
+    passed = project.guard("-n2")
+    assert passed.ret == ExitStatus.PASSED
+    passed.stdout.fnmatch_lines(["*4 of 4 cases guarded*"])
+
+
+def test_a_wrong_case_fails_in_its_worker_and_a_crash_is_broken(project: Project) -> None:
+    spread(project, "[64, 96]")
+    crash = "    if n == 96: os.kill(os.getpid(), 9)\n    x = "
+    project.test_file("import os\n" + TEST.replace("    x = ", crash))
+    project.kernel(factor=2.5)
+    result = project.guard("-n2")
+    assert result.ret == ExitStatus.WRONG, result.stdout.str()
+    result.assert_outcomes(failed=2)
+    assert project.words() == {"double[64]/forward": {"WRONG"}, "double[96]/forward": {"BROKEN"}}
+
+
+@pytest.mark.parametrize(
+    ("device", "arguments", "said"),
+    [
+        ("fake*2", ["-n3"], "*-n 3: workers would time on one device*has 2 for*use -n 2*"),
+        ("cpu", ["-n1"], "*-n 1: workers would time on one device*no GPU*run without -n*"),
+        ("fake*2", ["-n2", "--dist=each"], "*--dist each: each case is measured once*"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(project: Project, device: str, arguments: list[str], said: str) -> None:
+    project.configure(device=device)
+    result = project.guard(*arguments)
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+
+
+def test_a_broken_baseline_stops_all_workers(project: Project) -> None:
+    spread(project)
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_text("schema: 1\nhardware: [fake-gpu\n")
+    result = project.guard("-n2")
+    assert result.ret == ExitStatus.USAGE_ERROR, result.stdout.str()
+    result.stderr.fnmatch_lines(["*suite.yaml, line 2: *"])
+
+
+def test_another_run_waits_for_the_device_and_gives_up(project: Project) -> None:
+    project.configure(device="fake*2", lock_minutes=0.02)
+    line = [sys.executable, "-m", "pytest", "--perfguard", "--perfguard-device=fake:0", "-k", "64"]
+    project.test_file("import time\n" + TEST.replace("    x = ", "    if n == 64: time.sleep(600)\n    x = "))
+    with subprocess.Popen(line, cwd=project.path, stdout=subprocess.DEVNULL) as holder:
+        try:
+            held = Path(os.environ["TMPDIR"]) / "perfguard-locks" / "fake-gpu-0.json"
+            while not held.exists():
+                assert holder.poll() is None
+                time.sleep(0.05)
+            waiting = project.guard("-k", "96")
+            assert waiting.ret == ExitStatus.USAGE_ERROR
+            who = f"process {holder.pid} (*--perfguard --perfguard-device=fake:0 -k 64) since *"
+            waiting.stdout.fnmatch_lines([f"perfguard: device fake-gpu-0 is in use by {who}"])
+            waiting.stderr.fnmatch_lines([f"ERROR: *device fake-gpu-0: still in use by {who}; *lock_minutes*"])
+            # A worker takes the device that is free.
+            assert project.guard("-k", "96", "-n1").ret == ExitStatus.PASSED
+        finally:
+            holder.kill()
+    assert project.guard("-k", "96").ret == ExitStatus.PASSED

@@ -1,0 +1,100 @@
+"""`perfguard selfcheck` on the simulated GPU: the user's suite, the delayed kernel, going on, judging again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from perfguard import ExitStatus
+from perfguard.selfcheck.delayed.plan import Delay
+from tests.flows.conftest import Project
+
+SUITE = """
+import pytest
+import torch
+import kernel
+
+@pytest.mark.parametrize("n", range(2))
+def test_double(perfguard, n):
+    perfguard(kernel.double, torch.randn(64, 16), reference=lambda x: 2 * x)
+
+def test_unguarded():
+    raise RuntimeError("sessions run guarded tests alone")
+"""
+SESSIONS = 7  # 5 stored, 1 judged, 1 that confirms
+
+
+def selfcheck(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "perfguard", "selfcheck", *arguments]
+    return subprocess.run(line, cwd=project.path, capture_output=True, text=True, check=False)
+
+
+def assert_judged(done: subprocess.CompletedProcess[str]) -> None:
+    """Seven sessions of two cases alarm nobody; what power they show is left to chance, and the status says it."""
+    broken = [line for line in done.stdout.splitlines() if line.strip().startswith("BROKEN")]
+    assert done.returncode == (ExitStatus.TESTS_FAILED if broken else ExitStatus.PASSED), done.stdout + done.stderr
+    assert all("power" in line for line in broken), done.stdout
+    assert "promises" in done.stdout
+
+
+def plan_delays(folder: Path) -> None:
+    """Fewer delays than the tuner makes, for the simulated kernel of 2 µs and 2 ns a link."""
+    delays = [Delay(us, aimed, int(500 * us) - 1000, int(500 * us * aimed), aimed, 1e-4)
+              for us in (1000.0,) for aimed in (0.0, 0.1)]  # fmt: skip
+    folder.mkdir(parents=True)
+    fields = Delay.__struct_fields__
+    (folder / "plan.json").write_text(json.dumps([{name: getattr(d, name) for name in fields} for d in delays]))
+
+
+def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
+    project.configure(confirmations=1, case_seconds=0.05)
+    project.kernel(us=2000.0)  # long kernels need few simulated launches
+    project.test_file(SUITE)
+    folder = project.path / ".perfguard" / "selfcheck"
+    plan_delays(folder / "delayed")
+    command = ["--sessions", str(SESSIONS), "--suites", "20", "--", "test_suite.py"]
+
+    first = selfcheck(project, *command)
+    assert_judged(first)
+    assert "session 7 of 7: a fresh process" in first.stderr
+    assert "session 8 of 8: a fresh process" in first.stderr  # the delays, and their pilot
+    found = json.loads((folder / "selfcheck.json").read_text())
+    assert (found["sessions"], found["cases"], found["suites"]["hits"]) == (7, 2, 0)
+    delays = {(one["length_us"], one["aimed"]): one["found"] for one in found["injected"]}
+    counted = {key: (rate["hits"], rate["trials"]) for key, rate in delays.items()}
+    assert counted == {(1000.0, 0.0): (0, 7), (1000.0, 0.1): (7, 7)}
+    assert "a real kernel made slower" in first.stdout
+    power = {one["slowdown"]: one["all"] for one in found["resampled"]["power"]}
+    assert power[0.1]["hits"] == power[0.1]["trials"] == 20
+
+    # Cut short: what is missing is measured, and nothing else.
+    (folder / "session-07.json").unlink()
+    kept = (folder / "session-01.json").read_bytes()
+    again = selfcheck(project, *command)
+    assert_judged(again)
+    assert "6 of 7 sessions are there already" in again.stderr
+    assert "session 7 of 7: a fresh process" in again.stderr
+    assert "session 6 of" not in again.stderr
+    assert (folder / "session-01.json").read_bytes() == kept
+
+    other = selfcheck(project, "--sessions", "8", "--", "test_suite.py", "-k", "0")
+    assert other.returncode == ExitStatus.USAGE_ERROR
+    assert "holds sessions of another command" in other.stderr
+
+    stored = selfcheck(project, "--from", str(folder), "--suites", "20")
+    assert_judged(stored)
+    assert "a fresh process" not in stored.stderr
+    after = json.loads((folder / "selfcheck.json").read_text())
+    assert (after["sessions"], after["cases"]) == (7, 2)
+    assert after["injected"] == found["injected"]  # those sessions are the same ones
+
+
+def test_a_suite_that_guards_nothing(project: Project) -> None:
+    project.configure(confirmations=1)
+    project.test_file("def test_plain(): pass\n")
+    done = selfcheck(project, "--sessions", str(SESSIONS), "--", "test_suite.py")
+    assert done.returncode == ExitStatus.NOTHING_MEASURED
+    assert "session 1: " in done.stderr
+    assert "mend the suite and run the same command again" in done.stderr

@@ -1,0 +1,138 @@
+"""Cases whose device code is as recorded are not timed, but for controls; what did change is, and is caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from perfguard import ExitStatus
+from perfguard.baselines.writing import render
+from perfguard.controls import CONTROLS
+from perfguard.records import (
+    Baseline,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Provenance,
+    Report,
+    TimedEntry,
+    load_report,
+)
+from tests.flows.conftest import Project
+
+CASES = CONTROLS + 4  # of these four hardly all are audited
+SPREAD = (0.999, 1.0, 1.001, 1.002, 0.998)  # between five sessions
+
+# Long kernels: the simulation costs time for every call that fits into a block.
+KERNEL = """
+from perfguard.hardware import fake
+
+def double(x):
+    if x.shape[0] == 1:
+        fake.launch("double_kernel", us={odd_us}, host_us=5_000.0, binary={odd_code!r})
+    else:
+        fake.launch("double_kernel", us=20_000.0, host_us=5_000.0, binary="one")
+    return 2 * x
+"""
+
+TEST = f"""
+import pytest
+import torch
+import kernel
+
+@pytest.mark.parametrize("n", range(1, {CASES + 1}))
+def test_double(perfguard, n):
+    perfguard(kernel.double, torch.ones(n, 16), reference=lambda x: 2 * x)
+"""
+
+
+def write_kernel(project: Project, odd_us: float = 20_000.0, odd_code: str = "one") -> None:
+    (project.path / "kernel.py").write_text(KERNEL.format(odd_us=odd_us, odd_code=odd_code))
+
+
+def as_recorded(report: Report) -> Baseline:
+    """What five sessions like the reported one would have stored."""
+
+    def entry(value: object, timer: str | None) -> Entry:
+        assert isinstance(value, int | float | str | list)
+        if timer is None:
+            return value
+        assert isinstance(value, int | float)
+        return TimedEntry(sessions=[value * factor for factor in SPREAD], timer=timer)
+
+    def case(result: CaseResult) -> CaseBaseline:
+        return CaseBaseline({read.metric: entry(read.value, read.timer) for read in result.readings}, result.inputs)
+
+    tools = report.toolchain
+    provenance = Provenance(torch=tools.torch, triton=tools.triton, driver=tools.driver, toolkit=tools.toolkit,
+                            python=tools.python, power_limit_watts=300.0, recorded="2026-11-20")  # fmt: skip
+    return Baseline("fake-gpu", "suite", provenance, {result.case.key: case(result) for result in report.results})
+
+
+def read_report(project: Project) -> Report:
+    return load_report(Path(project.path / ".perfguard" / "report-fake-gpu.json").read_bytes())
+
+
+@pytest.fixture
+def known(project: Project) -> Project:
+    """Cases of one kernel, known from five sessions."""
+    project.configure(case_seconds=0.02)
+    project.test_file(TEST)
+    write_kernel(project)
+    assert project.guard().ret == ExitStatus.PASSED
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_text(render(as_recorded(read_report(project))))
+    return project
+
+
+def read_times(project: Project) -> list[str]:
+    """Cases whose device time was read."""
+    return [result.case.key for result in read_report(project).results if result.reading("device_time_us")]
+
+
+def test_unchanged_cases_are_left_alone_and_a_changed_one_is_caught(known: Project) -> None:
+    project = known
+    same = project.guard()
+    assert same.ret == ExitStatus.PASSED
+    words = Counter(word for found in project.words("device_time_us").values() for word in found)
+    assert words == {"UNCHANGED": CASES}
+    timed = read_times(project)
+    assert CONTROLS <= len(timed) < CASES
+    same.stdout.fnmatch_lines([f"UNCHANGED  {CASES} cases: *; {len(timed)} timed as controls"])
+    assert all(result.reading("host_time_us") for result in read_report(project).results)
+
+    # Slower code is confirmed in fresh processes, which measure controls beside it.
+    write_kernel(project, odd_us=22_000.0, odd_code="three")
+    slower = project.guard()
+    assert slower.ret == ExitStatus.REGRESSED, slower.stdout.str()
+    slower.stdout.fnmatch_lines(["*fresh process 3 of 3: 2[0-9] tests", "SLOWER  double?1?/forward", "*1 failed*"])
+    assert project.words("device_time_us")["double[1]/forward"] == {"SLOWER"}
+    assert sum("UNCHANGED" in found for found in project.words("device_time_us").values()) == CASES - 1
+
+
+def test_the_code_decides_and_what_is_unknown_or_recorded_is_timed(known: Project) -> None:
+    project, few, odd = known, ("-k", "[1] or [2] or [3]"), "double[1]/forward"
+
+    # The time moved, but the code says that it cannot have: the machine's doing, and nobody is accused.
+    write_kernel(project, odd_us=22_000.0)
+    assert project.guard(*few).ret == ExitStatus.PASSED
+    assert project.words("device_time_us")[odd] == {"UNCHANGED"}
+
+    # Other code at the same speed is measured, and passes.
+    write_kernel(project, odd_code="two")
+    assert project.guard(*few).ret == ExitStatus.PASSED
+    assert project.words("device_time_us")[odd] == {"PASS"}
+
+    # Code that nobody knows is measured as well.
+    kernel = (project.path / "kernel.py").read_text()
+    (project.path / "kernel.py").write_text(kernel.replace("binary='two'", "binary=None"))
+    assert project.guard(*few).ret == ExitStatus.PASSED
+    assert project.words("device_time_us")[odd] == {"PASS"}
+    assert project.words("fingerprint")[odd] == {"PASS"}
+
+    # An update needs everything that it may write.
+    write_kernel(project)
+    assert project.guard("--perfguard-update=changed", *few).ret == ExitStatus.PASSED
+    assert len(read_times(project)) == 3

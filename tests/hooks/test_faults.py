@@ -1,0 +1,58 @@
+"""What exceptions say: the words of memory that ran out, in the wording of each allocator; and lost devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from perfguard.hardware import fake
+from perfguard.hardware.cpu import CpuDevice
+from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
+
+CUDA = (
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 512.50 MiB is "
+    "free. Including non-PyTorch memory, this process has 139.30 GiB memory in use."
+)
+CPU = (
+    "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "4398046511104 bytes. Error code 12 (Cannot allocate memory)"
+)
+NEXT = "; make the case smaller, or free the device's memory"
+
+
+def described(error: Exception) -> str:
+    with pytest.raises(type(error)) as excinfo:
+        raise error
+    return describe_error("call", excinfo)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.OutOfMemoryError(CUDA), "call ran out of memory: asked for 20.00 GiB, 512.50 MiB free" + NEXT),
+        (RuntimeError(CPU), "call ran out of memory: asked for 4096 GiB" + NEXT),
+        (RuntimeError("CUDA error: out of memory"), "call ran out of memory" + NEXT),
+        (MemoryError(), "call ran out of memory" + NEXT),
+        (ValueError("no\nsuch thing"), "call raised ValueError: no"),
+        (ValueError("out of memory"), "call raised ValueError: out of memory"),
+        (torch.AcceleratorError("CUDA error: x"), "call raised torch.AcceleratorError: CUDA error: x"),
+    ],
+)
+def test_words(error: Exception, words: str) -> None:
+    assert described(error) == words
+    assert is_out_of_memory(error) == ("ran out" in words)
+
+
+def test_the_real_allocator_of_the_cpu_is_understood() -> None:
+    with pytest.raises(RuntimeError) as excinfo:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert describe_error("call", excinfo).startswith("call ran out of memory: asked for 1")
+
+
+def test_a_lost_device_is_told_from_a_well_one() -> None:
+    device = fake.FakeDevice(seed=1)
+    assert not is_lost(device)
+    assert not is_lost(CpuDevice())
+    with pytest.raises(RuntimeError):
+        fake.fault()
+    assert is_lost(device)

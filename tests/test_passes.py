@@ -1,0 +1,160 @@
+"""Passes on copies of their inputs: the same work on other memory, laid out alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfguard.call import Call
+from perfguard.errors import DeviceError
+from perfguard.passes import backward, copies, forward, touched_bytes
+
+
+def made(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+    return Call(fn, args, reference=fn, kwargs=kwargs)
+
+
+class Recorder:
+    """A candidate that remembers the tensors that it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[torch.Tensor]] = []
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+        self.seen.append(list(tensors))
+        return tensors[0]
+
+
+layouts = st.sampled_from(
+    [
+        lambda x: x,
+        lambda x: x.t(),
+        lambda x: x[1:, ::2],
+        lambda x: x[:, 3:],
+        lambda x: x[0].expand(5, -1),
+        lambda x: x.reshape(-1)[7:],
+        lambda x: x[:0],
+        lambda x: x.view(torch.uint8).reshape(-1)[1:],
+    ]
+)
+
+
+@given(layouts, st.sampled_from([torch.float32, torch.bfloat16, torch.float8_e4m3fn]))
+def test_a_copy_has_the_values_strides_and_alignment(
+    layout: Callable[[torch.Tensor], torch.Tensor], dtype: Any
+) -> None:
+    x = layout(torch.arange(64.0).reshape(8, 8).to(dtype))
+    fn = Recorder()
+    for run in copies(made(fn, x), "forward")(3):
+        run()
+    seen = [tensors[0] for tensors in fn.seen]
+    assert seen[0].data_ptr() == x.data_ptr()
+    for copy in seen[1:]:
+        assert torch.equal(copy.contiguous().view(torch.uint8), x.contiguous().view(torch.uint8))
+        assert (copy.shape, copy.stride(), copy.dtype) == (x.shape, x.stride(), x.dtype)
+        if x.numel():
+            assert copy.data_ptr() % 64 == x.data_ptr() % 64
+    if x.numel():
+        assert len({tensor.data_ptr() for tensor in seen}) == 3
+
+
+def test_copies_share_memory_as_the_inputs_did() -> None:
+    base = torch.arange(100.0)
+    fn = Recorder()
+    _, run = copies(made(fn, base[10:20], base[15:40], torch.ones(3)), "forward")(2)
+    run()
+    first, second, third = fn.seen[0]
+    assert second.data_ptr() - first.data_ptr() == 5 * 4
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    assert third.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+    assert first.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
+
+
+def test_a_small_view_of_much_memory_is_copied_alone() -> None:
+    fn = Recorder()
+    _, run = copies(made(fn, torch.zeros(1 << 20)[1000:1010]), "forward")(2)
+    run()
+    assert fn.seen[0][0].untyped_storage().nbytes() < 200
+
+
+def test_values_without_tensors_and_nested_inputs_are_kept() -> None:
+    def fn(pair: list[torch.Tensor], *, scale: float, shift: dict[str, torch.Tensor]) -> torch.Tensor:
+        return pair[0] * scale + shift["by"]
+
+    call = made(fn, [torch.ones(3), torch.zeros(2)], scale=2.0, shift={"by": torch.ones(3)})
+    results = [run() for run in copies(call, "forward")(2)]
+    assert torch.equal(results[0], results[1])  # type: ignore[arg-type]
+
+
+def gradients(run: Callable[[], Any]) -> list[torch.Tensor]:
+    return list(run())
+
+
+def test_each_backward_pass_has_a_graph_and_the_same_gradients() -> None:
+    x, w = torch.randn(4, 3, requires_grad=True), torch.randn(3, 2, requires_grad=True)
+    call = made(lambda x, w: torch.tanh(x @ w), x, w)
+    expected = gradients(backward(call))
+    several = copies(call, "backward")(3)
+    for run in several:
+        for _ in range(2):  # the graph is kept
+            for got, want in zip(gradients(run), expected, strict=True):
+                assert torch.equal(got, want)
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_module_s_parameters_and_buffers_are_copied(compiled: bool, direction: Any) -> None:
+    module: Any = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4).eval())
+    compilations = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        compilations.append(graph)
+        return graph.forward
+
+    if compiled:
+        module = torch.compile(module, backend=backend)
+    call = made(module, torch.randn(5, 3))
+    expected = (backward if direction == "backward" else forward)(call)()
+    several = copies(call, direction)(3)
+    for run in several:
+        results = run()
+        got = [results] if isinstance(results, torch.Tensor) else results
+        want = [expected] if isinstance(expected, torch.Tensor) else expected
+        for one, other in zip(got, want, strict=True):  # type: ignore[call-overload]
+            assert torch.equal(one, other)
+    assert len(compilations) == (1 if compiled else 0)  # other tensors, the same code
+    assert all(parameter.grad is None for parameter in module.parameters())
+    if direction == "forward":
+        with torch.no_grad():
+            module[0].weight.zero_() if not compiled else module._orig_mod[0].weight.zero_()
+        assert not torch.equal(several[0](), several[1]())  # type: ignore[arg-type]
+
+
+def test_copies_that_do_not_fit_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = made(Recorder(), torch.ones(10))
+
+    def full(*args: Any, **options: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(DeviceError, match=r"^inputs: 5 copies do not fit .*cache='warm'$"):
+        copies(call, "forward")(5)
+
+
+def test_touched_bytes_count_shared_memory_once_and_no_repetition() -> None:
+    x = torch.zeros(1000)
+    assert touched_bytes(made(Recorder(), x, x[100:200]), torch.zeros(10, dtype=torch.uint8)) == 4010
+    assert touched_bytes(made(Recorder(), x[:1].expand(1000)), ()) == 4
+    assert touched_bytes(made(Recorder(), x[100:200]), [x[150:300], {"none": None}]) == 800
+    assert touched_bytes(made(Recorder(), x[:0]), ()) == 0
+
+
+def test_touched_bytes_of_a_module() -> None:
+    module = torch.nn.Linear(3, 4)
+    assert touched_bytes(made(module, torch.zeros(2, 3)), torch.zeros(2, 4)) == 4 * (12 + 4 + 6 + 8)

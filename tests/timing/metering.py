@@ -1,0 +1,50 @@
+"""From a call to its timing, by a given timer: what a metric does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perfguard.hardware.device import Device
+from perfguard.hardware.fake import FakeDevice
+from perfguard.timing import prepare_device_time
+from perfguard.timing.blocks import collect, collector_paused
+from perfguard.timing.timing import Cache, Meter, Timing, Workload
+
+Copies = Callable[[int], Sequence[Callable[[], object]]]
+
+
+def quiet(**options: Any) -> FakeDevice:
+    """A device without noise."""
+    return FakeDevice(session_noise=0, block_noise=0, launch_noise=0, seed=1, **options)
+
+
+def measured(
+    timer: Any,
+    call: Callable[[], object],
+    device: Device,
+    *,
+    cache: Cache = "cold",
+    seconds: float = 1.0,
+    stored: str | None = None,
+    copies: Copies | None = None,
+    bytes: int = 0,
+) -> Timing:
+    """What `timer` (a module) reads of `call`, which it must be able to time."""
+    with collector_paused():
+        meter = timer.prepare(Workload(call, cache, copies, bytes), device, seconds=seconds, stored=stored)
+    assert meter is not None
+    return timed(meter, device, seconds)
+
+
+def device_time(
+    call: Callable[[], object], device: Device, *, seconds: float = 1.0, stored: str | None = None, **workload: Any
+) -> Timing:
+    """What the timer that is chosen reads of `call`."""
+    meter = prepare_device_time(Workload(call, **workload), device, seconds=seconds, stored=stored)
+    return timed(meter, device, seconds)
+
+
+def timed(meter: Meter, device: Device, seconds: float) -> Timing:
+    """What `meter` reads."""
+    return Timing.of(meter, collect("device_time_us", meter, device, seconds))
