@@ -17,7 +17,7 @@ from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
 from perfguard.passes import seeded
 from perfguard.records import Case, CaseResult, Word
-from perfguard.render.words import describe_verdict, reproduce_command
+from perfguard.render.words import compare_command, describe_verdict, reproduce_command
 from perfguard.run import Run
 
 if TYPE_CHECKING:
@@ -179,7 +179,10 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
             lines.append(f"{result.case.key} on {run.device.identity.slug}")
             lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
     if lines:
-        lines.append(f"  reproduce: {reproduce_command(results[0].case.nodeid)}")
+        nodeid = results[0].case.nodeid
+        lines.append(f"  reproduce: {reproduce_command(nodeid)}")
+        if any(verdict.word is Word.SLOWER for result in results for verdict in run.failing(result)):
+            lines.append(f"  compare:   {compare_command(nodeid)}")
     return lines
 
 

@@ -12,7 +12,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Measures the merge base of HEAD and BASE and the working tree, uncommitted changes included, side by side "
         "in live processes on one device, block against block. Needs no stored baseline and writes none."
     )
-    parser.add_argument("base", metavar="BASE", help="branch, tag or commit that the work will be merged into")
+    parser.add_argument(
+        "base",
+        metavar="BASE",
+        nargs="?",
+        help="branch, tag or commit that the work will be merged into (default: the remote's or local main branch)",
+    )
     parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found to FILE")
     parser.add_argument(

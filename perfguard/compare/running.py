@@ -39,10 +39,11 @@ DEVICE_OPTION = "--perfguard-device"
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. `folder`: where the command was started; `json`: where to write the result."""
+    """What the user asked for. `folder`: where the command was started; `base`: None for the main branch; `json`:
+    where to write the result."""
 
     folder: Path
-    base: str
+    base: str | None
     setup: str = ""
     json: Path | None = None
     arguments: tuple[str, ...] = ()
@@ -73,6 +74,7 @@ class _Site:
 
 @dataclass
 class _Commits:
+    name: str  # what the merge base was asked for with
     base: str
     head: str
     work: str
@@ -123,7 +125,7 @@ def _compare(request: Request, site: _Site, interrupts: Interrupts, progress: _P
         _measure_pair(plan, site, tally, settings, interrupts, progress)
     comparison = Comparison(
         schema=SCHEMA,
-        base=request.base,
+        base=commits.name,
         base_commit=commits.base,
         head_commit=commits.head,
         uncommitted=commits.work != commits.head,
@@ -142,11 +144,12 @@ def _compare(request: Request, site: _Site, interrupts: Interrupts, progress: _P
 def _lay_out(request: Request, site: _Site, interrupts: Interrupts, progress: _Progress) -> _Commits:
     """Make the temporary folder and the three worktrees."""
     repository = site.repository
-    base = repository.merge_base(request.base)
+    name = request.base or repository.main_branch()
+    base = repository.merge_base(name)
     site.folder.mkdir(mode=0o700)
     head = repository.git("rev-parse", "HEAD")
-    commits = _Commits(base, head, repository.snapshot(site.folder / "index"))
-    progress.tell(f"merge base {base[:12]} of {request.base} and HEAD; checking out")
+    commits = _Commits(name, base, head, repository.snapshot(site.folder / "index"))
+    progress.tell(f"merge base {base[:12]} of {name} and HEAD; checking out")
     if commits.work == base:
         progress.tell("the working tree is the merge base: nothing can differ but noise")
     if repository.has_submodules:

@@ -61,6 +61,18 @@ class Repository:
         done = _git(self.root, ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"))
         return done.stdout.strip() if done.returncode == 0 else None
 
+    def main_branch(self) -> str:
+        """The branch that work is merged into: the remote's default, else one of the usual names.
+
+        Raises:
+            UsageError: none of them is there.
+        """
+        names = ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
+        found = next((name for name in names if self.commit(name) is not None), None)
+        if found is None:
+            raise UsageError(f"{self.root}: none of {', '.join(names)} is there; name one: perfguard compare BASE")
+        return found
+
     def merge_base(self, base: str) -> str:
         """The hash of the best common ancestor of HEAD and `base`.
 

@@ -42,8 +42,8 @@ def of_calls(
                 call()
                 synchronize()
 
-    activity, device = kineto._ON[kind]
-    return joined(kineto._events(conducted, [ProfilerActivity.CPU, activity]), device)
+    activity, device = kineto.ACTIVITIES[kind]
+    return joined(kineto.raw_events(conducted, [ProfilerActivity.CPU, activity]), device)
 
 
 def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:

@@ -24,7 +24,7 @@ _GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
 _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
 
 
-_ON = {
+ACTIVITIES = {
     "cuda": (ProfilerActivity.CUDA, DeviceType.CUDA),
     "xpu": (ProfilerActivity.XPU, DeviceType.XPU),
 }
@@ -59,7 +59,7 @@ def detailed_work(call: Callable[[], object], kind: str) -> list[Work]:
 
     The call must have finished on the device when it returns.
     """
-    activity, _ = _ON[kind]
+    activity, _ = ACTIVITIES[kind]
     with tempfile.TemporaryDirectory(prefix="perfguard-") as folder:
         path = Path(folder) / "trace.json"
         results = _results(call, [ProfilerActivity.CPU, activity])
@@ -101,10 +101,10 @@ def device_work(call: Callable[[], object], kind: str) -> list[str]:
 
     The call must have finished on the device when it returns.
     """
-    activity, device = _ON[kind]
+    activity, device = ACTIVITIES[kind]
     events = [
         event
-        for event in _events(call, [ProfilerActivity.CPU, activity])
+        for event in raw_events(call, [ProfilerActivity.CPU, activity])
         if event.device_type() == device and not event.is_user_annotation()
     ]
     return [normalized(event.name()) for event in sorted(events, key=lambda event: event.start_ns())]
@@ -117,7 +117,7 @@ def peak_allocated(call: Callable[[], object]) -> int:
     """
     held = peak = 0
     # sorted() is stable: events of one instant stay in the order in which they were recorded
-    for event in sorted(_events(call, [ProfilerActivity.CPU], memory=True), key=lambda event: event.start_ns()):
+    for event in sorted(raw_events(call, [ProfilerActivity.CPU], memory=True), key=lambda event: event.start_ns()):
         if event.name() == "[memory]" and event.device_type() == DeviceType.CPU:
             held += event.nbytes()
             peak = max(peak, held)
@@ -161,7 +161,7 @@ def _outside_brackets(name: str) -> str:
     return "".join(kept).strip()
 
 
-def _events(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> list[Any]:
+def raw_events(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> list[Any]:
     results = _results(call, activities, memory=memory)
     return list(results.events()) if results is not None else []
 

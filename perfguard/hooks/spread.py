@@ -242,9 +242,7 @@ class Controller(Ending):
                 "leave only one kind visible, e.g. by CUDA_VISIBLE_DEVICES"
             )
         suites = sorted({case.suite for case in collected.selected})
-        run = open_run(
-            self._config, open_device(next(iter(self._locks))), suites, __version__, collected.selected
-        )
+        run = open_run(self._config, open_device(next(iter(self._locks))), suites, __version__, collected.selected)
         results = [result for report in reports for result in report.results]
         order = {case.nodeid: place for place, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perfguard.records import CaseResult, Report, Verdict, Word
-from perfguard.render.words import accept_command, describe_verdict, environment, reproduce_command
+from perfguard.render.words import accept_command, compare_command, describe_verdict, environment, reproduce_command
 from perfguard.units import format_bandwidth, format_flops, format_percent, format_value
 
 COLORS = {
@@ -128,6 +128,9 @@ def _details(result: CaseResult) -> list[Line]:
     notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
     lines += [Line(f"    note: {note}") for note in notes]
     lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid)}"))
+    timed = {reading.metric for reading in result.readings if reading.timed}
+    if any(verdict.word in (Word.SLOWER, Word.UNRESOLVED) and verdict.metric in timed for verdict in result.verdicts):
+        lines.append(Line(f"    compare:   {compare_command(result.case.nodeid)}"))
     accept = accept_command({verdict.word for verdict in result.verdicts}, result.case.nodeid)
     if accept and word is not Word.WRONG:
         lines.append(Line(f"    accept:    {accept}"))

@@ -78,6 +78,11 @@ def reproduce_command(nodeid: str) -> str:
     return f"pytest --perfguard {shlex.quote(nodeid)}"
 
 
+def compare_command(nodeid: str) -> str:
+    """The command that measures one test beside its merge base: the second opinion that needs no baseline."""
+    return f"perfguard compare -- {shlex.quote(nodeid)}"
+
+
 def accept_command(words: set[Word], nodeid: str = "") -> str:
     """The command that writes what was measured into the baselines, for verdicts that can be accepted."""
     categories = sorted({part for word in words for part in CATEGORY_HINT.get(word, "").split(",") if part})

@@ -42,6 +42,15 @@ def test_the_merge_base_is_where_the_branches_part(repository: Repository) -> No
     assert repository.merge_base("HEAD") == git(repository.root, "rev-parse", "HEAD")
 
 
+def test_the_main_branch_is_the_remotes_before_the_local_one(repository: Repository, tmp_path: Path) -> None:
+    assert repository.main_branch() == "main"
+    git(tmp_path, "clone", "-q", str(repository.root), "clone")
+    assert Repository(tmp_path / "clone").main_branch() == "origin/HEAD"
+    git(repository.root, "branch", "-m", "main", "trunk")
+    with pytest.raises(UsageError, match=r"none of origin/HEAD, .* is there; name one: perfguard compare BASE"):
+        repository.main_branch()
+
+
 def test_a_snapshot_holds_what_is_not_committed_and_changes_nothing(repository: Repository, tmp_path: Path) -> None:
     root = repository.root
     (root / "staged.py").write_text("staged\n")

@@ -85,7 +85,7 @@ def test_each_call_is_waited_for_and_so_is_what_comes_before(monkeypatch: Any) -
         conducted()
         return []
 
-    monkeypatch.setattr(kineto, "_events", events)
+    monkeypatch.setattr(kineto, "raw_events", events)
     run, flush, wait = (lambda word=word: order.append(word) for word in ("run", "flush", "wait"))
     intervals.of_calls([run, run], flush, wait, "cuda")
     assert order == ["flush", "wait", "run", "wait"] * 2

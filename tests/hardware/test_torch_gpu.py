@@ -161,6 +161,6 @@ def test_launches_are_the_device_s_own_events(backend: Any, monkeypatch: Any) ->
         event("void first_kernel<float>(float*)", 10, "CUDA"),
     ]
     done = []
-    monkeypatch.setattr(kineto, "_events", lambda call, _activities: (call(), events)[1])
+    monkeypatch.setattr(kineto, "raw_events", lambda call, _activities: (call(), events)[1])
     assert Gpu(backend=backend()).launches(lambda: done.append(1)) == ["first_kernel", "second_kernel", "Memcpy DtoH"]
     assert done == [1]

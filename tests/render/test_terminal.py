@@ -76,6 +76,7 @@ SLOWER  slow[64]/forward
       +6.1 % in 3 fresh processes; because: launches 1 -> 2
     CHANGED launches: 1 -> 2 (+100.0 %)
     reproduce: pytest --perfguard 'tests/test_suite.py::test_slow[64]'
+    compare:   perfguard compare -- 'tests/test_suite.py::test_slow[64]'
     accept:    pytest --perfguard --perfguard-update=changed,slower --perfguard-reason 'why' 'tests/test_suite.py::test_slow[64]'
 STALE  1 case: are stored but their tests are gone
     gone/forward
@@ -126,6 +127,7 @@ def test_noise_is_one_line_a_case_the_blindest_first() -> None:
         "      CONFLICT: two say so, one does not",
         "      smallest slowdown that would have been seen: 2.0 %",
         "    reproduce: pytest --perfguard tests/test_suite.py::test_c",
+        "    compare:   perfguard compare -- tests/test_suite.py::test_c",
         "UNRESOLVED  2 cases: too noisy to judge; the smallest slowdown that would have been seen:",
         "    b/forward: device_time_us 50.0 %",
         "    a/forward: device_time_us 4.0 %",
