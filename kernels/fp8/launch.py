@@ -187,8 +187,3 @@ def _pick(configs: Sequence[Config], candidate: int | None) -> Config:
 def _on(x: torch.Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device, which need not be that of the tensor."""
     return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()
-
-
-def kernels_are_interpreted() -> bool:
-    """Whether Triton defined the kernels for its interpreter, which TRITON_INTERPRET=1 at import does."""
-    return not isinstance(quantize_columns, triton.runtime.JITFunction)

@@ -10,9 +10,6 @@ N outer width of a weight.
 
 from __future__ import annotations
 
-import os
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -20,6 +17,7 @@ from kernels.fp8 import reference
 from kernels.fp8.arguments import require_input, require_offs, require_same_tokens
 from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
+from kernels.paths import Path, path_of
 
 try:
     from kernels.fp8 import launch
@@ -28,20 +26,13 @@ except ImportError as error:  # without Triton the operators run their reference
         raise
     launch = None  # type: ignore[assignment]
 
-Path = Literal["triton", "interpreter", "eager"]
 Pair = tuple[Tensor, Tensor]
 Quad = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def path(device: torch.device | str) -> Path:
-    """What a call on this device runs now. The interpreter needs TRITON_INTERPRET=1 both now and when the
-    kernels were imported, because Triton decides at definition."""
-    if launch is None:
-        return "eager"
-    interpreted = launch.kernels_are_interpreted()
-    if torch.device(device).type != "cpu":
-        return "interpreter" if interpreted else "triton"
-    return "interpreter" if interpreted and os.environ.get("TRITON_INTERPRET") == "1" else "eager"
+    """What a call on this device runs now (`kernels.paths`)."""
+    return path_of(None if launch is None else launch.quantize_columns, device)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------

@@ -6,13 +6,18 @@ anything imports one. Which path a call takes is decided again at each call.
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+import kernels
+
 VARIABLE = "TRITON_INTERPRET"
+PACKAGES = [f"kernels.{found.name}" for found in pkgutil.iter_modules(kernels.__path__) if found.ispkg]
 
 
 def _gpu() -> str | None:
@@ -62,7 +67,8 @@ GPU = _gpu()
 if GPU is None:
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
-    import kernels.fp8  # noqa: F401  (defines the kernels as interpreted functions)
+    for package in PACKAGES:  # importing defines the kernels as interpreted functions
+        importlib.import_module(package)
 
     _patch_the_language_once_a_launch()
 
