@@ -36,14 +36,13 @@ def plot(findings: Findings, folder: Path) -> list[str]:
 
 def _draw(axes: Any, findings: Findings) -> None:
     own = findings.resampled
-    _line(axes, own, "o-", 2.5, f"perfguard, cases that can see {format_percent(ABLE, 0)}", own=True)
-    axes.plot(
-        [100 * power.slowdown for power in own.power], [power.all.value for power in own.power],
-        "k:", linewidth=1.5, label="perfguard, all cases",
-    )  # fmt: skip
+    able = any(power.able.trials for power in own.power)  # a rule that is never asked has no power, not a bad one
+    if able:
+        _line(axes, own, "ko-", 2.5, f"perfguard, cases that can see {format_percent(ABLE, 0)}", able=True)
+    _line(axes, own, "k:", 1.5, "perfguard, all cases", able=False)
     for rival, marker in zip(findings.rivals, _MARKERS, strict=False):
         if rival.suites is not None:
-            _line(axes, rival, f"{marker}--", 1.0, rival.name)
+            _line(axes, rival, f"{marker}--", 1.0, rival.name, able=able)
     real = [one for one in findings.injected if one.aimed > 0 and one.found.trials]
     if real:
         axes.errorbar(
@@ -56,14 +55,9 @@ def _draw(axes: Any, findings: Findings) -> None:
     axes.grid(alpha=0.3)
 
 
-def _line(axes: Any, detector: Detector, style: str, width: float, label: str, *, own: bool = False) -> None:
+def _line(axes: Any, detector: Detector, style: str, width: float, label: str, *, able: bool) -> None:
+    """One curve: over the cases that can see 3 %, or over all; sizes that were never tried have no point."""
+    tried = [(power.slowdown, power.able if able else power.all) for power in detector.power]
+    points = [(100 * slowdown, rate.value) for slowdown, rate in tried if rate.trials]
     alarms = format_percent(detector.suites.value) if detector.suites else "?"
-    axes.plot(
-        [100 * power.slowdown for power in detector.power],
-        [power.able.value for power in detector.power],
-        style,
-        markersize=4,
-        linewidth=width,
-        color="black" if own else None,
-        label=f"{label} ({alarms})",
-    )
+    axes.plot(*zip(*points, strict=True), style, markersize=4, linewidth=width, label=f"{label} ({alarms})")

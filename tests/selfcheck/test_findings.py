@@ -105,6 +105,16 @@ def test_the_plot_is_drawn(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "selfcheck.svg").read_text()
 
 
+def test_where_no_case_can_see_the_promise_the_curves_are_over_all_cases(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    power = [Power(slowdown, rate(0, 0), rate(50, 100)) for slowdown in SLOWDOWNS]
+    blind = msgspec.structs.replace(FINDINGS, resampled=msgspec.structs.replace(FINDINGS.resampled, power=power))
+    plot(blind, tmp_path)
+    labels = (tmp_path / "selfcheck.svg").read_text()
+    assert "perfguard, all cases" in labels
+    assert "perfguard, cases that can see" not in labels
+
+
 def test_without_matplotlib_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     (line,) = plot(FINDINGS, tmp_path)
