@@ -1,7 +1,8 @@
-"""FP8 quantisers for training: codes and scales along rows, columns, groups and experts."""
+"""FP8 for training: quantisers along rows, columns, groups and experts, and the grouped matmul made of them."""
 
 from kernels.fp8 import reference
 from kernels.fp8.formats import FORMATS, Format, format_of
+from kernels.fp8.grouped_mm import grouped_mm
 from kernels.fp8.ops import (
     path,
     quantize_colwise_3d,
@@ -17,6 +18,7 @@ __all__ = [
     "FORMATS",
     "Format",
     "format_of",
+    "grouped_mm",
     "path",
     "quantize_colwise_3d",
     "quantize_colwise_per_group",

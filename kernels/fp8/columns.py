@@ -1,7 +1,7 @@
 """Quantise down the rows of a group and write each column's codes side by side (transposed).
 
 Serves `colwise_per_group`, `rowwise_per_group` (as the same on the transposed view) and `transpose_3d_*`
-(every expert a group of N rows). Formulas: `reference.py`.
+(every expert a group of N rows). Formulas: `reference.py`. PADDED writes each group at the next multiple of 16.
 
 Shape suffixes: T rows of the tile (tokens, or N of a weight), W columns of the tile, V a vector of 16 rows,
 C chunks, G groups, K columns.
@@ -38,8 +38,8 @@ MAX_CHUNKS = 48  # of a panel: one bit each in its word, above the count
 
 
 @triton.jit
-def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The group that slot belongs to, its rows [start, end), and the slot's number within it.
+def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The group that slot belongs to, its rows [start, end), the slot's number within it, and all gaps before it.
 
     Group g owns slots offs[g-1] // T + g up to offs[g] // T + g, which is at least
     cdiv(length, HELD), and no sum over groups is needed to find it. Number `groups` is the rest of the
@@ -49,6 +49,7 @@ def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr):  # type: ignore[
     group = 0
     start = tl.zeros([], tl.int32)
     end = tl.zeros([], tl.int32) + rows
+    gaps = tl.zeros([], tl.int32)
     for first in range(0, groups, BLOCK):
         g = first + tl.arange(0, BLOCK)
         ends = tl.load(offs_ptr + g, mask=g < groups, other=2147483647)
@@ -56,8 +57,11 @@ def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr):  # type: ignore[
         group += tl.sum(before.to(tl.int32), 0)
         start = tl.maximum(start, tl.max(tl.where(before, ends, 0), 0))
         end = tl.minimum(end, tl.min(tl.where(before | (g >= groups), rows, ends), 0))
+        if PADDED:
+            starts = tl.load(offs_ptr + g - 1, mask=(g > 0) & (g < groups), other=0)
+            gaps += tl.sum(tl.where(before, (starts - ends) & 15, 0), 0)
     start = tl.minimum(start, end)
-    return group, start, end, slot - (start // T + group)
+    return group, start, end, slot - (start // T + group), gaps
 
 
 @triton.jit
@@ -299,7 +303,7 @@ def _panel_amax(amax_ptr, width, columns, chunks, polls, W: tl.constexpr, C: tl.
 @triton.jit(do_not_specialize=["groups", "rows", "slots", "first_programs"])
 def quantize_columns(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, codes_ptr, scales_ptr, amax_ptr, word_ptr, groups, rows, width, slots, stride_g, stride_t,
-    stride_k, x2_ptr, codes2_ptr, scales2_ptr, width2, stride2_t, stride2_k, first_programs,
+    stride_k, x2_ptr, codes2_ptr, scales2_ptr, width2, stride2_t, stride2_k, first_programs, padded_offs_ptr, code_rows,
     SECOND: tl.constexpr, UNIT: tl.constexpr, X_DTYPE: tl.constexpr, WORDS: tl.constexpr, JAGGED: tl.constexpr,
     ATOMIC: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr, MAX: tl.constexpr,
     NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr,
@@ -313,6 +317,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     `slots` in all. Else: x (groups, rows, width), codes at group * rows * width + column * rows + row;
     `slots` a group. Scales (groups, width); amax (slots in all, width) uint32 holds each chunk's; word
     (groups, stripes) int64. amax and word begin at zero.
+    PADDED (padded_offs_ptr given): codes at column * code_rows + padded row; padded_offs (groups,) int32 is written.
     SECOND: programs from `first_programs` on do the same for x2, jagged too, with its own part of amax and word.
     UNIT names the stride that is 1, in both when there are two: "k", "t" or "". OVERLAP: launched while the fill
     of amax and word may still run, which is older than all that this kernel reads or overwrites before it waits.
@@ -340,13 +345,19 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     outer = pid // (slots * STRIPES)
     slot = pid % (slots * STRIPES) // STRIPES
     stripe = outer % blocks * STRIPES + pid % STRIPES
-    row_count = tl.zeros([], tl.int64) + rows
-    if ROWS_ALIGNED:
+    PADDED: tl.constexpr = padded_offs_ptr is not None
+    row_count = tl.zeros([], tl.int64) + (code_rows if PADDED else rows)
+    if ROWS_ALIGNED or PADDED:
         row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
     if JAGGED:
-        group, start, end, chunk = _find_group(offs_ptr, slot, groups, rows, HELD)
+        group, start, end, chunk, gaps = _find_group(offs_ptr, slot, groups, rows, HELD, PADDED)
         slot_row = slot.to(tl.int64)
         is_group = group < groups
+        if PADDED:  # from here on rows are those of codes; row r of them is row r - gaps of x
+            start += gaps
+            end = tl.where(is_group, end + gaps, code_rows)
+            rows += gaps
+            x_ptr -= gaps.to(tl.int64) * stride_t
     else:
         group = outer // blocks
         start = tl.zeros([], tl.int32)
@@ -426,6 +437,10 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     if is_group & last:
         tl.store(scales_ptr + panel_row + column_W, scale_W, mask=in_width_W)
 
+    if PADDED:  # noqa: SIM102  (the compiler decides this one, the program the next)
+        if is_group & (chunk == 0) & (stripe == 0):
+            tl.store(padded_offs_ptr + group, tl.cdiv(end, 16) * 16)
+
     if mine:
         _write(
             kept, panel_codes_ptr + first, scale_W, not_finite_W, row_count, low, tl.minimum(high, HELD), columns,
@@ -472,4 +487,8 @@ def quantize_columns(  # type: ignore[no-untyped-def]
                         codes_at_WV = (
                             panel_codes_ptr + column_W.to(tl.int64)[:, None] * row_count + (c_first + row_V)[None, :]
                         )
+                        if PADDED:  # and the gap behind the group
+                            codes_WV = tl.where((row_V < c_high)[None, :], codes_WV, 0).to(tl.uint8)
+                            vector_V = (row_V >= c_low) & (row_V < tl.cdiv(c_high, 16) * 16)
+                            mask_WV = vector_V[None, :] & in_width_W[:, None]
                         tl.store(codes_at_WV, codes_WV, mask=mask_WV)

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.fp8.arguments import padded_ends, padded_rows
 from kernels.fp8.columns import quantize_columns
 from kernels.fp8.configs import Layout, columns_candidates, rows_candidates
 from kernels.fp8.encode import format_constants
@@ -85,10 +86,16 @@ def launch_columns(
     power_of_two: bool,
     candidate: int | None,
     atomic: bool = False,
+    padded_offs: torch.Tensor | None = None,
 ) -> None:
-    """One operand, or two that share offs, in one launch after the fill of what has to begin at zero."""
+    """One operand, or two that share offs, in one launch after the fill of what has to begin at zero.
+
+    With `padded_offs` (G,), which is written, codes are (K, padded_rows) and each group begins on a multiple of 16.
+    """
     operands = [operand for operand in operands if operand.width > 0]
     if not operands:
+        if padded_offs is not None and offs is not None:
+            padded_offs.copy_(padded_ends(offs))
         return
     first, second = operands[0], operands[-1]
     batches, rows, _ = first.x.shape
@@ -96,7 +103,8 @@ def launch_columns(
     device = first.x.device
     arch = arch_of(device)
     layout: Layout = first.layout if first.layout == second.layout else "strided"
-    words = layout == "kept" and rows % 16 == 0 and all(_holds_words(operand.x) for operand in operands)
+    code_rows = rows if padded_offs is None else padded_rows(rows, groups)
+    words = layout == "kept" and code_rows % 16 == 0 and all(_holds_words(operand.x) for operand in operands)
     config = _pick(columns_candidates(arch, offs is not None, layout, words), candidate)
 
     wait_rows = config.wait_rows
@@ -106,7 +114,7 @@ def launch_columns(
         wait_rows = min(wait_rows, triton.next_power_of_2(slots))  # a panel has no more chunks
     else:
         offs = offs.contiguous()
-        slots = all_slots = rows // config.held + groups + 1
+        slots = all_slots = code_rows // config.held + groups + 1
         orders = 1
     stripes = [triton.cdiv(operand.width, config.width) for operand in operands]
     programs = [orders * slots * triton.cdiv(n, config.stripes) * config.stripes for n in stripes]
@@ -136,13 +144,15 @@ def launch_columns(
             xs[1].stride(1) if two else None,
             xs[1].stride(2) if two else None,
             programs[0],
+            padded_offs,
+            None if padded_offs is None else code_rows,
             SECOND=two,
             UNIT={"kept": "k", "reduced": "t", "strided": ""}[layout],
             X_DTYPE=_TRITON_DTYPES[first.x.dtype],
             WORDS=words,
             JAGGED=offs is not None,
             ATOMIC=atomic,
-            ROWS_ALIGNED=rows % 16 == 0,
+            ROWS_ALIGNED=rows % 16 == 0 and padded_offs is None,
             WIDTH_ALIGNED=all(operand.width % 16 == 0 for operand in operands),
             **format_constants(format_of(dtype), arch, power_of_two),
             T=config.rows,

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from kernels.fp8 import reference
-from kernels.fp8.arguments import require_input, require_offs, require_same_tokens
+from kernels.fp8.arguments import (
+    ALIGNMENT,
+    padded_rows,
+    require_alignment,
+    require_input,
+    require_offs,
+    require_same_tokens,
+)
 from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
 from kernels.paths import Path, path_of
@@ -27,7 +34,9 @@ except ImportError as error:  # without Triton the operators run their reference
     launch = None  # type: ignore[assignment]
 
 Pair = tuple[Tensor, Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]
 Quad = tuple[Tensor, Tensor, Tensor, Tensor]
+Quint = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def path(device: torch.device | str) -> Path:
@@ -131,11 +140,18 @@ def quantize_colwise_per_group(
     *,
     dtype: torch.dtype | None = None,
     power_of_two: bool = False,
+    alignment: int | None = None,
     candidate: int | None = None,
-) -> Pair:
-    """x (M, K), offs (G,) -> codes (M, K) fp8, strides (1, M); scales (G * K,) fp32, index g * K + k."""
+) -> tuple[Tensor, ...]:
+    """x (M, K), offs (G,) -> codes (M, K) fp8, strides (1, M); scales (G * K,) fp32, index g * K + k.
+
+    With `alignment` 16: codes (P, K), strides (1, P), P = roundup16(M + 15 G), each group at a multiple of 16;
+    scales; padded_offs (G,) int32."""
     require_input(x, ndim=2)
     require_offs(offs, x)
+    require_alignment(alignment)
+    if alignment is not None:
+        return _colwise_per_group_padded(x, offs, dtype, power_of_two, candidate)
     return _colwise_per_group(x, offs, dtype, power_of_two, candidate)
 
 
@@ -145,7 +161,8 @@ def _colwise_per_group(
 ) -> Pair:
     dtype = _dtype(dtype, x)
     if path(x.device) == "eager":
-        return reference.quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
+        codes, scales = reference.quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
+        return codes, scales
     codes, scales = _colwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
     launch.launch_columns([launch.Operand(x[None], codes, scales)], offs, dtype, power_of_two, candidate)
     return codes, scales
@@ -160,6 +177,32 @@ def _colwise_per_group_outputs(
     return codes_KM.t(), x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
 
 
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group_padded", mutates_args=())
+def _colwise_per_group_padded(
+    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Triple:
+    dtype = _dtype(dtype, x)
+    if path(x.device) == "eager":
+        codes, scales, padded_offs = reference.quantize_colwise_per_group(
+            x, offs, dtype=dtype, power_of_two=power_of_two, alignment=ALIGNMENT
+        )
+        return codes, scales, padded_offs
+    codes, scales, padded_offs = _padded_outputs(x, offs, dtype, power_of_two, candidate)
+    operands = [launch.Operand(x[None], codes, scales)]
+    launch.launch_columns(operands, offs, dtype, power_of_two, candidate, padded_offs=padded_offs)
+    return codes, scales, padded_offs
+
+
+@_colwise_per_group_padded.register_fake
+def _padded_outputs(
+    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+) -> Triple:
+    tokens, width = x.shape
+    codes_KP = x.new_empty((width, padded_rows(tokens, offs.shape[0])), dtype=_dtype(dtype, x))
+    scales = x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+    return codes_KP.t(), scales, offs.new_empty(offs.shape)
+
+
 def quantize_colwise_per_group_dual(
     x1: Tensor,
     x2: Tensor,
@@ -167,13 +210,18 @@ def quantize_colwise_per_group_dual(
     *,
     dtype: torch.dtype | None = None,
     power_of_two: bool = False,
+    alignment: int | None = None,
     candidate: int | None = None,
-) -> Quad:
-    """x1 (M, K1), x2 (M, K2), offs (G,) -> codes1, scales1, codes2, scales2 as `quantize_colwise_per_group`."""
+) -> tuple[Tensor, ...]:
+    """x1 (M, K1), x2 (M, K2), offs (G,) -> codes1, scales1, codes2, scales2 as `quantize_colwise_per_group`;
+    with `alignment` padded_offs besides."""
     require_input(x1, ndim=2, name="x1")
     require_input(x2, ndim=2, name="x2")
     require_same_tokens(x1, x2)
     require_offs(offs, x1, name="x1")
+    require_alignment(alignment)
+    if alignment is not None:
+        return _colwise_per_group_dual_padded(x1, x2, offs, dtype, power_of_two, candidate)
     return _colwise_per_group_dual(x1, x2, offs, dtype, power_of_two, candidate)
 
 
@@ -188,7 +236,10 @@ def _colwise_per_group_dual(
 ) -> Quad:
     dtype = _dtype(dtype, x1)
     if path(x1.device) == "eager":
-        return reference.quantize_colwise_per_group_dual(x1, x2, offs, dtype=dtype, power_of_two=power_of_two)
+        codes1, scales1, codes2, scales2 = reference.quantize_colwise_per_group_dual(
+            x1, x2, offs, dtype=dtype, power_of_two=power_of_two
+        )
+        return codes1, scales1, codes2, scales2
     codes1, scales1, codes2, scales2 = _dual_outputs(x1, x2, offs, dtype, power_of_two, candidate)
     operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
     launch.launch_columns(operands, offs, dtype, power_of_two, candidate)
@@ -207,6 +258,42 @@ def _dual_outputs(
     first = _colwise_per_group_outputs(x1, offs, dtype, power_of_two, candidate)
     second = _colwise_per_group_outputs(x2, offs, dtype, power_of_two, candidate)
     return *first, *second
+
+
+@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group_dual_padded", mutates_args=())
+def _colwise_per_group_dual_padded(
+    x1: Tensor,
+    x2: Tensor,
+    offs: Tensor,
+    dtype: torch.dtype | None,
+    power_of_two: bool,
+    candidate: int | None,
+) -> Quint:
+    dtype = _dtype(dtype, x1)
+    if path(x1.device) == "eager":
+        codes1, scales1, codes2, scales2, padded_offs = reference.quantize_colwise_per_group_dual(
+            x1, x2, offs, dtype=dtype, power_of_two=power_of_two, alignment=ALIGNMENT
+        )
+        return codes1, scales1, codes2, scales2, padded_offs
+    results = _dual_padded_outputs(x1, x2, offs, dtype, power_of_two, candidate)
+    codes1, scales1, codes2, scales2, padded_offs = results
+    operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
+    launch.launch_columns(operands, offs, dtype, power_of_two, candidate, padded_offs=padded_offs)
+    return results
+
+
+@_colwise_per_group_dual_padded.register_fake
+def _dual_padded_outputs(
+    x1: Tensor,
+    x2: Tensor,
+    offs: Tensor,
+    dtype: torch.dtype | None,
+    power_of_two: bool,
+    candidate: int | None,
+) -> Quint:
+    codes1, scales1, _ = _padded_outputs(x1, offs, dtype, power_of_two, candidate)
+    codes2, scales2, padded_offs = _padded_outputs(x2, offs, dtype, power_of_two, candidate)
+    return codes1, scales1, codes2, scales2, padded_offs
 
 
 def quantize_transpose_3d_atomic(

@@ -12,10 +12,22 @@ a clamp to +-MAX. The scale is the multiplier: value = code / scale.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 
-from kernels.fp8.arguments import require_input, require_offs, require_same_tokens, require_valid_offs
+from kernels.fp8.arguments import (
+    ALIGNMENT,
+    padded_ends,
+    padded_rows,
+    require_alignment,
+    require_input,
+    require_matmul_operands,
+    require_offs,
+    require_out_dtype,
+    require_same_tokens,
+    require_valid_offs,
+)
 from kernels.fp8.formats import Format, format_of
 from kernels.hardware import default_fp8_dtype
 
@@ -52,15 +64,26 @@ def quantize_rowwise_per_group(
 
 
 def quantize_colwise_per_group(
-    x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+    x: torch.Tensor,
+    offs: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    power_of_two: bool = False,
+    alignment: int | None = None,
+) -> tuple[torch.Tensor, ...]:
     """One scale for each column and group, the groups lying along dim 0.
 
     x (M, K), offs (G,) int32 -> codes (M, K) fp8, strides (1, M); scales (G * K,) fp32, index g * K + k.
+    With `alignment` 16 each group begins and ends on a multiple of 16, codes are (P, K), strides (1, P), where
+    P = roundup16(M + 15 G), 0x00 in the gaps; and the third result is padded_offs (G,) int32, which tells where.
     """
     require_input(x, ndim=2)
     require_offs(offs, x)
-    return _colwise_per_group(x, offs, _output_format(dtype, x.device), power_of_two)
+    require_alignment(alignment)
+    codes_MK, scales_GK = _colwise_per_group(x, offs, _output_format(dtype, x.device), power_of_two)
+    if alignment is None:
+        return codes_MK, scales_GK
+    return _pad_groups(codes_MK, offs), scales_GK, padded_ends(offs)
 
 
 def quantize_colwise_per_group_dual(
@@ -70,19 +93,19 @@ def quantize_colwise_per_group_dual(
     *,
     dtype: torch.dtype | None = None,
     power_of_two: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    alignment: int | None = None,
+) -> tuple[torch.Tensor, ...]:
     """`quantize_colwise_per_group` of two operands that share their groups.
 
-    x1 (M, K1), x2 (M, K2), offs (G,) int32 -> data1, scales1, data2, scales2.
+    x1 (M, K1), x2 (M, K2), offs (G,) int32 -> data1, scales1, data2, scales2; padded_offs with `alignment`.
     """
     require_input(x1, ndim=2, name="x1")
     require_input(x2, ndim=2, name="x2")
     require_same_tokens(x1, x2)
     require_offs(offs, x1, name="x1")
-    format_ = _output_format(dtype, x1.device)
-    first = _colwise_per_group(x1, offs, format_, power_of_two)
-    second = _colwise_per_group(x2, offs, format_, power_of_two)
-    return *first, *second
+    first = quantize_colwise_per_group(x1, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
+    second = quantize_colwise_per_group(x2, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
+    return *first[:2], *second
 
 
 def quantize_transpose_3d_atomic(
@@ -141,6 +164,59 @@ def quantize_colwise_transpose_3d(
     return *_colwise_3d(w, format_, power_of_two), *_transpose_3d(w, format_, power_of_two)
 
 
+def grouped_mm(
+    a: torch.Tensor,
+    b_t: torch.Tensor,
+    offs: torch.Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | None = None,
+    fast_accum: bool = True,
+    keep_fp8_weights: bool = False,
+) -> torch.Tensor:
+    """a (R, K), b_t (E, K, N), offs (E,) int32 -> (R, N) bf16: by group, each operand rounded to fp8 and back.
+
+    Forward, dgrad and wgrad are plain matmuls in fp32 of the rounded values, group by group. float64 operands,
+    which an oracle has, give float64. `fast_accum` and `keep_fp8_weights` say how, and change nothing here.
+    """
+    if torch.float64 not in (a.dtype, b_t.dtype):
+        require_matmul_operands(a, b_t, offs)
+    require_out_dtype(out_dtype)
+    require_valid_offs(offs.tolist(), a.shape[0])
+    return _GroupedMm.apply(a, b_t, offs, _output_format(dtype, a.device))  # type: ignore[no-any-return]
+
+
+class _GroupedMm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a_RK: torch.Tensor, b_EKN: torch.Tensor, offs: torch.Tensor, format_: Format) -> torch.Tensor:
+        ctx.save_for_backward(a_RK, b_EKN, offs)
+        ctx.format = format_
+        a_rounded_RK, b_rounded_EKN = _rounded(a_RK, 1, format_), _rounded(b_EKN, 1, format_)
+        out_RN = a_rounded_RK.new_zeros((a_RK.shape[0], b_EKN.shape[2]))
+        for expert, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
+            out_RN[start:end] = a_rounded_RK[start:end] @ b_rounded_EKN[expert]
+        return out_RN if a_RK.dtype == torch.float64 else out_RN.to(torch.bfloat16)
+
+    @staticmethod
+    def backward(ctx: Any, grad_RN: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        a_RK, b_EKN, offs = ctx.saved_tensors
+        grad_rounded_RN, b_rounded_EKN = _rounded(grad_RN, 1, ctx.format), _rounded(b_EKN, 2, ctx.format)
+        grad_a_RK = grad_rounded_RN.new_zeros(a_RK.shape)
+        grad_b_ENK = grad_rounded_RN.new_zeros(b_EKN.mT.shape)
+        for expert, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
+            grad_a_RK[start:end] = grad_rounded_RN[start:end] @ b_rounded_EKN[expert].t()
+            group_a, group_grad = (_rounded(x[start:end], 0, ctx.format) for x in (a_RK, grad_RN))
+            grad_b_ENK[expert] = group_grad.t() @ group_a
+        return grad_a_RK.to(a_RK.dtype), grad_b_ENK.to(b_EKN.dtype).mT, None, None
+
+
+def _rounded(x: torch.Tensor, dim: int, format_: Format) -> torch.Tensor:
+    """The values that the codes of x with power-of-two scales along `dim` stand for: fp32, or float64 as x is."""
+    codes, scale = _quantize(x.float(), dim, format_, power_of_two=True)
+    values = codes.view(format_.dtype).float() / scale
+    return values.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+
 def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The values that `codes` stand for, fp32; `scales` broadcasts to them, as (M, 1) or (E, 1, N) do."""
     return codes.float() / scales
@@ -171,6 +247,17 @@ def _colwise_per_group(
     codes_MK = torch.zeros((width, tokens), dtype=torch.uint8, device=x_MK.device).t()
     scales_GK = _quantize_groups(x_MK, offs_G, 0, codes_MK, format_, power_of_two)
     return codes_MK.view(format_.dtype), scales_GK
+
+
+def _pad_groups(codes_MK: torch.Tensor, offs_G: torch.Tensor) -> torch.Tensor:
+    """Codes (M, K) -> (P, K), strides (1, P): each group moved to its padded place, 0x00 elsewhere."""
+    tokens, width = codes_MK.shape
+    padded_KP = torch.zeros((width, padded_rows(tokens, offs_G.numel())), dtype=torch.uint8, device=codes_MK.device)
+    bytes_KM = codes_MK.view(torch.uint8).t()
+    for (start, end), padded_end in zip(pairwise([0, *offs_G.tolist()]), padded_ends(offs_G).tolist(), strict=True):
+        place = padded_end - (end - start + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        padded_KP[:, place : place + end - start] = bytes_KM[:, start:end]
+    return padded_KP.t().view(codes_MK.dtype)
 
 
 def _transpose_3d(w_EKN: torch.Tensor, format_: Format, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,122 @@
+"""Float8 grouped matmul for training: forward, dgrad and wgrad in fp8, each operand scaled along its contraction.
+
+out[rows of group g] = a[rows of g] @ b_t[g]. With q(x, d) the codes and power-of-two scales of x along d:
+
+    forward   q(a, K)           @ q(b_t, K)           2D x 3D
+    dgrad     q(grad_out, N)    @ q(b_t, N)^T         2D x 3D
+    wgrad     q(grad_out, g)^T  @ q(a, g)             2D x 2D, g the tokens of a group
+
+kernels.md section 2; after torchao's `_to_fp8_rowwise_then_scaled_grouped_mm`. Quantisers are those of this package,
+matmuls those of `scaled.py`; eager truth: `reference.grouped_mm`.
+
+Shape suffixes: R rows (tokens, and rows past the last group), P padded rows, K inner width, N outer width, E experts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.fp8 import ops, scaled
+from kernels.fp8.arguments import ALIGNMENT, require_matmul_operands, require_out_dtype
+from kernels.fp8.formats import format_of
+
+
+def grouped_mm(
+    a: Tensor,
+    b_t: Tensor,
+    offs: Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | None = None,
+    fast_accum: bool = True,
+    keep_fp8_weights: bool = False,
+    backend: str | None = None,
+) -> Tensor:
+    """a (R, K), b_t (E, K, N), offs (E,) int32 -> out (R, N) bf16, contiguous; differentiable once in a and b_t.
+
+    a and b_t are bf16 or fp32, each by itself, with any strides; b_t is normally the transposed view of a weight
+    (E, N, K). offs holds the inclusive running end of each group; groups may be of any size and empty. Rows past
+    `offs[-1]` are ignored, NaN among them too, and are zero in out and in the gradient of a. The gradient of an empty
+    group's weight is zero. Gradients have their input's dtype; that of b_t is a view of an (E, N, K) tensor.
+
+    dtype: the fp8 format, default that of the device. fast_accum: of all three matmuls; AMD's ignore it.
+    keep_fp8_weights: quantise the weight for dgrad in forward already and keep E * K * N bytes until backward.
+    backend: "grouped", "loop" or "emulation" in place of what `grouped_mm.path(device)` answers, for tests.
+
+    Kept for backward: where b_t needs a gradient, the codes of a by columns, P * K bytes with P = roundup16(R + 15 E),
+    and E * K scales; where a does, b_t itself or, with keep_fp8_weights, its transposed codes and E * K scales; offs.
+
+    On the "grouped" path neither forward nor backward reads the device. Errors: ValueError for wrong arguments,
+    RuntimeError for a backward with create_graph=True.
+    """
+    require_matmul_operands(a, b_t, offs)
+    require_out_dtype(out_dtype)
+    if dtype is not None:
+        format_of(dtype)
+    keeps_graph = torch.is_grad_enabled()  # within `forward` it never is
+    return _GroupedMm.apply(a, b_t, offs, dtype, fast_accum, keep_fp8_weights, backend, keeps_graph)  # type: ignore[no-any-return]
+
+
+grouped_mm.path = scaled.path  # type: ignore[attr-defined]
+
+
+class _GroupedMm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b_t: Tensor,
+        offs: Tensor,
+        dtype: torch.dtype | None,
+        fast_accum: bool,
+        keep_fp8_weights: bool,
+        backend: str | None,
+        keeps_graph: bool,
+    ) -> Tensor:
+        needs_dgrad = keeps_graph and ctx.needs_input_grad[0]
+        needs_wgrad = keeps_graph and ctx.needs_input_grad[1]
+        options: dict[str, Any] = {"dtype": dtype, "power_of_two": True}
+
+        a_codes, a_scales = ops.quantize_rowwise(a, **options)
+        b_codes, b_scales = ops.quantize_colwise_3d(b_t, **options)
+        out = scaled.matmul_2d3d(a_codes, a_scales, b_codes, b_scales.squeeze(1), offs, fast_accum, backend)
+
+        columns, column_scales, weight, weight_scales = None, None, None, None
+        if needs_wgrad:
+            columns, column_scales, _ = ops.quantize_colwise_per_group(a, offs, alignment=ALIGNMENT, **options)
+        if needs_dgrad and keep_fp8_weights:
+            weight, weight_scales = ops.quantize_transpose_3d_atomic(b_t, **options)
+        elif needs_dgrad:
+            weight = b_t
+        ctx.save_for_backward(offs, columns, column_scales, weight, weight_scales)
+        ctx.options, ctx.fast_accum, ctx.backend = options, fast_accum, backend
+        ctx.a_dtype, ctx.b_dtype = a.dtype, b_t.dtype
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(
+                "grouped_mm: its gradient was asked for with create_graph=True, and fp8 codes have none of their own; "
+                "leave create_graph out, or use a bf16 matmul where second derivatives are needed"
+            )
+        offs, columns, column_scales, weight, weight_scales = ctx.saved_tensors
+        grad_a, grad_b_t = None, None
+        if weight is not None:
+            if weight_scales is None:
+                weight, weight_scales = ops.quantize_transpose_3d_atomic(weight, **ctx.options)
+            codes, scales = ops.quantize_rowwise(grad_out, **ctx.options)
+            grad_a = scaled.matmul_2d3d(codes, scales, weight, weight_scales, offs, ctx.fast_accum, ctx.backend)
+            grad_a = grad_a.to(ctx.a_dtype)
+        if columns is not None:
+            codes, scales, padded_offs = ops.quantize_colwise_per_group(
+                grad_out, offs, alignment=ALIGNMENT, **ctx.options
+            )
+            grad_b = scaled.matmul_2d2d(
+                codes.t(), scales, columns, column_scales, padded_offs, ctx.fast_accum, ctx.backend
+            )
+            grad_b_t = grad_b.to(ctx.b_dtype).transpose(1, 2)
+        return grad_a, grad_b_t, None, None, None, None, None, None

@@ -1,0 +1,69 @@
+"""Shapes of the float8 grouped matmul that are guarded. Splits and their names are those of `shapes.py`.
+
+Shape suffixes: M tokens, K inner width, N outer width, E experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.fp8.shapes import SPLITTERS, Device
+
+
+@dataclass(frozen=True)
+class MatmulShape:
+    """a (M, K), the stored weight (E, N, K) and offs (E,)."""
+
+    experts: int
+    rows: int
+    inner: int
+    outer: int
+    split: str = "equal"
+
+    def inputs(
+        self, device: Device, dtype: torch.dtype = torch.bfloat16
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        a_MK = torch.randn(self.rows, self.inner, device=device, dtype=dtype, requires_grad=True)
+        w_ENK = torch.randn(self.experts, self.outer, self.inner, device=device, dtype=dtype, requires_grad=True)
+        return a_MK, w_ENK, SPLITTERS[self.split](self.rows, self.experts).offs(device)
+
+    @property
+    def flop(self) -> int:
+        """Of one of the three matmuls, rows past the last group counted too."""
+        return 2 * self.rows * self.inner * self.outer
+
+    def __str__(self) -> str:
+        ending = "" if self.split == "equal" else f"-{self.split}"
+        return f"e{self.experts}-{self.rows}x{self.inner}x{self.outer}{ending}"
+
+
+# Bold shapes of the contract, timed always: A is llama4 16E, B is DeepSeek 16B.
+MATMUL_A, MATMUL_B = MatmulShape(16, 16640, 5120, 8192), MatmulShape(64, 32768, 2048, 1408)
+MATMULS = (
+    MATMUL_A,
+    MATMUL_B,
+    MatmulShape(16, 16640, 5120, 8192, "hot"),  # one expert holds nearly everything
+    MatmulShape(64, 32768, 2048, 1408, "random"),  # every group padded for wgrad
+    MatmulShape(64, 32768, 2048, 1408, "one-expert"),  # 63 weight gradients that are only zeroed
+    MatmulShape(16, 16640, 5120, 8192, "unused"),  # rows that are only zeroed
+)
+MATMULS_NIGHTLY = (
+    MatmulShape(8, 32768, 7168, 2048),
+    MatmulShape(8, 32768, 2048, 7168),
+    MatmulShape(4, 128000, 7168, 2048),
+    MatmulShape(128, 32768, 2048, 768),
+    MatmulShape(32, 16384, 2880, 5760),
+)
+# Timed on a CPU through the eager path.
+MATMULS_CPU = (
+    MatmulShape(4, 256, 192, 128),  # the plain case
+    MatmulShape(8, 256, 192, 128, "random"),  # borders at odd rows
+    MatmulShape(8, 256, 128, 192, "hot"),  # skewed
+    MatmulShape(8, 250, 120, 100, "one-expert"),  # seven empty groups, widths that are no multiple of 16
+)
+# Through the interpreter: numerics and exact metrics only.
+MATMULS_SMALL = (
+    MatmulShape(3, 20, 17, 24, "random"),  # borders at odd rows, a width that is no multiple of 16
+)

@@ -1,0 +1,78 @@
+"""The float8 grouped matmul under guard: forward and backward, one case a shape.
+
+On a GPU the shapes of the contract are checked and timed. On a CPU moderate ones run and are timed through the eager
+quantisers and the emulated matmul, and small ones run through the interpreted quantisers, which are never timed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import fp8
+from kernels.fp8 import grouped_shapes
+from kernels.fp8.grouped_shapes import MatmulShape
+from perfguard import Work
+from tests.kernels.paths import GPU, VARIABLE
+
+
+def _cases(count: int) -> pytest.MarkDecorator:
+    """Shapes with the path they take, chosen by the machine: nothing is listed that could not run."""
+    if GPU:
+        return pytest.mark.parametrize(
+            ("shape", "path"), [pytest.param(s, "triton", id=str(s)) for s in grouped_shapes.MATMULS]
+        )
+    eager = [pytest.param(s, "eager", id=str(s)) for s in grouped_shapes.MATMULS_CPU[:count]]
+    small = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in grouped_shapes.MATMULS_SMALL[: count // 4]]
+    return pytest.mark.parametrize(("shape", "path"), eager + small)
+
+
+CASES = _cases(4)
+FEWER = _cases(2)  # on a CPU, where all that differs is when the weight is quantised
+
+
+@pytest.fixture(autouse=True)
+def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open the way that the case takes, and make sure that it is taken."""
+    if path == "interpreter":
+        monkeypatch.setenv(VARIABLE, "1")
+    else:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    assert fp8.path(GPU or "cpu") == path
+
+
+def matmul(a: torch.Tensor, w: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return fp8.grouped_mm(a, w.mT, offs)
+
+
+def matmul_keeping_weights(a: torch.Tensor, w: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return fp8.grouped_mm(a, w.mT, offs, keep_fp8_weights=True)
+
+
+def truth(a: torch.Tensor, w: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return fp8.reference.grouped_mm(a, w.mT, offs)
+
+
+@CASES
+def test_fp8_grouped_mm(perfguard: Any, shape: MatmulShape, path: str) -> None:
+    perfguard(
+        matmul,
+        *shape.inputs(perfguard.device),
+        reference=truth,
+        work=Work(flop=shape.flop, backward_flop=2 * shape.flop),
+        timed=path != "interpreter",
+    )
+
+
+@FEWER
+def test_fp8_grouped_mm_keeping_weights(perfguard: Any, shape: MatmulShape, path: str) -> None:
+    """The targets are with `keep_fp8_weights`: backward then quantises no weight."""
+    perfguard(
+        matmul_keeping_weights,
+        *shape.inputs(perfguard.device),
+        reference=truth,
+        work=Work(flop=shape.flop, backward_flop=2 * shape.flop),
+        timed=path != "interpreter",
+    )
