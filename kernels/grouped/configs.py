@@ -1,0 +1,120 @@
+"""The committed configurations of the grouped product: at most four a form and architecture.
+
+A choice is a pure function of (architecture, form, element size, outer width, alignment). It never depends on a count
+of rows or groups, and nothing is timed in a user's process. Every candidate is correct for every input; they differ
+in the order of summation alone.
+
+None of the entries has been swept yet: they are what the architecture's limits suggest, and stand here so
+that a sweep changes a table and no kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+MAX_CANDIDATES = 4
+Form = Literal["rows", "groups"]  # (R, K) x (E, K, N) -> (R, N), and (K, R) x (R, N) -> (E, K, N)
+Impl = Literal["auto", "torch", "triton", "loop"]
+
+# What "auto" tries first, by form. Where PyTorch's product runs natively it is the choice that needs no trust in
+# a compiler; an architecture and form where ours is ahead gets an entry from the sweep that shows it.
+_USUAL: tuple[Impl, ...] = ("torch", "triton", "loop")
+PREFERENCES: dict[tuple[str, Form], tuple[Impl, ...]] = {}
+
+
+def preference(arch: str, form: Form) -> tuple[Impl, ...]:
+    """The implementations in the order in which "auto" asks whether they run."""
+    return PREFERENCES.get((arch, form), _USUAL)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One way to run a grouped product. A program computes tiles of `height` x `width`, `depth` at a time."""
+
+    height: int  # rows of the output's tile: tokens in form "rows", inner widths in form "groups"
+    width: int  # columns of the output's tile
+    depth: int  # of the contraction, at a time
+    warps: int
+    stages: int  # of the contraction that are in flight
+    band: int = 8  # tiles above each other that run side by side, and so share their columns in the cache
+    programs: int = 1  # a multiprocessor; on a CPU, at all
+    descriptors: bool = False  # load whole tiles by the bulk copy engine where operands are aligned
+    flatten: bool = False  # one pipeline through all tiles: the next one's loads start under this one's stores
+    emulate: bool = False  # bf16 by arithmetic in fp32
+
+    def shared_memory_bytes(self, itemsize: int) -> int:
+        """What the stages in flight take at least; the compiler adds little."""
+        return self.stages * self.depth * (self.height + self.width) * itemsize
+
+
+# 16-bit operands. A tile of 128 x 256 reads least for each product: two warp groups of four warps, 64 rows each
+# with the accumulators in registers; four stages of 48 KB fill the 227 KB.
+_HOPPER = (
+    Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
+    Config(height=128, width=256, depth=64, warps=8, stages=3, descriptors=True, flatten=True),
+    Config(height=128, width=128, depth=64, warps=4, stages=3, descriptors=True, programs=2),
+    Config(height=128, width=256, depth=64, warps=8, stages=4),
+)
+# 64 KB of shared memory of which the compiler keeps one stage less than it counts; waves of 64.
+_CDNA3 = (
+    Config(height=128, width=128, depth=64, warps=4, stages=2),
+    Config(height=256, width=128, depth=32, warps=8, stages=2),
+)
+_CDNA4 = (
+    Config(height=128, width=128, depth=64, warps=4, stages=2),
+    Config(height=256, width=128, depth=64, warps=8, stages=2),
+)
+# The accumulators have a memory of their own, so registers do not limit the tile.
+_BLACKWELL = (
+    Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
+    Config(height=128, width=128, depth=64, warps=4, stages=4, descriptors=True),
+)
+# Everything else with 16-bit operands: fits 99 KB and 64 KB.
+_GENERAL = (
+    Config(height=128, width=128, depth=32, warps=8, stages=3),
+    Config(height=64, width=128, depth=32, warps=4, stages=3, programs=2),
+)
+_TABLE: dict[str, tuple[Config, ...]] = {
+    "sm_90": _HOPPER,
+    "sm_100": _BLACKWELL,
+    "gfx942": _CDNA3,
+    "gfx950": _CDNA4,
+    # The interpreter: few programs, so that each walks several tiles, and tiles smaller than small inputs. It
+    # multiplies the bit patterns of bf16 and cuts it off where it should round (Triton 3.6 and 3.9).
+    "cpu": (
+        Config(height=32, width=32, depth=32, warps=4, stages=1, band=2, programs=3, emulate=True),
+        Config(height=16, width=32, depth=16, warps=4, stages=1, band=1, programs=5, descriptors=True, emulate=True),
+    ),
+}
+# fp32 operands are multiplied in fp32: no matrix unit does that, so tiles are small.
+_WIDE = (
+    Config(height=64, width=64, depth=32, warps=4, stages=2, programs=2),
+    Config(height=64, width=64, depth=16, warps=4, stages=2, programs=2),
+)
+# Rows that start anywhere are read element by element, each with an address of its own in a register: small tiles.
+_UNALIGNED = (
+    Config(height=64, width=64, depth=32, warps=8, stages=2, programs=2),
+    Config(height=64, width=32, depth=32, warps=4, stages=2, programs=2),
+)
+
+
+def candidates(arch: str, form: Form, itemsize: int, outer: int, aligned: bool) -> tuple[Config, ...]:
+    """Candidates for outputs `outer` columns wide, the default first; both forms have as many.
+
+    `aligned`: both operands can be read in whole units of 16 bytes, wherever a group starts. A width that a tile
+    of 256 fits badly takes the narrow one first: 1408 columns are 5.5 such tiles, but 11 of 128.
+    """
+    if arch == "cpu":
+        return _TABLE["cpu"]
+    configs = _UNALIGNED if not aligned else _WIDE if itemsize == 4 else _TABLE.get(arch, _GENERAL)
+    configs = tuple(sorted(configs, key=lambda config: _waste(outer, config.width) > 1 / 16))
+    if form == "groups":
+        # Every tile of a group reads the same rows; a band of four leaves both operands' share in the cache.
+        configs = tuple(replace(config, band=min(config.band, 4)) for config in configs)
+    return configs
+
+
+def _waste(outer: int, width: int) -> float:
+    """The share of columns computed past the end."""
+    return -(-outer // width) * width / max(outer, 1) - 1

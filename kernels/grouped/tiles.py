@@ -1,0 +1,71 @@
+"""What both products share on the device: which tile is next, how operands are read, how a tile is written.
+
+Shape suffixes: H height and W width of the output's tile, D depth of the contraction taken at a time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def place(index, high, wide, BAND: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(row, column) of tile `index` of a matrix of high x wide tiles.
+
+    Tiles come in bands of BAND rows, down a band's column before the next column. What runs at a time is then a
+    compact piece of the matrix: each operand's panel is read from memory once and from the cache for the rest.
+    """
+    band = index // (BAND * wide)
+    first = band * BAND
+    rows = tl.minimum(high - first, BAND)
+    within = index - band * (BAND * wide)
+    return first + within % rows, within // rows
+
+
+@triton.jit
+def pointers(ptr, row_H, column_W, stride_row, stride_column):  # type: ignore[no-untyped-def]
+    """(H, W) addresses; every product of index and stride in 64 bits."""
+    down_H = row_H.to(tl.int64)[:, None] * stride_row
+    return ptr + down_H + column_W.to(tl.int64)[None, :] * stride_column
+
+
+@triton.jit
+def described(  # type: ignore[no-untyped-def]
+    descriptor, batch, row, column, H: tl.constexpr, W: tl.constexpr, TRANSPOSED: tl.constexpr
+):
+    """Tile (H, W) of matrix `batch` of several that lie in memory as they are or TRANSPOSED; zero past the ends."""
+    if TRANSPOSED:
+        return tl.trans(tl.reshape(descriptor.load([batch, column, row]), (W, H)))
+    else:
+        return tl.reshape(descriptor.load([batch, row, column]), (H, W))
+
+
+@triton.jit
+def multiply(x_HD, y_DW, acc_HW, EMULATE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """acc + x @ y in fp32. EMULATE multiplies 16-bit operands in fp32: the same products, exactly."""
+    if EMULATE:
+        x_HD = x_HD.to(tl.float32)
+        y_DW = y_DW.to(tl.float32)
+    return tl.dot(x_HD, y_DW, acc_HW, input_precision="ieee")
+
+
+@triton.jit
+def write(  # type: ignore[no-untyped-def]
+    out_ptr, acc_HW, row_H, column_W, row_end, columns, EMULATE: tl.constexpr
+):
+    """Round once to the output's dtype; rows from `row_end` on and columns past the end are others' or nobody's."""
+    if EMULATE and out_ptr.dtype.element_ty == tl.bfloat16:
+        acc_HW = _rounded(acc_HW)
+    at_HW = pointers(out_ptr, row_H, column_W, columns, 1)
+    mask_HW = (row_H < row_end)[:, None] & (column_W < columns)[None, :]
+    tl.store(at_HW, acc_HW.to(out_ptr.dtype.element_ty), mask=mask_HW)
+
+
+@triton.jit
+def _rounded(x):  # type: ignore[no-untyped-def]
+    """fp32 rounded to nearest even at bf16's last bit, so that cutting off the rest is exact; NaN stays NaN."""
+    bits = x.to(tl.int32, bitcast=True)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    up = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
+    return tl.where(finite, up, bits).to(tl.float32, bitcast=True)

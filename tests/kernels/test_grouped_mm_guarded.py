@@ -1,0 +1,52 @@
+"""The grouped product under guard: one case a shape and implementation, forward and backward.
+
+On a GPU the shapes of the contract are checked and timed, as `auto` runs them and through our own kernel. On a CPU
+moderate ones run and are timed through the loop, and small ones run through the interpreter, which is never timed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kernels import grouped
+from kernels.grouped import shapes
+from kernels.grouped.configs import Impl
+from kernels.grouped.shapes import ProductShape
+from perfguard import Work
+from tests.kernels.paths import GPU, VARIABLE
+
+
+def _cases() -> list[Any]:
+    """(shape, implementation, the path it takes; None where the machine's probe decides)."""
+    if GPU:
+        auto = [pytest.param(s, "auto", None, id=str(s)) for s in shapes.REAL]
+        return auto + [pytest.param(s, "triton", "triton", id=f"{s}-triton") for s in shapes.REAL]
+    moderate = [pytest.param(s, "auto", "loop", id=str(s)) for s in shapes.MODERATE]
+    return moderate + [pytest.param(s, "triton", "interpreter", id=f"{s}-interpreted") for s in shapes.SMALL]
+
+
+@pytest.mark.parametrize(("shape", "impl", "path"), _cases())
+def test_grouped_mm(
+    perfguard: Any, shape: ProductShape, impl: Impl, path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path == "interpreter":
+        monkeypatch.setenv(VARIABLE, "1")
+    else:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    taken = grouped.path(perfguard.device, groups=shape.experts, impl=impl)
+    assert path in (None, taken)
+    perfguard(
+        partial(grouped.grouped_mm, impl=impl),
+        *shape.inputs(perfguard.device),
+        reference=grouped.reference.grouped_mm,
+        work=Work(
+            flop=shape.flop,
+            bytes=shape.bytes,
+            backward_flop=2 * shape.flop,
+            backward_bytes=shape.backward_bytes,
+        ),
+        timed=path != "interpreter",
+    )
