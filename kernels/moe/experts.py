@@ -1,0 +1,144 @@
+"""SwiGLU experts on rows that lie expert by expert, and the shared expert on all tokens.
+
+    y = (silu(x · w1ᵀ) · (x · w3ᵀ)) · w2ᵀ,  bf16 inside, cast back to x's dtype
+
+Follows torchtitan's `GroupedExperts` and `FeedForward` (models/moe): the same names and shapes of weights.
+
+Shape suffixes: M rows, D model width, F expert width, E experts, T tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kernels.moe.config import MoEConfig
+from kernels.moe.dispatch import Dispatch
+from kernels.moe.matmul import matmul_of
+from kernels.moe.precision import no_autocast
+from kernels.operators import silu_mul
+
+COMPUTE = torch.bfloat16  # of the matmuls, whatever the dtype of x and of the weights
+
+
+def uninitialised(*shape: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+
+class GroupedMatmuls(nn.Module):
+    """Experts whose matmuls all go through `grouped_mm`: name a `precision`, or override it in a class or an object.
+
+    Attributes:
+        overrides: whether `grouped_mm` is another's.
+    """
+
+    def __init__(self, precision: str) -> None:
+        super().__init__()
+        self.precision = precision
+        self.overrides = type(self).grouped_mm is not GroupedMatmuls.grouped_mm
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "grouped_mm":  # told here, where it happens: the compiler cannot compare methods
+            self.overrides = True
+
+    @property
+    def precision(self) -> str:
+        """A name of `matmul.MATMULS`; may be set at any time."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, value: str) -> None:
+        matmul_of(value)
+        self._precision = value
+
+    @property
+    def contracts_rows(self) -> bool:
+        """Whether `grouped_mm` also is (K, R) x (R, N) -> (E, K, N): experts may then run their own backward pass."""
+        return matmul_of(self._precision).contracts_rows and not self.overrides
+
+    def grouped_mm(self, a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
+        """a (R, K), b (E, K, N), offs (E,) int32 -> (R, N), differentiable."""
+        return matmul_of(self._precision).multiply(a, b, offs)
+
+
+class SwiGLUExperts(GroupedMatmuls):
+    """rows (M, D) in the order of experts, and their `Dispatch` -> (M, D)."""
+
+    def __init__(
+        self,
+        config: MoEConfig,
+        *,
+        precision: str = "bf16",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(precision)
+        experts, hidden, dim = config.experts, config.hidden, config.dim
+        self.w1 = uninitialised(experts, hidden, dim, device=device, dtype=dtype)
+        self.w2 = uninitialised(experts, dim, hidden, device=device, dtype=dtype)
+        self.w3 = uninitialised(experts, hidden, dim, device=device, dtype=dtype)
+
+    def forward(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
+        """Reads nothing of the device."""
+        offs_E = dispatch.offs
+        with no_autocast(rows_MD.device):
+            x_MD = rows_MD.to(COMPUTE)
+            w1_EFD, w2_EDF, w3_EFD = (weight.to(COMPUTE) for weight in (self.w1, self.w2, self.w3))
+            gate_MF = self.grouped_mm(x_MD, w1_EFD.transpose(1, 2), offs_E)
+            up_MF = self.grouped_mm(x_MD, w3_EFD.transpose(1, 2), offs_E)
+            hidden_MF = silu_mul(gate_MF, up_MF)
+            return self.grouped_mm(hidden_MF, w2_EDF.transpose(1, 2), offs_E).to(rows_MD.dtype)
+
+    def loop(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
+        """The same in x's own dtype, expert by expert: one host read, of the counts. Runs in float32 and float64."""
+        chunks = rows_MD.split(dispatch.counts.tolist())
+        weights = (weight.to(rows_MD.dtype).unbind() for weight in (self.w1, self.w2, self.w3))
+        return torch.cat([swiglu(x, w1, w2, w3) for x, w1, w2, w3 in zip(chunks, *weights, strict=True)])
+
+
+def swiglu(x: Tensor, w1_FD: Tensor, w2_DF: Tensor, w3_FD: Tensor) -> Tensor:
+    """One expert on its rows (m, D), in plain torch operators and x's dtype; m may be 0."""
+    with no_autocast(x.device):
+        return F.linear(F.silu(F.linear(x, w1_FD)) * F.linear(x, w3_FD), w2_DF)
+
+
+class SharedExperts(GroupedMatmuls):
+    """One SwiGLU of width F · shared on all tokens, x (T, D) -> (T, D).
+
+    "bf16" runs on ordinary matmuls; another precision takes the same function with one group.
+    """
+
+    def __init__(
+        self,
+        config: MoEConfig,
+        *,
+        precision: str = "bf16",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(precision)
+        hidden, dim = config.hidden * config.shared, config.dim
+        self.w1 = uninitialised(hidden, dim, device=device, dtype=dtype)
+        self.w2 = uninitialised(dim, hidden, device=device, dtype=dtype)
+        self.w3 = uninitialised(hidden, dim, device=device, dtype=dtype)
+
+    def grouped_mm(self, a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
+        return a @ b[0] if self.precision == "bf16" else super().grouped_mm(a, b, offs)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        with no_autocast(x_TD.device):
+            x = x_TD.to(COMPUTE)
+            w1_1FD, w2_1DF, w3_1FD = (weight.to(COMPUTE).unsqueeze(0) for weight in (self.w1, self.w2, self.w3))
+            offs = torch.full((1,), x.shape[0], dtype=torch.int32, device=x.device)
+            gate_TF = self.grouped_mm(x, w1_1FD.transpose(1, 2), offs)
+            up_TF = self.grouped_mm(x, w3_1FD.transpose(1, 2), offs)
+            hidden_TF = silu_mul(gate_TF, up_TF)
+            return self.grouped_mm(hidden_TF, w2_1DF.transpose(1, 2), offs).to(x_TD.dtype)
+
+    def loop(self, x_TD: Tensor) -> Tensor:
+        """The same in x's own dtype."""
+        return swiglu(x_TD, *(weight.to(x_TD.dtype) for weight in (self.w1, self.w2, self.w3)))

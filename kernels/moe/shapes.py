@@ -1,0 +1,194 @@
+"""The models whose MoE layers are built and guarded here, and the shapes that are guarded.
+
+A shape is a frozen record. `str(shape)` is its pytest id, `shape.inputs(device)` its x, drawn from torch's global
+generator so that whoever seeds it owns the data, and `shape.layer(device)` the layer with its routing.
+
+Shape suffixes: T tokens, D model width, E experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from kernels.moe.config import MoEConfig
+from kernels.moe.layer import MoE
+
+Device = torch.device | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One model of the table in kernels.md section 3.
+
+    Attributes:
+        moe: its MoE layer.
+        layers: all of them; the first `dense_layers` have a dense feed-forward of width `dense_hidden`.
+        every: each so many-th layer is an MoE layer.
+        heads, kv_heads, vocab: of the model around it.
+        latent: widths of DeepSeek's attention.
+    """
+
+    moe: MoEConfig
+    layers: int
+    heads: int
+    vocab: int
+    kv_heads: int | None = None
+    dense_layers: int = 0
+    dense_hidden: int = 0
+    every: int = 1
+    latent: LatentAttention | None = None
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Widths of multi-head latent attention, the same in the whole DeepSeek family."""
+
+    kv_lora: int = 512
+    nope: int = 128
+    rope: int = 64
+    v: int = 128
+
+
+def _deepseek(moe: MoEConfig, layers: int, dense: tuple[int, int], heads: int, vocab: int) -> Model:
+    return Model(
+        moe=moe,
+        layers=layers,
+        dense_layers=dense[0],
+        dense_hidden=dense[1],
+        heads=heads,
+        kv_heads=heads,
+        vocab=vocab,
+        latent=LatentAttention(),
+    )
+
+
+def _qwen3(dim: int, layers: int, experts: int, hidden: int, heads: tuple[int, int], vocab: int) -> Model:
+    moe = MoEConfig(dim=dim, hidden=hidden, experts=experts, top_k=8, normalise=True)
+    return Model(moe=moe, layers=layers, heads=heads[0], kv_heads=heads[1], vocab=vocab)
+
+
+def _gpt_oss(dim: int, layers: int, experts: int, vocab: int) -> Model:
+    moe = MoEConfig(dim=dim, hidden=2880, experts=experts, top_k=4, normalise=True, gate_bias=True, clamped=True)
+    return Model(moe=moe, layers=layers, heads=64, kv_heads=8, vocab=vocab)
+
+
+def _llama4(
+    dim: int, layers: int, experts: int, hidden: int, heads: tuple[int, int], vocab: int, every: int = 1
+) -> Model:
+    moe = MoEConfig(
+        dim=dim, hidden=hidden, experts=experts, top_k=1, shared=1, score="sigmoid", weight_before=True
+    )  # fmt: skip
+    return Model(moe=moe, layers=layers, heads=heads[0], kv_heads=heads[1], vocab=vocab, every=every)
+
+
+MODELS: dict[str, Model] = {
+    "dsv3-debug": _deepseek(
+        MoEConfig(dim=256, hidden=256, experts=8, top_k=3, shared=2),
+        layers=6, dense=(1, 1024), heads=16, vocab=2048,
+    ),
+    "deepseek-16b": _deepseek(
+        MoEConfig(dim=2048, hidden=1408, experts=64, top_k=6, shared=2),
+        layers=27, dense=(1, 10944), heads=16, vocab=102400,
+    ),
+    "deepseek-236b": _deepseek(
+        MoEConfig(dim=5120, hidden=1536, experts=160, top_k=6, shared=2, groups=8, kept_groups=3, scale=16.0),
+        layers=60, dense=(1, 12288), heads=128, vocab=102400,
+    ),
+    "deepseek-v3": _deepseek(
+        MoEConfig(
+            dim=7168, hidden=2048, experts=256, top_k=8, shared=1, score="sigmoid", groups=8, kept_groups=4,
+            normalise=True, scale=2.5,
+        ),
+        layers=61, dense=(3, 18432), heads=128, vocab=129280,
+    ),
+    "qwen3-debug": _qwen3(256, 8, 64, 768, (16, 8), 2048),
+    "qwen3-30b-a3b": _qwen3(2048, 48, 128, 768, (32, 4), 151936),
+    "qwen3-235b-a22b": _qwen3(4096, 94, 128, 1536, (64, 4), 151936),
+    "gpt-oss-debug": _gpt_oss(256, 4, 8, 2048),
+    "gpt-oss-20b": _gpt_oss(2880, 24, 32, 201088),
+    "gpt-oss-120b": _gpt_oss(2880, 36, 128, 201088),
+    "llama4-debug": _llama4(256, 6, 8, 512, (16, 16), 2048, every=2),
+    "llama4-16e": _llama4(5120, 48, 16, 8192, (40, 8), 202048),
+    "llama4-128e": _llama4(5120, 48, 128, 8192, (40, 8), 202048),
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------
+# Shapes that are guarded.
+
+Routing = Literal["balanced", "learned", "hot"]
+
+_HOT_BIAS = 1e3  # far above any difference of scores: the choice hangs on it alone
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One MoE layer on so many tokens.
+
+    Attributes:
+        routing: "balanced": round the experts; "learned": as the scores say, uneven; "hot": `expert_bias` sends
+            every token to the same `top_k` experts, and the others stay empty.
+        hidden: narrower experts than the model's, where a CPU has to check them in float64.
+    """
+
+    model: str
+    tokens: int
+    routing: Routing = "balanced"
+    hidden: int | None = None
+
+    @property
+    def config(self) -> MoEConfig:
+        moe = MODELS[self.model].moe
+        return replace(moe, balanced=self.routing == "balanced", hidden=self.hidden or moe.hidden)
+
+    def layer(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> MoE:
+        layer = MoE(self.config, device=device, dtype=dtype)
+        if self.routing == "hot":
+            layer.expert_bias.copy_(torch.arange(self.config.experts, 0, -1) * _HOT_BIAS)
+        return layer
+
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(self.tokens, self.config.dim, device=device, dtype=dtype)
+
+    @property
+    def rows_an_expert(self) -> float:
+        """Rows of an expert, on average over all."""
+        return self.tokens * self.config.top_k / self.config.experts
+
+    @property
+    def flop(self) -> int:
+        """Of one forward pass: the experts' three matmuls, shared ones included, and the gate. Backward is twice."""
+        config = self.config
+        rows = self.tokens * (config.top_k + config.shared)
+        return 2 * rows * config.dim * config.hidden * 3 + 2 * self.tokens * config.dim * config.experts
+
+    def __str__(self) -> str:
+        narrow = "" if self.hidden is None else f"-f{self.hidden}"
+        return f"{self.model}{narrow}-t{self.tokens}-{self.routing}"
+
+
+# Timed on a GPU: the layer shapes of the contract.
+LAYERS = (
+    LayerShape("qwen3-30b-a3b", 8192),  # many small experts
+    LayerShape("qwen3-30b-a3b", 8192, "hot"),  # 8 experts hold all, 120 are empty
+    LayerShape("deepseek-16b", 8192),  # shared experts
+    LayerShape("deepseek-16b", 8192, "hot"),
+    LayerShape("gpt-oss-20b", 4096),  # biases, clamped, a width that is no multiple of 128
+    LayerShape("llama4-16e", 16384),  # top 1, weight before, large experts
+    LayerShape("qwen3-30b-a3b", 1),  # decode: weights alone
+    LayerShape("qwen3-30b-a3b", 8),
+    LayerShape("qwen3-30b-a3b", 64),
+)
+
+# Checked on a CPU, where a debug layer takes milliseconds.
+LAYERS_DEBUG = (
+    LayerShape("dsv3-debug", 96, "learned"),  # uneven groups
+    LayerShape("dsv3-debug", 96, "hot"),  # 3 experts hold all, 5 are empty
+    LayerShape("qwen3-debug", 24, "learned", hidden=48),  # 64 experts: a few rows in each, none in some
+    LayerShape("gpt-oss-debug", 24, "learned", hidden=360),
+    LayerShape("llama4-debug", 64, "learned"),
+    LayerShape("llama4-debug", 1, "learned"),  # one token
+)

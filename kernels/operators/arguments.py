@@ -1,0 +1,77 @@
+"""What the operators accept. Every error begins with the argument's name and says what it is and what it may be.
+
+Nothing in here reads tensor data but `require_indices`, which only runs where the data lies on the host: there an
+index out of range is an error. Elsewhere the operators give NaN for it, and touch no memory that is not theirs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def require_floats(tensor: Tensor, name: str, ndim: int | None = None) -> None:
+    """A dense tensor of bf16, fp16 or fp32."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name}: is a {type(tensor).__name__}; may be a tensor")
+    if ndim is not None:
+        require_ndim(tensor, name, ndim)
+    if tensor.dtype not in DTYPES:
+        raise ValueError(f"{name}: is {tensor.dtype}; may be {', '.join(str(dtype) for dtype in DTYPES)}")
+
+
+def require_ndim(tensor: Tensor, name: str, ndim: int) -> None:
+    if tensor.ndim != ndim:
+        raise ValueError(f"{name}: has {tensor.ndim} dimensions, shape {tuple(tensor.shape)}; may have {ndim}")
+
+
+def require_integers(
+    tensor: Tensor, name: str, like: Tensor, like_name: str, dtypes: tuple[torch.dtype, ...] = (torch.int64,)
+) -> None:
+    """A vector of whole numbers on the device of `like`."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name}: is a {type(tensor).__name__}; may be a tensor of one dimension")
+    require_ndim(tensor, name, 1)
+    if tensor.dtype not in dtypes:
+        raise ValueError(f"{name}: is {tensor.dtype}; may be {', '.join(str(dtype) for dtype in dtypes)}")
+    require_device(tensor, name, like, like_name)
+
+
+def require_device(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
+    if tensor.device != like.device:
+        raise ValueError(f"{name}: is on {tensor.device}; may be on {like.device}, where {like_name} is")
+
+
+def require_same(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
+    """The same shape, dtype and device."""
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name}: has shape {tuple(tensor.shape)}; may have {tuple(like.shape)}, as {like_name} has")
+    if tensor.dtype != like.dtype:
+        raise ValueError(f"{name}: is {tensor.dtype}; may be {like.dtype}, as {like_name} is")
+    require_device(tensor, name, like, like_name)
+
+
+def require_length(tensor: Tensor, name: str, length: int, whose: str) -> None:
+    if tensor.shape[0] != length:
+        raise ValueError(f"{name}: has {tensor.shape[0]} elements; may have {length}, one for each {whose}")
+
+
+def require_positive(value: int, name: str, least: int = 1) -> None:
+    if value < least:
+        raise ValueError(f"{name}: is {value}; may be {least} or more")
+
+
+def require_indices(index: Tensor, name: str, end: int, besides: int | None = None) -> None:
+    """Indices on the CPU lie in [0, end), or are `besides`."""
+    if index.device.type != "cpu":
+        return
+    wrong = (index < 0) | (index >= end)
+    if besides is not None:
+        wrong &= index != besides
+    if bool(wrong.any()):
+        place = int(wrong.nonzero()[0])
+        may = f"0 to {end - 1}" if end > 0 else "nothing, as there is no row to choose"
+        also = "" if besides is None else f" or {besides}"
+        raise ValueError(f"{name}: is {int(index[place])} at position {place}; may be {may}{also}")

@@ -1,0 +1,127 @@
+"""The committed configurations of the operators: at most four a kernel and architecture.
+
+A choice is a pure function of (architecture, static width, layout class), never of a count of tokens, groups or
+experts' rows, and nothing is timed in a user's process. The default comes first. All candidates of an operator
+give the same bits, but for sums, whose order is part of the candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+MAX_CANDIDATES = 4
+# Whether the columns of all operands are neighbours in memory.
+Layout = Literal["unit", "strided"]
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """One way to run a kernel that maps tiles to tiles."""
+
+    rows: int  # of a tile, a power of two
+    columns: int  # of a tile, a power of two
+    warps: int
+
+
+@dataclass(frozen=True)
+class SumConfig:
+    """One way to sum rows."""
+
+    rows: int  # that one program adds at a time, a power of two
+    columns: int  # of a program, a power of two
+    warps: int
+    tile: int = 256  # rows of a partial sum, where partial sums are kept
+
+
+@dataclass(frozen=True)
+class CrossEntropyConfig:
+    """One way to run a row of logits."""
+
+    block: int  # columns at a time, a power of two
+    warps: int
+
+
+@dataclass(frozen=True)
+class ScaleConfig:
+    """One way to scale a matrix in place."""
+
+    columns: int  # at a time, a power of two
+    warps: int
+    programs: int  # at most; each takes every so-manieth block
+
+
+def tile_candidates(arch: str, width: int, layout: Layout, flat: bool) -> tuple[TileConfig, ...]:
+    """Of the element-wise kernels. `flat`: everything lies in one row, whose length says nothing."""
+    if layout == "strided":
+        # Neighbouring rows may be the neighbours in memory: as many of them as columns.
+        return (TileConfig(32, 64, 4), TileConfig(64, 32, 4))
+    sizes = (4096, 1024) if arch == "cpu" else (2048, 4096, 1024, 8192)
+    if flat:
+        return tuple(TileConfig(1, size, max(1, min(8, size // 512))) for size in sizes)
+    configs = []
+    for size in sizes:
+        columns = min(size, power_of_two(width))
+        configs.append(TileConfig(max(1, size // columns), columns, max(1, min(8, size // 512))))
+    return tuple(configs)
+
+
+def row_candidates(arch: str, width: int, layout: Layout) -> tuple[TileConfig, ...]:
+    """Of the kernels that fetch each row from elsewhere: few rows a tile, so that one address serves many columns."""
+    if layout == "strided":
+        return (TileConfig(32, 64, 4), TileConfig(64, 32, 4))
+    sizes = ((16, 1024), (8, 256)) if arch == "cpu" else ((4, 1024), (1, 4096), (8, 1024), (2, 2048))
+    return tuple(TileConfig(rows, min(columns, power_of_two(width)), 4) for rows, columns in sizes)
+
+
+def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
+    """Of the kernels that add rows in fp32."""
+    if arch == "cpu":
+        return (SumConfig(16, min(1024, power_of_two(width)), 4, tile=16), SumConfig(8, 32, 4, tile=32))
+    return tuple(
+        SumConfig(rows, min(columns, power_of_two(width)), warps, tile)
+        for rows, columns, warps, tile in ((8, 512, 4, 256), (16, 256, 4, 256), (4, 1024, 4, 128), (8, 1024, 8, 512))
+    )
+
+
+# The row is read twice, the second time from the L2 if the rows in flight fit into it: a row of 128k bf16 logits is
+# 256 KB, so at most one program an SM, which is what 32 warps with over 32 registers a thread come to.
+_CROSS_ENTROPY: dict[str, tuple[CrossEntropyConfig, ...]] = {
+    "sm_90": (
+        CrossEntropyConfig(16384, 32),
+        CrossEntropyConfig(8192, 32),
+        CrossEntropyConfig(8192, 16),
+        CrossEntropyConfig(16384, 16),
+    ),
+    "cpu": (CrossEntropyConfig(4096, 4), CrossEntropyConfig(512, 4)),
+}
+# 16 warps of a wave of 64 are 1024 threads, the most that any architecture allows.
+_CROSS_ENTROPY_GENERAL = (CrossEntropyConfig(8192, 16), CrossEntropyConfig(4096, 8))
+
+
+def cross_entropy_candidates(arch: str) -> tuple[CrossEntropyConfig, ...]:
+    """Of the kernel that takes one row of logits a program."""
+    return _CROSS_ENTROPY.get(arch, _CROSS_ENTROPY_GENERAL)
+
+
+def scale_candidates(arch: str) -> tuple[ScaleConfig, ...]:
+    """Of the scaling kernel. Few programs, as most calls find a factor of 1 and have nothing to do."""
+    if arch == "cpu":
+        return (ScaleConfig(4096, 4, 4), ScaleConfig(512, 4, 2))
+    return (ScaleConfig(4096, 8, 1056), ScaleConfig(8192, 8, 528))
+
+
+def pick(configs: Sequence[Config], candidate: int | None) -> Config:
+    """The default, or the candidate of that number."""
+    if candidate is None:
+        return configs[0]
+    if not 0 <= candidate < len(configs):
+        raise ValueError(f"candidate: is {candidate}; may be 0 to {len(configs) - 1} here")
+    return configs[candidate]
+
+
+def power_of_two(width: int) -> int:
+    """The least one that is not below `width`, and at least 16."""
+    return max(16, 1 << (max(width, 1) - 1).bit_length())

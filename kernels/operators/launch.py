@@ -1,0 +1,43 @@
+"""From tensors to launches: how operands lie in memory, the grid, the device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.operators.configs import Layout
+
+
+def matrices(*tensors: Tensor) -> list[Tensor]:
+    """Tensors of one shape as matrices (rows, width) over the same memory.
+
+    All contiguous: one row that holds everything, so that no tile ends early. More than two dimensions that do not
+    collapse (a permuted batch) are copied.
+    """
+    if all(tensor.is_contiguous() for tensor in tensors):
+        return [tensor.view(1, -1) for tensor in tensors]
+    if tensors[0].ndim == 1:
+        return [tensor[None] for tensor in tensors]
+    return [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+
+
+def layout_of(*matrices: Tensor) -> Layout:
+    """Whether neighbouring columns are neighbours in memory, in all operands."""
+    return "unit" if all(matrix.stride(-1) == 1 or matrix.shape[-1] == 1 for matrix in matrices) else "strided"
+
+
+def cdiv(count: int, block: int) -> int:
+    return -(-count // block)
+
+
+def strides(*matrices: Tensor) -> list[int]:
+    """Row and column stride of each; a stride of 1 becomes a constant of the kernel, as Triton specialises it."""
+    return [stride for matrix in matrices for stride in matrix.stride()]
+
+
+def on(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, which need not be that of the tensor."""
+    return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()

@@ -1,0 +1,19 @@
+"""The eager truth of every operator under the operator's name; each stands beside its kernel."""
+
+from kernels.operators.clamped_swiglu import reference as clamped_swiglu
+from kernels.operators.cross_entropy import reference as cross_entropy
+from kernels.operators.gather import reference as padded_index_gather
+from kernels.operators.grouped_linear import reference as grouped_linear
+from kernels.operators.indexed_bias_add import reference as indexed_bias_add
+from kernels.operators.scatter import reference as scatter_for_grouped_gemm
+from kernels.operators.silu_mul import reference as silu_mul
+
+__all__ = [
+    "clamped_swiglu",
+    "cross_entropy",
+    "grouped_linear",
+    "indexed_bias_add",
+    "padded_index_gather",
+    "scatter_for_grouped_gemm",
+    "silu_mul",
+]

@@ -1,0 +1,150 @@
+"""Rows sorted by expert, each expert's at a place of its own that a grouped GEMM wants to begin at.
+
+    count[g] = rows with expert g,  ks[g] = count[g] rounded up to `alignment` (0 stays 0),  offs = running sum of ks
+    out[rev[i]] = x[i], rows of one expert in the order of x; everything else in out is zero
+    dx[i] = grad[rev[i]]
+
+Saved for backward: rev. One kernel writes all of out, rows and zeros alike. Origin: the permute-and-pad in front of
+grouped GEMMs (torchtitan `generate_permute_indices`, Megatron's token permutation), here stable and with the tail zero.
+
+Shape suffixes: M rows of x, H width, G groups, P rows of the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.operators.arguments import (
+    require_floats,
+    require_indices,
+    require_integers,
+    require_length,
+    require_positive,
+)
+from kernels.operators.rows import fetch_rows
+
+
+class Scattered(NamedTuple):
+    """What `scatter_for_grouped_gemm` returns."""
+
+    out: Tensor  # (P, H), dtype of x
+    rev: Tensor  # (M,) int64: where each row of x went
+    offs: Tensor  # (G,) int32: the inclusive running end of each group
+    ks: list[int] | None  # rows of each group, padding included; None without host_counts
+    ks_tensor: Tensor  # (G,) int32: the same on the device
+
+
+def reference(
+    x: Tensor, expert: Tensor, G: int, alignment: int = 128, row_multiple: int = 1, host_counts: bool = True
+) -> Scattered:
+    """The truth, differentiable in x: group by group, with host reads."""
+    ks = [_up(int((expert == group).sum()), alignment) for group in range(G)]
+    ks_tensor = torch.tensor(ks, dtype=torch.int32, device=x.device)
+    offs = ks_tensor.cumsum(0, dtype=torch.int32)
+    rev = torch.full_like(expert, -1)
+    for group in range(G):
+        members = (expert == group).nonzero()[:, 0]
+        rev[members] = torch.arange(len(members), device=x.device) + sum(ks[:group])
+    rows = _up(sum(ks) if host_counts else x.shape[0] + G * (alignment - 1), row_multiple)
+    out = torch.zeros((rows, x.shape[1]), dtype=x.dtype, device=x.device).index_put((rev,), x)
+    return Scattered(out, rev, offs, ks if host_counts else None, ks_tensor)
+
+
+def scatter_for_grouped_gemm(
+    x: Tensor,
+    expert: Tensor,
+    G: int,
+    alignment: int = 128,
+    row_multiple: int = 1,
+    host_counts: bool = True,
+    *,
+    candidate: int | None = None,
+) -> Scattered:
+    """x (M, H) bf16, fp16 or fp32, any strides; expert (M,) int64 in [0, G) -> out, rev, offs, ks, ks_tensor.
+
+    out has sum(ks) rows, rounded up to `row_multiple`, for which the host reads the counts. With `host_counts=False`
+    it reads nothing, ks is None and out has M + G * (alignment - 1) rows, rounded up: as many as there could be.
+    An expert out of range is an error on a CPU; on a GPU its row goes nowhere and has rev -1.
+    Differentiable in x. Nothing is kept between calls, so that threads may call it at once.
+    """
+    require_floats(x, "x", ndim=2)
+    require_integers(expert, "expert", x, "x")
+    require_length(expert, "expert", x.shape[0], "row of x")
+    for value, name in ((G, "G"), (alignment, "alignment"), (row_multiple, "row_multiple")):
+        require_positive(value, name)
+    rev, offs, ks_tensor = _places(expert, G, alignment)
+    ks: list[int] | None = ks_tensor.tolist() if host_counts else None
+    most = x.shape[0] + G * (alignment - 1) if ks is None else sum(ks)
+    return Scattered(_scatter(x, rev, _up(most, row_multiple), candidate), rev, offs, ks, ks_tensor)
+
+
+def _up(count: int, multiple: int) -> int:
+    return (count + multiple - 1) // multiple * multiple
+
+
+@torch.library.custom_op("perfguard_kernels::scatter_places", mutates_args=())
+def _places(expert: Tensor, groups: int, alignment: int) -> tuple[Tensor, Tensor, Tensor]:
+    """rev (M,) int64, offs (G,) int32, ks (G,) int32; an expert out of range counts as one more group."""
+    require_indices(expert, "expert", groups)
+    group_M = torch.where((expert >= 0) & (expert < groups), expert, groups)
+    sorted_M, order_M = torch.sort(group_M, stable=True)
+    ends_G = torch.searchsorted(sorted_M, torch.arange(groups, device=expert.device), right=True)
+    counts_G = torch.diff(ends_G, prepend=ends_G.new_zeros(1))
+    ks_G = (counts_G + alignment - 1) // alignment * alignment
+    offs_G = ks_G.cumsum(0)
+    # A row moves up by the padding of all groups before its own.
+    moves_G = torch.cat((offs_G - ks_G - (ends_G - counts_G), ends_G.new_zeros(1)))
+    place_M = torch.arange(expert.shape[0], device=expert.device) + moves_G[sorted_M]
+    place_M = torch.where(sorted_M < groups, place_M, -1)
+    rev_M = torch.empty_like(place_M).scatter_(0, order_M, place_M)
+    return rev_M, offs_G.int(), ks_G.int()
+
+
+@_places.register_fake
+def _places_outputs(expert: Tensor, groups: int, alignment: int) -> tuple[Tensor, Tensor, Tensor]:
+    ends = expert.new_empty(groups, dtype=torch.int32)
+    return expert.new_empty(expert.shape), ends, ends.clone()
+
+
+@torch.library.custom_op("perfguard_kernels::scatter_for_grouped_gemm", mutates_args=())
+def _scatter(x: Tensor, rev: Tensor, rows: int, candidate: int | None) -> Tensor:
+    """x (M, H), rev (M,) -> (rows, H) contiguous with out[rev[i]] = x[i], zero elsewhere; rev of -1 is left out."""
+    out = _scatter_output(x, rev, rows, candidate)
+    # Where each row comes from; what goes nowhere goes to a place behind the last, which is not read.
+    source = torch.full((rows + 1,), -1, dtype=torch.int64, device=x.device)
+    source[torch.where(rev < 0, rows, rev)] = torch.arange(x.shape[0], device=x.device)
+    fetch_rows(x, source[:rows], out, 0.0, candidate)
+    return out
+
+
+@_scatter.register_fake
+def _scatter_output(x: Tensor, rev: Tensor, rows: int, candidate: int | None) -> Tensor:
+    return x.new_empty((rows, x.shape[1]))
+
+
+@torch.library.custom_op("perfguard_kernels::scatter_for_grouped_gemm_backward", mutates_args=())
+def _scatter_backward(grad: Tensor, rev: Tensor, candidate: int | None) -> Tensor:
+    """grad (rows, H) any strides -> (M, H) contiguous; a row that went nowhere has a gradient of zero."""
+    dx = _gradient(grad, rev, candidate)
+    fetch_rows(grad, rev.contiguous(), dx, 0.0, candidate)
+    return dx
+
+
+@_scatter_backward.register_fake
+def _gradient(grad: Tensor, rev: Tensor, candidate: int | None) -> Tensor:
+    return grad.new_empty((rev.shape[0], grad.shape[1]))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, rev, _, ctx.candidate = inputs
+    ctx.save_for_backward(rev)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    return _scatter_backward(grad, *ctx.saved_tensors, ctx.candidate), None, None, None
+
+
+_scatter.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,194 @@
+"""The shapes that the operators are guarded at: a frozen record each, whose `str` is its pytest id.
+
+`shape.inputs(device)` draws its tensors from torch's global generator, so that whoever seeds it owns the data; how rows
+fall into groups never comes from it. Floats require grad.
+
+Shape suffixes: M rows, H width, N rows of logits, V vocabulary, G groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.fp8.shapes import SPLITTERS, Split
+
+Device = torch.device | str
+DTYPE = torch.bfloat16
+
+
+def _normal(*shape: int, device: Device) -> Tensor:
+    return torch.randn(*shape, device=device, dtype=DTYPE).requires_grad_()
+
+
+def _split(name: str, rows: int, groups: int) -> Split:
+    if name == "half-empty":  # every second group has no rows, the first one included
+        return Split(name, tuple(rows * 2 // groups * (group % 2) for group in range(groups)))
+    return SPLITTERS[name](rows, groups)
+
+
+def _shuffled(values: Tensor) -> Tensor:
+    """The same order in every session, as the sizes of groups are."""
+    return values[torch.randperm(len(values), generator=torch.Generator().manual_seed(0))]
+
+
+@dataclass(frozen=True)
+class GateShape:
+    """g, u (M, H) for silu_mul; gu (M, 2 * H) for clamped_swiglu."""
+
+    rows: int
+    width: int
+
+    def pair(self, device: Device) -> tuple[Tensor, Tensor]:
+        return _normal(self.rows, self.width, device=device), _normal(self.rows, self.width, device=device)
+
+    def interleaved(self, device: Device) -> tuple[Tensor]:
+        return ((torch.randn(self.rows, 2 * self.width, device=device) * 3).to(DTYPE).requires_grad_(),)
+
+    @property
+    def elements(self) -> int:
+        """Of the output."""
+        return self.rows * self.width
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.width}"
+
+
+@dataclass(frozen=True)
+class LogitsShape:
+    """logits (N, V) and target (N,), an eighth of them ignored."""
+
+    rows: int
+    vocabulary: int
+
+    def inputs(self, device: Device) -> tuple[Tensor, Tensor]:
+        target = torch.randint(self.vocabulary, (self.rows,), device=device)
+        target[::8] = -100
+        return _normal(self.rows, self.vocabulary, device=device), target
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.vocabulary
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.vocabulary}"
+
+
+@dataclass(frozen=True)
+class MovedShape:
+    """x (M, H) whose rows go to G groups, `copies` times each where they are gathered."""
+
+    rows: int
+    width: int
+    groups: int
+    copies: int = 8
+    split: str = "random"
+
+    def gathered(self, device: Device) -> tuple[Tensor, Tensor]:
+        """x and index (M * copies,): each row equally often, or nearly all of them one row."""
+        count = self.rows * self.copies
+        index = _shuffled(torch.arange(count) % self.rows)
+        if self.split == "hot":
+            index[count // 16 :] = self.rows // 2
+        return _normal(self.rows, self.width, device=device), index.to(device)
+
+    def scattered(self, device: Device) -> tuple[Tensor, Tensor, int]:
+        """x, expert (M,) in no order, G."""
+        sizes = torch.tensor(_split(self.split, self.rows, self.groups).sizes)
+        expert = _shuffled(torch.arange(self.groups).repeat_interleave(sizes))
+        return _normal(len(expert), self.width, device=device), expert.to(device), self.groups
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.width
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.width}-g{self.groups}-{self.split}"
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """x (M, H) in G groups, for a bias (G, H) or a linear layer to `outputs`."""
+
+    rows: int
+    width: int
+    groups: int
+    split: str = "random"
+    outputs: int = 0
+
+    def biased(self, device: Device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x, bias, group_ids, offs."""
+        split = _split(self.split, self.rows, self.groups)
+        offs = split.offs(device)
+        ids = torch.searchsorted(offs, torch.arange(split.rows, device=device), right=True)
+        return (
+            _normal(split.rows, self.width, device=device),
+            _normal(self.groups, self.width, device=device),
+            ids,
+            offs,
+        )
+
+    def linear(self, device: Device) -> tuple[Tensor, Tensor]:
+        """x, offs."""
+        split = _split(self.split, self.rows, self.groups)
+        return _normal(split.rows, self.width, device=device), split.offs(device)
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.width
+
+    def __str__(self) -> str:
+        outputs = f"x{self.outputs}" if self.outputs else ""
+        return f"{self.rows}x{self.width}{outputs}-g{self.groups}-{self.split}"
+
+
+# On a GPU: the real shapes of the contract.
+SILU_MUL = (
+    GateShape(4096, 2048),
+    GateShape(8192, 4096),
+    GateShape(1023, 777),  # nothing is aligned
+)
+CLAMPED_SWIGLU = (GateShape(4096, 2880), GateShape(1023, 777))  # gpt-oss: gu is 5760 wide
+CROSS_ENTROPY = (
+    LogitsShape(8192, 128256),  # Llama 3
+    LogitsShape(4096, 151936),  # Qwen
+    LogitsShape(3000, 102400),  # DeepSeek, a number of rows that divides nothing
+)
+MOVED = (
+    MovedShape(8192, 2048, 64),  # DeepSeek 16B
+    MovedShape(8192, 7168, 32),
+    MovedShape(8192, 2048, 64, split="hot"),  # one row or one expert has nearly all
+    MovedShape(8192, 2048, 64, split="half-empty"),
+)
+BIASED = (
+    GroupedRows(4096, 5760, 8),  # gpt-oss
+    GroupedRows(4096, 5760, 8, "one-expert"),  # one sum as long as everything
+    GroupedRows(4096, 5760, 8, "half-empty"),
+    GroupedRows(37, 65, 3),  # nothing is aligned
+)
+LINEAR = (
+    GroupedRows(32768, 2048, 64, "equal", 1408),
+    GroupedRows(16640, 5120, 16, "hot", 8192),
+    GroupedRows(32768, 2048, 64, "half-empty", 1408),
+)
+
+# Timed on a CPU through the eager path.
+SILU_MUL_CPU = (GateShape(256, 512), GateShape(123, 77))
+CLAMPED_SWIGLU_CPU = (GateShape(256, 512), GateShape(123, 77))
+CROSS_ENTROPY_CPU = (LogitsShape(64, 4096), LogitsShape(30, 1001))
+MOVED_CPU = (
+    MovedShape(256, 128, 16),
+    MovedShape(256, 128, 16, split="hot"),
+    MovedShape(256, 128, 8, split="half-empty"),
+)
+BIASED_CPU = (GroupedRows(256, 256, 8), GroupedRows(256, 256, 8, "one-expert"), GroupedRows(256, 256, 8, "half-empty"))
+LINEAR_CPU = (GroupedRows(128, 64, 4, "hot", 96), GroupedRows(128, 64, 4, "half-empty", 96))
+
+# Through the interpreter: numerics and exact metrics only.
+SILU_MUL_SMALL = (GateShape(33, 40),)
+CLAMPED_SWIGLU_SMALL = (GateShape(33, 20),)
+CROSS_ENTROPY_SMALL = (LogitsShape(7, 1000), LogitsShape(3, 33))
+MOVED_SMALL = (MovedShape(17, 20, 4, copies=2), MovedShape(17, 20, 4, copies=2, split="hot"))
+BIASED_SMALL = (GroupedRows(37, 65, 3), GroupedRows(32, 20, 4, "half-empty"))

@@ -1,0 +1,114 @@
+"""Tokens to rows and back: orders, counts, sums, their gradients, and that nothing is read on the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.moe import collect, plan, spread
+from tests.kernels.guards import no_host_reads
+
+EXPERTS, TOP_K, WIDTH = 5, 3, 7
+
+
+def ids(tokens: int, experts: int = EXPERTS, top_k: int = TOP_K) -> torch.Tensor:
+    return torch.rand(tokens, experts).argsort(dim=1)[:, :top_k].contiguous()
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 2, 33])
+@pytest.mark.parametrize("top_k", [1, 3, 5])
+def test_a_plan_is_consistent(tokens: int, top_k: int) -> None:
+    chosen = ids(tokens, top_k=top_k)
+    with no_host_reads():
+        made = plan(chosen, EXPERTS)
+    flat = chosen.flatten()
+    assert made.counts.dtype == torch.int64
+    assert torch.equal(made.counts, flat.bincount(minlength=EXPERTS))
+    assert int(made.counts.sum()) == tokens * top_k
+    assert made.offs.dtype == torch.int32
+    assert torch.equal(made.offs, made.counts.cumsum(0).int())
+    assert torch.equal(made.expert, flat[made.order])
+    assert torch.equal(made.token, made.order // top_k)
+    assert torch.equal(made.order[made.inverse.flatten()], torch.arange(tokens * top_k))
+    assert made.expert.tolist() == sorted(flat.tolist())
+
+
+def test_rows_of_an_expert_lie_in_token_order() -> None:
+    made = plan(ids(50), EXPERTS)
+    for start, end in zip([0, *made.offs.tolist()], made.offs.tolist(), strict=False):
+        assert made.token[start:end].tolist() == sorted(made.token[start:end].tolist())
+
+
+def test_experts_without_tokens_have_empty_groups() -> None:
+    made = plan(torch.tensor([[1, 3], [3, 1], [1, 3]]), 6)
+    assert made.counts.tolist() == [0, 3, 0, 3, 0, 0]
+    assert made.offs.tolist() == [0, 3, 3, 6, 6, 6]
+    assert made.token.tolist() == [0, 1, 2, 0, 1, 2]
+    assert made.inverse.tolist() == [[0, 3], [4, 1], [2, 5]]
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_gradients(weighted: bool, top_k: int) -> None:
+    made = plan(ids(6, top_k=top_k), EXPERTS)
+    x = torch.randn(6, WIDTH, dtype=torch.float64, requires_grad=True)
+    rows = torch.randn(6 * top_k, WIDTH, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(6, top_k, dtype=torch.float64, requires_grad=True) if weighted else None
+    assert torch.autograd.gradcheck(lambda x, w: spread(x, w, made), (x, weights))
+    assert torch.autograd.gradcheck(lambda r, w: collect(r, w, made), (rows, weights))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_values(dtype: torch.dtype) -> None:
+    """Against indexing, in float32 with one cast, in the order of choices: bit-equal."""
+    chosen = ids(20)
+    made = plan(chosen, EXPERTS)
+    x, rows, weights = torch.randn(20, WIDTH).to(dtype), torch.randn(60, WIDTH).to(dtype), torch.rand(20, TOP_K)
+    assert torch.equal(spread(x, None, made), x[made.token])
+    scaled = (x[made.token].float() * weights.flatten()[made.order, None]).to(dtype)
+    assert torch.equal(spread(x, weights, made), scaled)
+    own = rows[made.inverse].float()
+    total = torch.zeros(20, WIDTH)
+    for choice in range(TOP_K):
+        total = total.addcmul(own[:, choice], weights[:, choice, None])
+    assert torch.equal(collect(rows, weights, made), total.to(dtype))
+    plain = own[:, 0] + own[:, 1] + own[:, 2]
+    assert torch.equal(collect(rows, None, made), plain.to(dtype))
+
+
+def test_a_sum_is_kept_in_float32() -> None:
+    """In bf16 256 + 1 is 256; the sum of many such choices would lose them all."""
+    made = plan(torch.arange(8).view(1, 8), 8)
+    rows = torch.tensor([[256.0]] + [[1.0]] * 7, dtype=torch.bfloat16)
+    assert collect(rows, None, made).item() == 264.0  # 263 is no bf16, 264 is the nearest
+    x = torch.zeros(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    spread(x, None, made).backward(rows)
+    assert x.grad is not None
+    assert x.grad.item() == 264.0
+
+
+def test_saves_indices_alone_where_nothing_is_weighed() -> None:
+    made = plan(ids(9), EXPERTS)
+    saved: list[torch.Tensor] = []
+    x = torch.randn(9, WIDTH, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
+        collect(spread(x, None, made), None, made)
+    assert saved
+    assert not any(tensor.is_floating_point() for tensor in saved)
+
+
+def test_same_bits_twice_and_any_layout_of_gradients() -> None:
+    made = plan(ids(30), EXPERTS)
+    x, weights = torch.randn(30, WIDTH).bfloat16().requires_grad_(), torch.rand(30, TOP_K, requires_grad=True)
+    rows = torch.randn(90, WIDTH).bfloat16().requires_grad_()
+    grad = torch.randn(WIDTH, 90).bfloat16()
+    cases = (
+        (spread(x, weights, made), (x, weights), grad.t()),
+        (collect(rows, weights, made), (rows, weights), grad.t()[:30]),
+    )
+    for out, inputs, incoming in cases:
+        first = torch.autograd.grad(out, inputs, incoming, retain_graph=True)
+        again = torch.autograd.grad(out, inputs, incoming.contiguous(), retain_graph=True)
+        flat = torch.autograd.grad(out, inputs, torch.ones(()).bfloat16().expand(out.shape))
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+        assert all(bool(gradient.isfinite().all()) for gradient in flat)

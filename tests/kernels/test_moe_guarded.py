@@ -1,0 +1,93 @@
+"""The MoE layer under guard, forward and backward.
+
+On a GPU layers of real models are checked and timed. On a CPU debug layers are checked, and one of moderate size is
+timed. What a choice of experts could flip between float32 and the oracle's float64 is left out of timed cases: they
+route by rule, not by score.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.moe import Dispatch, MoE, collect, plan, reference, spread
+from kernels.moe.shapes import LAYERS, LAYERS_DEBUG, LayerShape
+from perfguard import Work
+from tests.kernels.paths import GPU
+
+TIMED = LAYERS if GPU else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
+SHAPES = [pytest.param(shape, True, id=str(shape)) for shape in TIMED]
+SHAPES += [] if GPU else [pytest.param(shape, False, id=str(shape)) for shape in LAYERS_DEBUG]
+
+# With a row or two an expert, the gate's gradient is a row of x times a single rounding error: whether it or eager's
+# is the larger is luck, and no rule for rows of many independent errors applies. x's gradient still shows the gate.
+FEW_ROWS = 8
+
+
+def guard(perfguard: Any, layer: MoE, shape: LayerShape, timed: bool) -> None:
+    layer.eval()  # counters are no output: a call may not change what the next one sees
+    if shape.rows_an_expert < FEW_ROWS:
+        layer.router.requires_grad_(False)
+    perfguard(
+        layer,
+        shape.inputs(perfguard.device).requires_grad_(),
+        reference=functools.partial(reference.moe, layer),
+        work=Work(flop=shape.flop, backward_flop=2 * shape.flop),
+        timed=timed,
+    )
+
+
+@pytest.mark.parametrize(("shape", "timed"), SHAPES)
+def test_moe_layer(perfguard: Any, shape: LayerShape, timed: bool) -> None:
+    guard(perfguard, shape.layer(perfguard.device), shape, timed)
+
+
+@pytest.mark.parametrize("shape", [SHAPES[0].values[0]], ids=str)
+def test_moe_layer_without_recomputing(perfguard: Any, shape: LayerShape) -> None:
+    layer = shape.layer(perfguard.device)
+    layer.recompute = False
+    guard(perfguard, layer, shape, timed=bool(GPU))
+
+
+ROUTED = [(8192, 2048, 128, 8), (8192, 2048, 64, 6), (16384, 5120, 16, 1)] if GPU else [(64, 48, 8, 3), (33, 40, 4, 1)]
+ROUTE = pytest.mark.parametrize("sizes", ROUTED, ids=lambda sizes: "x".join(map(str, sizes)))
+
+
+def routed(device: torch.device, sizes: tuple[int, int, int, int]) -> Dispatch:
+    """Each token to `top_k` experts by chance."""
+    tokens, _, experts, top_k = sizes
+    return plan(torch.rand(tokens, experts, device=device).argsort(dim=1)[:, :top_k].contiguous(), experts)
+
+
+@ROUTE
+def test_moe_spread(perfguard: Any, sizes: tuple[int, int, int, int]) -> None:
+    tokens, dim, _, top_k = sizes
+    dispatch = routed(perfguard.device, sizes)
+    x = torch.randn(tokens, dim, device=perfguard.device, dtype=torch.bfloat16, requires_grad=True)
+    moved = 2 * dim * tokens * (1 + top_k)
+    perfguard(
+        lambda x: spread(x, None, dispatch),
+        x,
+        reference=lambda x: x[dispatch.token],
+        work=Work(bytes=moved, backward_bytes=moved),
+        timed=bool(GPU),
+    )
+
+
+@ROUTE
+def test_moe_collect(perfguard: Any, sizes: tuple[int, int, int, int]) -> None:
+    tokens, dim, _, top_k = sizes
+    dispatch = routed(perfguard.device, sizes)
+    rows = torch.randn(tokens * top_k, dim, device=perfguard.device, dtype=torch.bfloat16, requires_grad=True)
+    weights = torch.rand(tokens, top_k, device=perfguard.device, requires_grad=True)
+    perfguard(
+        lambda rows, weights: collect(rows, weights, dispatch),
+        rows,
+        weights,
+        reference=lambda rows, weights: (rows[dispatch.inverse] * weights.unsqueeze(-1)).sum(dim=1).to(rows.dtype),
+        work=Work(bytes=2 * dim * tokens * (1 + top_k), backward_bytes=2 * dim * tokens * (1 + 2 * top_k)),
+        timed=bool(GPU),
+    )

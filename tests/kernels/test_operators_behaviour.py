@@ -1,0 +1,330 @@
+"""What every memory-saving operator does around its numbers, and its numbers over layouts, widths and dtypes.
+
+What is special to one of them is in its own file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kernels import operators
+from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
+from kernels.operators import configs
+from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
+from tests.kernels.operators import (
+    DTYPES,
+    OPERATORS,
+    ROWS,
+    TWO_ROUNDINGS,
+    WIDTH,
+    Operator,
+    first_tensor,
+    gradients,
+    name,
+    unchecked_indices,
+)
+from tests.kernels.paths import GPU, KernelPath
+
+EVERY = pytest.mark.parametrize("operator", OPERATORS, ids=name)
+
+
+def guard(perfguard: Any, operator: Operator, arguments: tuple[Any, ...]) -> None:
+    """The project's rule, forward and backward, with its poison, its second call and its layouts of gradients."""
+    tolerance = TWO_ROUNDINGS if operator.name == "cross_entropy" else None
+    perfguard(operator.function, *arguments, reference=operator.reference, tolerance=tolerance)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Numbers
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@EVERY
+def test_dtypes(perfguard: Any, operator: Operator, dtype: torch.dtype, kernel_path: KernelPath) -> None:
+    guard(perfguard, operator, operator.arguments(kernel_path.device, dtype))
+
+
+# In two dimensions the innermost batch is column-major again, and a slice of rows has only another row stride.
+SKIPPED = ("row-major", "batch-innermost", "every-second-row")
+
+
+@pytest.mark.parametrize("layout", [layout for layout in (*LAYOUTS, *SHARING_LAYOUTS) if layout not in SKIPPED])
+@EVERY
+def test_layouts(operator: Operator, layout: str, triton_path: KernelPath) -> None:
+    """Strides of inputs and of incoming gradients: the same bits as from contiguous ones."""
+    place = LAYOUTS.get(layout) or SHARING_LAYOUTS[layout]
+    arguments = operator.arguments(triton_path.device, layout=place)
+    plain = tuple(
+        value.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        else value
+        for value in arguments
+    )
+    result = first_tensor(operator.function(*plain))
+    upstream = torch.randn(result.shape).to(result)
+    if result.ndim == 2:
+        upstream = place(upstream)
+    got = gradients(operator.function, arguments, upstream)
+    for one, other in zip(got, gradients(operator.function, plain, upstream.contiguous()), strict=True):
+        assert torch.equal(one, other), layout
+    for one, other in zip(got, gradients(operator.reference, plain, upstream), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [2, 14, 46, 1408])
+@EVERY
+def test_widths(operator: Operator, width: int, triton_path: KernelPath) -> None:
+    """Below, at and beside every block; nothing is written past the end of a row or of a buffer."""
+    arguments = operator.arguments(triton_path.device, rows=5, width=width)
+    with guarded_allocations(0x7F) as allocations:
+        got = gradients(operator.function, arguments)
+    allocations.assert_guards_intact()
+    for one, other in zip(got, gradients(operator.reference, arguments), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=1e-5)
+
+
+@EVERY
+def test_no_rows(operator: Operator, kernel_path: KernelPath) -> None:
+    got = gradients(operator.function, operator.arguments(kernel_path.device, rows=0))
+    expected = gradients(operator.reference, operator.arguments(kernel_path.device, rows=0))
+    for one, other in zip(got, expected, strict=True):
+        assert one.shape == other.shape
+        assert torch.equal(one, other)
+        assert not one.any()
+
+
+# Indices along the dimension, and how far apart.
+FAR = [(3, 2**30), (16, 2**31)]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@EVERY
+def test_offsets_past_two_to_the_31(operator: Operator, dim: int, triton_path: KernelPath) -> None:
+    """No product of index and stride may be taken in 32 bits, of inputs or of incoming gradients."""
+    for length, stride in FAR:
+        needed_gib = 4 * 2 * max(2**32, length * stride) >> 30
+        if GPU == "cuda" and torch.cuda.mem_get_info()[0] >> 30 < needed_gib + 2:
+            pytest.skip(f"needs {needed_gib} GiB of free device memory: a GPU backs every page of the buffer")
+        sizes = {"rows": length, "width": 6} if dim == 0 else {"rows": 5, "width": length // 2 * 2}
+        place = partial(far_apart, dim=dim, stride=stride)
+        plain = operator.arguments(triton_path.device, **sizes)
+        arguments = tuple(
+            place(value.detach()).requires_grad_()
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape[dim] > 1
+            else value
+            for value in plain
+        )
+        result = first_tensor(operator.function(*plain))
+        upstream = torch.randn(result.shape).to(result)
+        far_upstream = place(upstream) if result.ndim == 2 and dim == 1 else upstream
+        got = gradients(operator.function, arguments, far_upstream)
+        for one, other in zip(got, gradients(operator.function, plain, upstream), strict=True):
+            assert torch.equal(one, other), f"{length} indices, {stride} apart"
+
+
+# ---------------------------------------------------------------------------------------------------
+# Configurations
+
+
+@EVERY
+def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
+    """The default's bits, but for sums, whose order is the candidate's; the number past the last one is refused."""
+    arguments = operator.arguments(triton_path.device, torch.float32, rows=70, width=70)
+    expected = gradients(operator.function, arguments)
+    for number in range(configs.MAX_CANDIDATES + 1):
+        try:
+            got = gradients(partial(operator.function, candidate=number), arguments)
+        except ValueError as error:
+            assert str(error).startswith(f"candidate: is {number}; may be 0 to "), error  # noqa: PT017
+            assert number > 1, "one candidate leaves nothing to choose"
+            break
+        for one, other in zip(got, expected, strict=True):
+            if operator.is_elementwise:
+                assert torch.equal(one, other), f"candidate {number}"
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    else:
+        raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_80", "gfx942", "cpu"])
+def test_tables_obey_the_hardware(arch: str) -> None:
+    """At most four candidates, powers of two, no more threads than a block may have."""
+    from kernels.hardware import hardware_of
+
+    layouts: tuple[configs.Layout, ...] = ("unit", "strided")
+    for width, layout in itertools.product((1, 47, 2048, 5760, 202048), layouts):
+        tables: list[Any] = [
+            configs.tile_candidates(arch, width, layout, flat=False),
+            configs.tile_candidates(arch, width, layout, flat=True),
+            configs.row_candidates(arch, width, layout),
+            configs.sum_candidates(arch, width),
+            configs.cross_entropy_candidates(arch),
+            configs.scale_candidates(arch),
+        ]
+        for table in tables:
+            assert 2 <= len(table) <= configs.MAX_CANDIDATES
+            for config in table:
+                most = hardware_of(arch).max_warps
+                assert most is None or config.warps <= most, config
+                sizes = [getattr(config, field, 1) for field in ("rows", "columns", "block", "tile")]
+                assert all(size & (size - 1) == 0 for size in sizes), config
+
+
+# ---------------------------------------------------------------------------------------------------
+# Registration
+
+
+@EVERY
+def test_opcheck(operator: Operator, compiled_path: KernelPath) -> None:
+    """Schema, fake and autograd registration, and the same traced with symbolic sizes."""
+    arguments = operator.raw_arguments(operator.arguments(compiled_path.device, torch.float32))
+    torch.library.opcheck(getattr(torch.ops.perfguard_kernels, operator.raw).default, arguments)
+
+
+def _others(device: torch.device) -> dict[str, tuple[Any, ...]]:
+    """The operators without an autograd formula."""
+    x, index = torch.randn(6, 8, device=device), torch.tensor([3, 0, 3, 5], device=device)
+    target, kept = torch.tensor([1, 7, -100, 0, 2, 2], device=device), torch.tensor(5, device=device)
+    offs = torch.tensor([2, 2, 5], dtype=torch.int32, device=device)
+    return {
+        "silu_mul_backward": (x, x + 1, x + 2, None),
+        "clamped_swiglu_backward": (x[:, :4], x, 1.7, 1.0, None),
+        "cross_entropy_losses": (x, target, -100, None),
+        "cross_entropy_gradient": (x, target, None, -100, None),
+        "cross_entropy_gradient_": (x, target, kept, -100, None),
+        "cross_entropy_scaled": (x, torch.tensor(2.0, device=device), None),
+        "cross_entropy_scale_": (x, torch.tensor(2.0, device=device), None),
+        "padded_index_gather_backward": (x[:4], index, 6, None),
+        "scatter_places": (index, 6, 4),
+        "scatter_for_grouped_gemm_backward": (x, index, None),
+        "indexed_bias_add_backward": (x, offs, torch.bfloat16, None),
+    }
+
+
+@pytest.mark.parametrize("raw", list(_others(torch.device("cpu"))))
+def test_opcheck_of_what_is_called_inside(raw: str, compiled_path: KernelPath) -> None:
+    torch.library.opcheck(getattr(torch.ops.perfguard_kernels, raw).default, _others(compiled_path.device)[raw])
+
+
+@EVERY
+def test_fake_results_have_the_real_form(operator: Operator, triton_path: KernelPath) -> None:
+    arguments = operator.arguments(triton_path.device, layout=LAYOUTS["column-major"])
+    real = first_tensor(operator.function(*arguments))
+    with FakeTensorMode() as mode:
+        faked = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
+        fake = first_tensor(operator.function(*faked))
+    assert (fake.dtype, fake.shape, fake.stride()) == (real.dtype, real.shape, real.stride())
+
+
+@EVERY
+def test_compiles_as_one_graph(operator: Operator, compiled_path: KernelPath) -> None:
+    """Forward and backward, over several counts of rows without a second compilation of either."""
+    torch._dynamo.reset()
+    compiled = torch.compile(operator.function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (ROWS, 7, 40):
+        arguments = operator.arguments(compiled_path.device, rows=rows)
+        with torch.compiler.set_stance("default" if rows == ROWS else "fail_on_recompile"):
+            got = gradients(compiled, arguments)
+        for one, other in zip(got, gradients(operator.function, arguments), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_works_without_triton() -> None:
+    """Importing must not need it, and the operators then run their eager path."""
+    script = """
+        import sys
+        sys.modules["triton"] = None
+        import torch
+        from kernels import operators
+        assert operators.path("cpu") == "eager"
+        logits = torch.randn(4, 9, requires_grad=True)
+        operators.cross_entropy(logits, torch.tensor([0, 8, 2, -100])).backward()
+        assert logits.grad[3].eq(0).all() and logits.grad[0].ne(0).all()
+        assert operators.silu_mul(torch.ones(2), torch.ones(2)).shape == (2,)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Memory and host
+
+
+@EVERY
+def test_saves_what_it_says(operator: Operator, kernel_path: KernelPath) -> None:
+    """Exactly these tensors, by storage, and none besides."""
+    if operator.name == "cross_entropy":
+        pytest.skip("saves a tensor of its own, which test_cross_entropy.py looks at")
+    arguments = operator.arguments(kernel_path.device)
+    packed: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        result = operator.function(*arguments)
+    expected = operator.saved(arguments, result)
+    assert len(packed) == len(expected)
+    pointers = [{tensor.untyped_storage().data_ptr() for tensor in tensors} for tensors in (packed, expected)]
+    assert pointers[0] == pointers[1]
+
+
+@EVERY
+def test_every_byte_is_written_whatever_memory_held(operator: Operator, triton_path: KernelPath) -> None:
+    arguments = operator.arguments(triton_path.device)
+    expected = gradients(operator.function, arguments)
+    for poison in POISONS:
+        with guarded_allocations(poison) as allocations:
+            got = gradients(operator.function, arguments)
+        allocations.assert_guards_intact()
+        for one, other in zip(got, expected, strict=True):
+            assert torch.equal(one, other), f"memory held 0x{poison:02x}"
+
+
+@EVERY
+def test_the_host_reads_no_data(operator: Operator, triton_path: KernelPath) -> None:
+    """Forward and backward. Indices on a CPU are checked there, which costs no wait; this is left out here."""
+    arguments = operator.arguments(triton_path.device)
+    gradients(operator.function, arguments)  # compilation may read what it likes
+    if GPU == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        with unchecked_indices(), no_host_reads():
+            gradients(operator.function, arguments)
+    finally:
+        if GPU == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@EVERY
+def test_captured_in_a_graph(operator: Operator, gpu: torch.device) -> None:
+    if gpu.type != "cuda":
+        pytest.skip("needs CUDA graphs: this device is no CUDA or HIP device")
+    arguments = operator.arguments(gpu)
+    result = first_tensor(operator.function(*arguments))
+    upstream = torch.randn_like(result)
+    expected = gradients(operator.function, arguments, upstream)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        gradients(operator.function, arguments, upstream)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = gradients(operator.function, arguments, upstream)
+    for tensor in got:
+        tensor.fill_(torch.nan)
+    graph.replay()
+    for one, other in zip(got, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_width_has_tails_against_every_block() -> None:
+    """The default inputs would prove little if a block fitted them."""
+    assert ROWS % 2
+    assert WIDTH & (WIDTH - 1)
+    assert operators.path("cpu") in ("eager", "interpreter")

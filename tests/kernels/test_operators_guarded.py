@@ -1,0 +1,132 @@
+"""The memory-saving operators under guard, forward and backward: one test an operator, one case a shape.
+
+On a GPU the shapes of the contract are checked and timed. On a CPU moderate ones run and are timed through the eager
+path, and small ones run through the interpreter, which is never timed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernels import operators
+from kernels.operators import GroupedLinear, reference, shapes
+from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
+from perfguard import Work
+from tests.kernels.operators import TWO_ROUNDINGS
+from tests.kernels.paths import GPU, VARIABLE
+
+Shape = GateShape | LogitsShape | MovedShape | GroupedRows
+
+
+def _cases(name: str) -> pytest.MarkDecorator:
+    """Shapes with the path they take, chosen by the machine: nothing is listed that could not run."""
+    if GPU:
+        return pytest.mark.parametrize(
+            ("shape", "path"), [pytest.param(s, "triton", id=str(s)) for s in getattr(shapes, name)]
+        )
+    eager = [pytest.param(s, "eager", id=str(s)) for s in getattr(shapes, f"{name}_CPU")]
+    small = getattr(shapes, f"{name}_SMALL", ())
+    interpreted = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in small]
+    return pytest.mark.parametrize(("shape", "path"), eager + interpreted)
+
+
+@pytest.fixture(autouse=True)
+def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open the way that the case takes, and make sure that it is taken."""
+    if path == "interpreter":
+        monkeypatch.setenv(VARIABLE, "1")
+    else:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    assert operators.path(GPU or "cpu") == path
+
+
+@_cases("SILU_MUL")
+def test_silu_mul(perfguard: Any, shape: GateShape, path: str) -> None:
+    perfguard(
+        operators.silu_mul,
+        *shape.pair(perfguard.device),
+        reference=reference.silu_mul,
+        work=Work(bytes=6 * shape.elements, backward_bytes=10 * shape.elements),  # 3 and 5 tensors of bf16
+        timed=path != "interpreter",
+    )
+
+
+@_cases("CLAMPED_SWIGLU")
+def test_clamped_swiglu(perfguard: Any, shape: GateShape, path: str) -> None:
+    perfguard(
+        operators.clamped_swiglu,
+        *shape.interleaved(perfguard.device),
+        reference=reference.clamped_swiglu,
+        work=Work(bytes=6 * shape.elements, backward_bytes=10 * shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@_cases("CROSS_ENTROPY")
+def test_cross_entropy(perfguard: Any, shape: LogitsShape, path: str) -> None:
+    """The gradient is there after the forward pass. The backward pass that is timed keeps its graph, and so has to
+    write a second one: a training step's does not."""
+    perfguard(
+        operators.cross_entropy,
+        *shape.inputs(perfguard.device),
+        reference=reference.cross_entropy,
+        tolerance=TWO_ROUNDINGS,
+        work=Work(bytes=4 * shape.elements, backward_bytes=4 * shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@_cases("MOVED")
+def test_padded_index_gather(perfguard: Any, shape: MovedShape, path: str) -> None:
+    once = 2 * shape.elements
+    perfguard(
+        operators.padded_index_gather,
+        *shape.gathered(perfguard.device),
+        reference=reference.padded_index_gather,
+        work=Work(bytes=once * (1 + shape.copies), backward_bytes=once * (1 + shape.copies)),
+        timed=path != "interpreter",
+    )
+
+
+@_cases("MOVED")
+def test_scatter_for_grouped_gemm(perfguard: Any, shape: MovedShape, path: str) -> None:
+    """Without counts on the host: the way that waits for nothing."""
+    alignment = 128 if path == "triton" else 8
+    perfguard(
+        operators.scatter_for_grouped_gemm,
+        *shape.scattered(perfguard.device),
+        reference=reference.scatter_for_grouped_gemm,
+        kwargs={"alignment": alignment, "host_counts": False},
+        work=Work(
+            bytes=4 * shape.elements + 2 * shape.groups * (alignment - 1) * shape.width,
+            backward_bytes=4 * shape.elements,
+        ),
+        timed=path != "interpreter",
+    )
+
+
+@_cases("BIASED")
+def test_indexed_bias_add(perfguard: Any, shape: GroupedRows, path: str) -> None:
+    perfguard(
+        operators.indexed_bias_add,
+        *shape.biased(perfguard.device),
+        reference=reference.indexed_bias_add,
+        work=Work(bytes=4 * shape.elements, backward_bytes=2 * shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@_cases("LINEAR")
+def test_grouped_linear(perfguard: Any, shape: GroupedRows, path: str) -> None:
+    x, offs = shape.linear(perfguard.device)
+    layer = GroupedLinear(shape.groups, shape.width, shape.outputs, device=perfguard.device, dtype=x.dtype)
+    flop = 2 * shape.elements * shape.outputs
+    perfguard(
+        layer,
+        x,
+        offs,
+        reference=lambda x, offs: reference.grouped_linear(x, layer.weight, offs),
+        work=Work(flop=flop, backward_flop=2 * flop),
+    )
