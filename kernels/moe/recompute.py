@@ -8,7 +8,7 @@ not needed at all, since for row m of token t with weight w, and q = w2ᵀ · gr
 
 Forward is bit-equal to the plain way. What is saved: x, weights, indices and weights by reference, gate and up.
 
-The gradient of the weights without y follows SonicMoE (arXiv 2512.14080); the rest is the chain rule.
+All of it is the chain rule, with w2ᵀ moved to the other side of the product.
 
 Shape suffixes: T tokens, D model width, F expert width, E experts, K experts a token, M = T · K rows.
 """
