@@ -74,4 +74,5 @@ def closing(comparison: Comparison) -> str:
     counts = Counter(comparison.words)
     words: Sequence[str] = [f"{counts[word]} {word}" for word in Word if counts[word]]
     said = ", ".join(words) or "nothing to compare"
-    return f"{said}; {comparison.measured} cases on both sides, {comparison.pairs} process pairs"
+    cases = f"{comparison.measured} case{'s' * (comparison.measured != 1)}"
+    return f"{said}; {cases} on both sides, {comparison.pairs} process pair{'s' * (comparison.pairs != 1)}"

@@ -143,7 +143,7 @@ def test_perfguard_itself_can_be_compared(checkout: Checkout) -> None:
     ) as process:  # fmt: skip
         said, _ = process.communicate(timeout=300)
     assert process.returncode == ExitStatus.PASSED, said
-    assert "1 cases on both sides" in said
+    assert "1 case on both sides" in said
 
 
 def workers_of(folder: Path) -> list[int]:
