@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from perfguard.records import Case
-from perfguard.timing.blocks import Blocks, Collect, checked, collector_paused, read_block
-from perfguard.timing.timing import Meter
+from perfguard.timing.blocks import Collect, checked, collector_paused, read_block
+from perfguard.timing.timing import Blocks, Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

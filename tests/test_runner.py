@@ -15,8 +15,8 @@ from perfguard.hardware.device import Device
 from perfguard.passes import backward, seeded
 from perfguard.records import Case, CaseResult, Word
 from perfguard.runner import Runner
-from perfguard.timing.blocks import Blocks, collect
-from perfguard.timing.timing import Meter
+from perfguard.timing.blocks import collect
+from perfguard.timing.timing import Blocks, Meter
 
 CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
 

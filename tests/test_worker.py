@@ -17,8 +17,7 @@ import msgspec
 import pytest
 
 from perfguard.hardware.fake import FakeDevice
-from perfguard.timing.blocks import Blocks
-from perfguard.timing.timing import Meter
+from perfguard.timing.timing import Blocks, Meter
 from perfguard.worker import (
     CONDUCTED,
     GO,

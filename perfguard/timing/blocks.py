@@ -7,11 +7,10 @@ import gc
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from perfguard.errors import MeasurementError
-from perfguard.timing.timing import Meter, spread
+from perfguard.timing.timing import Blocks, Meter, spread
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -34,14 +33,6 @@ _LONGEST_SAMPLE_US = 100_000.0
 # among them: it is the normal state of tensor-core work, and a filter on it discards everything.
 _SLOWED_DOWN = ("thermal", "hardware", "hw_", "brake", "reliability", "prochot")
 _POWER_CAP = ("power_cap", "power cap", "power-cap")
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Block medians, µs per call, and how many blocks were dropped."""
-
-    medians: tuple[float, ...]
-    rejected: int
 
 
 @contextlib.contextmanager

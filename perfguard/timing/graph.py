@@ -25,7 +25,7 @@ from perfguard.timing.blocks import (
     samples_in_block,
     warm_up,
 )
-from perfguard.timing.queue import estimated, pairs
+from perfguard.timing.queue import block_of, estimated, pairs
 from perfguard.timing.timing import Cache, Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -172,13 +172,5 @@ def _replayed(
     samples = max(_LEAST_REPLAYS, samples_in_block(replay_us, seconds))
     queue = FilledQueue(device, enqueue, size=min(samples, _MOST_AHEAD), smallest=1)
 
-    def block() -> float | None:
-        times: list[float] = []
-        while len(times) < samples:
-            batch = queue.run(enqueue)
-            if batch is None:
-                return None
-            times += [start.elapsed_us(end) / calls for start, end in batch.result]
-        return max(statistics.median(times), grid_us / calls)  # a call that launches nothing takes no time
-
+    block = block_of(queue, enqueue, samples, calls, grid_us)
     return Meter(method.id, block, floor_us(grid_us, calls), samples, bytes=workload.bytes * (method.copies + 1))

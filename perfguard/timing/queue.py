@@ -120,6 +120,16 @@ def _filled(
     enqueue = pairs(workload.run, device, method.cache, calls)
     queue = FilledQueue(device, enqueue, size=max(size, smallest), smallest=smallest)
 
+    block = block_of(queue, enqueue, samples, calls, grid_us)
+    proven = queue.run(enqueue) is not None
+    return Meter(str(method), block, floor_us(grid_us, calls), samples, bytes=workload.bytes) if proven else None
+
+
+def block_of(
+    queue: FilledQueue, enqueue: Callable[[int], list[Pair]], samples: int, calls: int, grid_us: float
+) -> Callable[[], float | None]:
+    """What measures one block: `samples` event pairs round `calls` calls each, in proven batches."""
+
     def block() -> float | None:
         times: list[float] = []
         while len(times) < samples:
@@ -129,8 +139,7 @@ def _filled(
             times += [start.elapsed_us(end) / calls for start, end in batch.result]
         return max(statistics.median(times), grid_us / calls)  # a call that launches nothing takes no time
 
-    proven = queue.run(enqueue) is not None
-    return Meter(str(method), block, floor_us(grid_us, calls), samples, bytes=workload.bytes) if proven else None
+    return block
 
 
 def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Callable[[int], list[Pair]]:

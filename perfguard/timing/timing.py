@@ -15,7 +15,6 @@ from perfguard.units import Unit
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
-    from perfguard.timing.blocks import Blocks
 
 Cache = Literal["cold", "warm"]
 
@@ -25,6 +24,14 @@ _MEDIAN_TO_MEAN = 1.2533
 
 # No device clock that we know of resolves a change of less than this, whatever its event grid.
 _LEAST_FLOOR_US = 0.05
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Block medians, µs per call, and how many blocks were dropped."""
+
+    medians: tuple[float, ...]
+    rejected: int
 
 
 @dataclass(frozen=True)

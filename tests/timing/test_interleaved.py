@@ -6,9 +6,8 @@ import pytest
 
 from perfguard.errors import MeasurementError
 from perfguard.hardware.fake import FakeDevice
-from perfguard.timing.blocks import Blocks
 from perfguard.timing.interleaved import Interleaved
-from perfguard.timing.timing import Meter
+from perfguard.timing.timing import Blocks, Meter
 
 METRIC = "device_time_us"
 

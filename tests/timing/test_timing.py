@@ -15,8 +15,7 @@ from perfguard.hardware import fake
 from perfguard.hardware.device import Device
 from perfguard.hardware.fake import FakeDevice
 from perfguard.timing import TIMERS
-from perfguard.timing.blocks import Blocks
-from perfguard.timing.timing import Timing, floor_us, renewed, spread
+from perfguard.timing.timing import Blocks, Timing, floor_us, renewed, spread
 from tests.timing.metering import device_time
 
 
