@@ -1,8 +1,9 @@
-"""Which way a call takes: Triton's kernels on a GPU, its interpreter, or torch's own operators."""
+"""Which way a call takes: Triton's kernels on a GPU, its interpreter, or torch's own operators; and on which device."""
 
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -29,3 +30,8 @@ def path_of(kernel: Any, device: torch.device | str) -> Path:
     if torch.device(device).type != "cpu":
         return "interpreter" if interpreted else "triton"
     return "interpreter" if interpreted and os.environ.get("TRITON_INTERPRET") == "1" else "eager"
+
+
+def on(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device, which need not be that of the tensor."""
+    return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()

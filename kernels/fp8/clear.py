@@ -8,11 +8,9 @@ Shape suffixes: R rows, N columns, G groups, P elements of one group's matrix.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 
-from kernels.paths import path_of
+from kernels.paths import on, path_of
 
 try:
     import triton
@@ -69,7 +67,7 @@ def zero_tail(out_RN: torch.Tensor, offs_G: torch.Tensor) -> None:
         is_tail_R = torch.arange(rows, device=out_RN.device) >= offs_G[-1]
         out_RN.masked_fill_(is_tail_R[:, None], 0)
         return
-    with _on(out_RN):
+    with on(out_RN):
         programs = min(PROGRAMS, triton.cdiv(out_RN.numel(), BLOCK))
         zero_tail_kernel[(programs,)](out_RN, offs_G, offs_G.numel(), rows, width, BLOCK=BLOCK)
 
@@ -83,10 +81,5 @@ def zero_empty(out_GNK: torch.Tensor, offs_G: torch.Tensor) -> None:
         is_empty_G = torch.diff(offs_G, prepend=offs_G.new_zeros(1)) <= 0
         out_GNK.masked_fill_(is_empty_G[:, None, None], 0)
         return
-    with _on(out_GNK):
+    with on(out_GNK):
         zero_empty_kernel[(groups * PARTS,)](out_GNK, offs_G, out_GNK[0].numel(), PARTS=PARTS, BLOCK=BLOCK)
-
-
-def _on(x: torch.Tensor) -> torch.cuda.device | nullcontext[None]:
-    """Triton launches on the current device, which need not be that of the tensor."""
-    return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from kernels.fp8.encode import format_constants
 from kernels.fp8.formats import format_of
 from kernels.fp8.rows import quantize_rows
 from kernels.hardware import arch_of
+from kernels.paths import on
 
 Config = TypeVar("Config")
 _TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
@@ -39,7 +39,7 @@ def launch_rows(
     arch = arch_of(x_ERK.device)
     layout: Layout = "reduced" if x_ERK.stride(2) == 1 else "strided"
     config = _pick(rows_candidates(arch, x_ERK.dtype, width, layout), candidate)
-    with _on(x_ERK):
+    with on(x_ERK):
         quantize_rows[(triton.cdiv(rows, config.rows),)](
             x_ERK,
             codes.view(torch.uint8),
@@ -124,7 +124,7 @@ def launch_columns(
     width = sum(operand.width for operand in operands)
     word, amax = _workspace(groups * sum(stripes), all_slots * width, device)
     two = len(operands) == 2
-    with _on(first.x):
+    with on(first.x):
         quantize_columns[(sum(programs),)](
             xs[0],
             offs,
@@ -192,8 +192,3 @@ def _pick(configs: Sequence[Config], candidate: int | None) -> Config:
     if not 0 <= candidate < len(configs):
         raise ValueError(f"candidate: is {candidate}; may be 0 to {len(configs) - 1} here")
     return configs[candidate]
-
-
-def _on(x: torch.Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be that of the tensor."""
-    return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import triton
@@ -15,6 +14,7 @@ from kernels.grouped.groups import multiply_groups
 from kernels.grouped.rows import multiply_rows
 from kernels.grouped.zero import clear_empty_groups, clear_unused_rows
 from kernels.hardware import arch_of
+from kernels.paths import on
 
 _CLEAR_BLOCK = 4096  # elements a program clears at a time
 
@@ -32,7 +32,7 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
     described = config.descriptors and aligned
     tile_DW = [config.depth, config.width]
     b_tile = [1, *(reversed(tile_DW) if b_transposed else tile_DW)]
-    with _on(a):
+    with on(a):
         multiply_rows[(_programs(a.device, config),)](
             a,
             b,
@@ -61,7 +61,7 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
     aligned = _has_units(a.t()) and _has_units(b)
     config = _pick(a, "groups", outer, aligned, candidate)
     described = config.descriptors and aligned
-    with _on(a):
+    with on(a):
         multiply_groups[(_programs(a.device, config),)](
             a,
             b,
@@ -82,7 +82,7 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
 def clear_rows(out: Tensor, offs: Tensor) -> None:
     """out (R, N) contiguous: zeros from row offs[-1] on."""
     rows, outer = out.shape
-    with _on(out):
+    with on(out):
         clear_unused_rows[(_processors(out.device),)](
             out, offs.contiguous(), offs.numel(), rows, outer, BLOCK=_CLEAR_BLOCK
         )
@@ -91,7 +91,7 @@ def clear_rows(out: Tensor, offs: Tensor) -> None:
 def clear_groups(out: Tensor, offs: Tensor) -> None:
     """out (E, K, N) contiguous: zeros in every group that has no rows."""
     groups, inner, outer = out.shape
-    with _on(out):
+    with on(out):
         clear_empty_groups[(_processors(out.device),)](
             out, offs.contiguous(), groups, inner * outer, BLOCK=_CLEAR_BLOCK
         )
@@ -154,8 +154,3 @@ def _pick(a: Tensor, form: Form, outer: int, aligned: bool, candidate: int | Non
     if not 0 <= candidate < len(configs):
         raise ValueError(f"candidate: is {candidate}; choose 0 to {len(configs) - 1} here, or None for the default")
     return configs[candidate]
-
-
-def _on(x: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be that of the tensor."""
-    return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()

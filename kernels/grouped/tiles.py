@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.rounding import rounded
+
 
 @triton.jit
 def place(index, high, wide, BAND: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -55,17 +57,6 @@ def write(  # type: ignore[no-untyped-def]
     out_ptr, acc_HW, row_H, column_W, row_end, columns, EMULATE: tl.constexpr
 ):
     """Round once to the output's dtype; rows from `row_end` on and columns past the end are others' or nobody's."""
-    if EMULATE and out_ptr.dtype.element_ty == tl.bfloat16:
-        acc_HW = _rounded(acc_HW)
     at_HW = pointers(out_ptr, row_H, column_W, columns, 1)
     mask_HW = (row_H < row_end)[:, None] & (column_W < columns)[None, :]
-    tl.store(at_HW, acc_HW.to(out_ptr.dtype.element_ty), mask=mask_HW)
-
-
-@triton.jit
-def _rounded(x):  # type: ignore[no-untyped-def]
-    """fp32 rounded to nearest even at bf16's last bit, so that cutting off the rest is exact; NaN stays NaN."""
-    bits = x.to(tl.int32, bitcast=True)
-    finite = (bits & 0x7F800000) != 0x7F800000
-    up = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
-    return tl.where(finite, up, bits).to(tl.float32, bitcast=True)
+    tl.store(at_HW, rounded(acc_HW, out_ptr.dtype.element_ty, EMULATE), mask=mask_HW)

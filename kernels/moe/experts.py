@@ -64,6 +64,16 @@ class GroupedMatmuls(nn.Module):
         """a (R, K), b (E, K, N), offs (E,) int32 -> (R, N), differentiable."""
         return matmul_of(self._precision).multiply(a, b, offs)
 
+    def swiglu(self, x_MD: Tensor, w1_EFD: Tensor, w2_EDF: Tensor, w3_EFD: Tensor, offs_E: Tensor) -> Tensor:
+        """The formula above by `grouped_mm`: x (M, D) in the order of groups -> (M, D) in x's dtype."""
+        with no_autocast(x_MD.device):
+            x = x_MD.to(COMPUTE)
+            w1_EFD, w2_EDF, w3_EFD = (weight.to(COMPUTE) for weight in (w1_EFD, w2_EDF, w3_EFD))
+            gate_MF = self.grouped_mm(x, w1_EFD.transpose(1, 2), offs_E)
+            up_MF = self.grouped_mm(x, w3_EFD.transpose(1, 2), offs_E)
+            hidden_MF = silu_mul(gate_MF, up_MF)
+            return self.grouped_mm(hidden_MF, w2_EDF.transpose(1, 2), offs_E).to(x_MD.dtype)
+
 
 class SwiGLUExperts(GroupedMatmuls):
     """rows (M, D) in the order of experts, and their `Dispatch` -> (M, D)."""
@@ -84,14 +94,7 @@ class SwiGLUExperts(GroupedMatmuls):
 
     def forward(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
         """Reads nothing of the device."""
-        offs_E = dispatch.offs
-        with no_autocast(rows_MD.device):
-            x_MD = rows_MD.to(COMPUTE)
-            w1_EFD, w2_EDF, w3_EFD = (weight.to(COMPUTE) for weight in (self.w1, self.w2, self.w3))
-            gate_MF = self.grouped_mm(x_MD, w1_EFD.transpose(1, 2), offs_E)
-            up_MF = self.grouped_mm(x_MD, w3_EFD.transpose(1, 2), offs_E)
-            hidden_MF = silu_mul(gate_MF, up_MF)
-            return self.grouped_mm(hidden_MF, w2_EDF.transpose(1, 2), offs_E).to(rows_MD.dtype)
+        return self.swiglu(rows_MD, self.w1, self.w2, self.w3, dispatch.offs)
 
     def loop(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
         """The same in x's own dtype, expert by expert: one host read, of the counts. Runs in float32 and float64."""
@@ -130,14 +133,9 @@ class SharedExperts(GroupedMatmuls):
         return a @ b[0] if self.precision == "bf16" else super().grouped_mm(a, b, offs)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        with no_autocast(x_TD.device):
-            x = x_TD.to(COMPUTE)
-            w1_1FD, w2_1DF, w3_1FD = (weight.to(COMPUTE).unsqueeze(0) for weight in (self.w1, self.w2, self.w3))
-            offs = torch.full((1,), x.shape[0], dtype=torch.int32, device=x.device)
-            gate_TF = self.grouped_mm(x, w1_1FD.transpose(1, 2), offs)
-            up_TF = self.grouped_mm(x, w3_1FD.transpose(1, 2), offs)
-            hidden_TF = silu_mul(gate_TF, up_TF)
-            return self.grouped_mm(hidden_TF, w2_1DF.transpose(1, 2), offs).to(x_TD.dtype)
+        w1_1FD, w2_1DF, w3_1FD = (weight.unsqueeze(0) for weight in (self.w1, self.w2, self.w3))
+        offs = torch.full((1,), x_TD.shape[0], dtype=torch.int32, device=x_TD.device)
+        return self.swiglu(x_TD, w1_1FD, w2_1DF, w3_1FD, offs)
 
     def loop(self, x_TD: Tensor) -> Tensor:
         """The same in x's own dtype."""

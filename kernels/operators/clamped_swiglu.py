@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
+from kernels.jit import jit, tl
 from kernels.operators.arguments import require_floats
 from kernels.operators.configs import pick, tile_candidates
-from kernels.operators.jit import jit, tl
-from kernels.operators.launch import cdiv, layout_of, on, strides
-from kernels.operators.tiles import rounded
-from kernels.paths import path_of
+from kernels.operators.launch import cdiv, layout_of, strides
+from kernels.paths import on, path_of
+from kernels.rounding import rounded
 
 
 def reference(gu: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:

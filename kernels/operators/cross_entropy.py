@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.hardware import arch_of
+from kernels.jit import jit, tl
 from kernels.operators.arguments import require_floats, require_indices, require_integers, require_length
 from kernels.operators.configs import cross_entropy_candidates, pick, scale_candidates
-from kernels.operators.jit import jit, tl
-from kernels.operators.launch import cdiv, matrices, on
-from kernels.operators.tiles import rounded
-from kernels.paths import path_of
+from kernels.operators.launch import cdiv, matrices
+from kernels.paths import on, path_of
+from kernels.rounding import rounded
 
 REDUCTIONS = ("mean", "sum")
 

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
+from kernels.jit import jit, tl
 from kernels.operators.arguments import require_device, require_floats, require_integers, require_length
 from kernels.operators.configs import pick, tile_candidates
-from kernels.operators.jit import jit, tl
-from kernels.operators.launch import cdiv, layout_of, on, strides
+from kernels.operators.launch import cdiv, layout_of, strides
 from kernels.operators.rows import sum_groups
-from kernels.operators.tiles import rounded, tile
-from kernels.paths import path_of
+from kernels.operators.tiles import tile
+from kernels.paths import on, path_of
+from kernels.rounding import rounded
 
 INTEGERS = (torch.int32, torch.int64)
 

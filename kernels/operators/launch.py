@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
-import torch
 from torch import Tensor
 
 from kernels.operators.configs import Layout
@@ -36,8 +32,3 @@ def cdiv(count: int, block: int) -> int:
 def strides(*matrices: Tensor) -> list[int]:
     """Row and column stride of each; a stride of 1 becomes a constant of the kernel, as Triton specialises it."""
     return [stride for matrix in matrices for stride in matrix.stride()]
-
-
-def on(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, which need not be that of the tensor."""
-    return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
+from kernels.jit import jit, tl
 from kernels.operators.configs import pick, power_of_two, row_candidates, sum_candidates
-from kernels.operators.jit import jit, tl
-from kernels.operators.launch import cdiv, layout_of, on, strides
-from kernels.operators.tiles import rounded, tile
-from kernels.paths import Path, path_of
+from kernels.operators.launch import cdiv, layout_of, strides
+from kernels.operators.tiles import tile
+from kernels.paths import Path, on, path_of
+from kernels.rounding import rounded
 
 
 def path(device: torch.device | str) -> Path:

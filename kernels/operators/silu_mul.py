@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.hardware import arch_of
+from kernels.jit import jit, tl
 from kernels.operators.arguments import require_floats, require_same
 from kernels.operators.configs import pick, tile_candidates
-from kernels.operators.jit import jit, tl
-from kernels.operators.launch import cdiv, layout_of, matrices, on, strides
-from kernels.operators.tiles import rounded, tile
-from kernels.paths import path_of
+from kernels.operators.launch import cdiv, layout_of, matrices, strides
+from kernels.operators.tiles import tile
+from kernels.paths import on, path_of
+from kernels.rounding import rounded
 
 
 def reference(g: Tensor, u: Tensor) -> Tensor:
