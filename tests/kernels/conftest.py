@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.kernels.paths import GPU, VARIABLE, KernelPath
+from tests.kernels.paths import GPU, KernelPath, open_path
 
 
 def _enter(name: str, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
     from kernels import fp8
 
     device = torch.device(GPU if name == "triton" and GPU else "cpu")
-    monkeypatch.setenv(VARIABLE, "1") if name == "interpreter" else monkeypatch.delenv(VARIABLE, raising=False)
+    open_path(name, monkeypatch)
     taken = fp8.path(device)
     assert taken == name, f"the {name} path is not open: kernels.fp8.path({device}) answers {taken!r}"
     return KernelPath(name, device)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 
 import kernels
@@ -84,3 +86,20 @@ class KernelPath:
 
     name: str  # what `kernels.fp8.path(device)` answers
     device: torch.device
+
+
+def cases(real: Sequence[Any], moderate: Sequence[Any], small: Sequence[Any] = ()) -> pytest.MarkDecorator:
+    """Shapes with the path they take, chosen by the machine: nothing is listed that could not run."""
+    if GPU:
+        return pytest.mark.parametrize(("shape", "path"), [pytest.param(s, "triton", id=str(s)) for s in real])
+    eager = [pytest.param(s, "eager", id=str(s)) for s in moderate]
+    interpreted = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in small]
+    return pytest.mark.parametrize(("shape", "path"), eager + interpreted)
+
+
+def open_path(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let interpreted kernels run, or keep them from it."""
+    if path == "interpreter":
+        monkeypatch.setenv(VARIABLE, "1")
+    else:
+        monkeypatch.delenv(VARIABLE, raising=False)

@@ -12,34 +12,18 @@ import pytest
 import torch
 
 from kernels import fp8
-from kernels.fp8 import grouped_shapes
-from kernels.fp8.grouped_shapes import MatmulShape
+from kernels.fp8.grouped_shapes import MATMULS, MATMULS_CPU, MATMULS_SMALL, MatmulShape
 from perfguard import Work
-from tests.kernels.paths import GPU, VARIABLE
+from tests.kernels.paths import GPU, cases, open_path
 
-
-def _cases(count: int) -> pytest.MarkDecorator:
-    """Shapes with the path they take, chosen by the machine: nothing is listed that could not run."""
-    if GPU:
-        return pytest.mark.parametrize(
-            ("shape", "path"), [pytest.param(s, "triton", id=str(s)) for s in grouped_shapes.MATMULS]
-        )
-    eager = [pytest.param(s, "eager", id=str(s)) for s in grouped_shapes.MATMULS_CPU[:count]]
-    small = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in grouped_shapes.MATMULS_SMALL[: count // 4]]
-    return pytest.mark.parametrize(("shape", "path"), eager + small)
-
-
-CASES = _cases(4)
-FEWER = _cases(2)  # on a CPU, where all that differs is when the weight is quantised
+CASES = cases(MATMULS, MATMULS_CPU, MATMULS_SMALL)
+FEWER = cases(MATMULS, MATMULS_CPU[:2])  # on a CPU, where all that differs is when the weight is quantised
 
 
 @pytest.fixture(autouse=True)
 def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the way that the case takes, and make sure that it is taken."""
-    if path == "interpreter":
-        monkeypatch.setenv(VARIABLE, "1")
-    else:
-        monkeypatch.delenv(VARIABLE, raising=False)
+    open_path(path, monkeypatch)
     assert fp8.path(GPU or "cpu") == path
 
 

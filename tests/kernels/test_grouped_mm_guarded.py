@@ -16,7 +16,7 @@ from kernels.grouped import shapes
 from kernels.grouped.configs import Impl
 from kernels.grouped.shapes import ProductShape
 from perfguard import Work
-from tests.kernels.paths import GPU, VARIABLE
+from tests.kernels.paths import GPU, open_path
 
 
 def _cases() -> list[Any]:
@@ -32,10 +32,7 @@ def _cases() -> list[Any]:
 def test_grouped_mm(
     perfguard: Any, shape: ProductShape, impl: Impl, path: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if path == "interpreter":
-        monkeypatch.setenv(VARIABLE, "1")
-    else:
-        monkeypatch.delenv(VARIABLE, raising=False)
+    open_path(path, monkeypatch)
     taken = grouped.path(perfguard.device, groups=shape.experts, impl=impl)
     assert path in (None, taken)
     perfguard(

@@ -15,30 +15,18 @@ from kernels.operators import GroupedLinear, reference, shapes
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
 from perfguard import Work
 from tests.kernels.operators import TWO_ROUNDINGS
-from tests.kernels.paths import GPU, VARIABLE
-
-Shape = GateShape | LogitsShape | MovedShape | GroupedRows
+from tests.kernels.paths import GPU, cases, open_path
 
 
 def _cases(name: str) -> pytest.MarkDecorator:
-    """Shapes with the path they take, chosen by the machine: nothing is listed that could not run."""
-    if GPU:
-        return pytest.mark.parametrize(
-            ("shape", "path"), [pytest.param(s, "triton", id=str(s)) for s in getattr(shapes, name)]
-        )
-    eager = [pytest.param(s, "eager", id=str(s)) for s in getattr(shapes, f"{name}_CPU")]
-    small = getattr(shapes, f"{name}_SMALL", ())
-    interpreted = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in small]
-    return pytest.mark.parametrize(("shape", "path"), eager + interpreted)
+    """The shapes of an operator."""
+    return cases(getattr(shapes, name), getattr(shapes, f"{name}_CPU"), getattr(shapes, f"{name}_SMALL", ()))
 
 
 @pytest.fixture(autouse=True)
 def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the way that the case takes, and make sure that it is taken."""
-    if path == "interpreter":
-        monkeypatch.setenv(VARIABLE, "1")
-    else:
-        monkeypatch.delenv(VARIABLE, raising=False)
+    open_path(path, monkeypatch)
     assert operators.path(GPU or "cpu") == path
 
 

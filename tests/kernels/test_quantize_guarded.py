@@ -14,33 +14,18 @@ from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
 from perfguard import Work
-from tests.kernels.paths import GPU, VARIABLE
+from tests.kernels.paths import GPU, cases, open_path
 
-Shape = MatrixShape | GroupedShape | DualShape | WeightShape
-
-
-def _cases(real: tuple[Shape, ...], moderate: tuple[Shape, ...], small: tuple[Shape, ...]) -> pytest.MarkDecorator:
-    """Shapes with the path they take, chosen by the machine: nothing is listed that could not run."""
-    if GPU:
-        return pytest.mark.parametrize(("shape", "path"), [pytest.param(s, "triton", id=str(s)) for s in real])
-    eager = [pytest.param(s, "eager", id=str(s)) for s in moderate]
-    interpreted = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in small]
-    return pytest.mark.parametrize(("shape", "path"), eager + interpreted)
-
-
-MATRICES = _cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
-GROUPED = _cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
-DUALS = _cases(shapes.DUALS, shapes.DUALS_CPU, shapes.DUALS_SMALL)
-WEIGHTS = _cases(shapes.WEIGHTS, shapes.WEIGHTS_CPU, shapes.WEIGHTS_SMALL)
+MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
+GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
+DUALS = cases(shapes.DUALS, shapes.DUALS_CPU, shapes.DUALS_SMALL)
+WEIGHTS = cases(shapes.WEIGHTS, shapes.WEIGHTS_CPU, shapes.WEIGHTS_SMALL)
 
 
 @pytest.fixture(autouse=True)
 def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the way that the case takes, and make sure that it is taken."""
-    if path == "interpreter":
-        monkeypatch.setenv(VARIABLE, "1")
-    else:
-        monkeypatch.delenv(VARIABLE, raising=False)
+    open_path(path, monkeypatch)
     assert fp8.path(GPU or "cpu") == path
 
 
