@@ -123,7 +123,7 @@ class Runner:
             stored_timers=self.stored_timers(case),
             args=(*call.args, *call.kwargs.values()),
             copies=copies(call, case.direction),
-            bytes=touched_bytes(call, run()),
+            bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
             rivals=self.rivals,
         )

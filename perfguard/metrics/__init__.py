@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class Metric(Protocol):
-    """What a metric module has. One with TIMED reads one time, and has its name as `METRIC`."""
+    """What a metric module has. `METRIC`, of one with TIMED only: the name of the one time that it reads."""
 
     TIMED: bool
+    METRIC: str
 
     def read(self, subject: Subject, device: Device) -> list[Reading]:
         """The family's readings of `subject`; an empty list where it has none on this device.
@@ -45,10 +46,5 @@ def read_exact(subject: Subject, device: Device) -> list[Reading]:
 
 def read_timed(subject: Subject, device: Device, skipped: Collection[str] = ()) -> list[Reading]:
     """The timed readings of `subject`, but for those named in `skipped`."""
-    wanted = [metric for metric in all_metrics() if metric.TIMED and getattr(metric, "METRIC", "") not in skipped]
+    wanted = [metric for metric in all_metrics() if metric.TIMED and metric.METRIC not in skipped]
     return [reading for metric in wanted for reading in metric.read(subject, device)]
-
-
-def read_all(subject: Subject, device: Device) -> list[Reading]:
-    """All readings of `subject`, exact ones first."""
-    return read_exact(subject, device) + read_timed(subject, device)

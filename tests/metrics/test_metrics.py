@@ -10,9 +10,10 @@ import pytest
 from perfguard import metrics
 from perfguard.hardware import fake
 from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics import all_metrics, read_all, read_exact, read_timed
+from perfguard.metrics import all_metrics, read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.records import Better
+from tests.metrics.reading import read_all
 
 
 def names() -> list[str]:

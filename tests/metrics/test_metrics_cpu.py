@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from perfguard.hardware.cpu import CpuDevice
-from perfguard.metrics import device_time, host_time, launches, memory, read_all
+from perfguard.metrics import device_time, host_time, launches, memory
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
+from tests.metrics.reading import read_all
 
 MIB = 2**20
 
