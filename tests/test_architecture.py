@@ -26,6 +26,7 @@ FLOORS = {
     "call": 1,
     "config": 2,
     "reports": 2,
+    "overview": 2,
     "numerics": 2,
     "poison": 2,
     "hardware": 2,

@@ -1,0 +1,139 @@
+"""What several lanes say of one commit, put side by side: what the comment, the page and the statuses are made of.
+
+Made by whoever holds the reports (`perfguard report` from files, `perfguard comment` from validated artifacts);
+the renderers and the statuses only read it. Nothing in it is text that a stranger laid out: names, values and
+reasons are data, and whoever renders them escapes them.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+from perfguard.records import Baseline, CaseResult, Report, Value, Verdict, Word
+from perfguard.units import Unit
+
+
+class Headline(enum.StrEnum):
+    """What the whole comes to; the first that applies, most urgent first."""
+
+    WRONG = "wrong"
+    WORSE = "slower or heavier"
+    INCOMPLETE = "incomplete"
+    INCONCLUSIVE = "inconclusive"
+    NO_BASELINE = "no baseline"
+    ACCEPTED = "accepted"
+    FASTER = "faster"
+    UNCHANGED = "no change"
+
+
+class Refused(Struct, frozen=True):
+    """A case of a lane's report that could not be read, and why; it counts as a failure."""
+
+    name: str
+    reason: str
+
+
+class BaselineEdit(Struct, frozen=True):
+    """One entry of the baselines that the change edits.
+
+    Attributes:
+        folder: `nvidia-h200`, `targets/sm_90`.
+        before, after: the entry's value, the centre of its sessions for a time; None where it is added or removed.
+        loosens: the edit lets a worse reading pass than before (a removal does, too).
+        measured: what this change's own report reads there; None without such a reading.
+    """
+
+    folder: str
+    suite: str
+    case: str
+    metric: str
+    unit: Unit
+    before: Value | None
+    after: Value | None
+    reason: str = ""
+    loosens: bool = False
+    measured: Value | None = None
+
+
+class LaneView(Struct, frozen=True):
+    """One expected lane.
+
+    Attributes:
+        name: of the lane, `nvidia-h200` where it has no other.
+        report: with verdicts; None where no valid report came, `problem` says why then.
+        baselines: suite -> what its readings were judged by; empty where unknown.
+        refused: cases of the report that could not be read.
+        unmeasured: keys of remembered cases that the report does not hold.
+        accepted: (suite, case key, metric) of findings that an edit of the baselines covers, with its reason.
+    """
+
+    name: str
+    report: Report | None = None
+    problem: str = ""
+    baselines: dict[str, Baseline] = {}
+    refused: list[Refused] = []
+    unmeasured: list[str] = []
+    accepted: list[tuple[str, str, str]] = []
+
+    @property
+    def findings(self) -> list[tuple[CaseResult, Verdict]]:
+        """Every verdict that no edit covers, with its case, in the report's order."""
+        covered = set(self.accepted)
+        return [
+            (result, verdict)
+            for result in (self.report.results if self.report else [])
+            for verdict in result.verdicts
+            if (result.case.suite, result.case.key, verdict.metric) not in covered
+        ]
+
+    @property
+    def words(self) -> set[Word]:
+        """Words of the findings and of remembered cases that are gone."""
+        gone = {verdict.word for verdict in self.report.stale} if self.report else set()
+        return {verdict.word for _, verdict in self.findings} | gone
+
+
+class Overview(Struct, frozen=True):
+    """All lanes of one commit.
+
+    Attributes:
+        head: the commit that was measured; "" where unknown.
+        base: the commit whose baselines judged; "" where the reports' own run judged.
+        base_age_days: how old `base` is.
+        run_url, artifacts_until: where the full reports lie, and how long (ISO date).
+    """
+
+    lanes: list[LaneView]
+    edits: list[BaselineEdit] = []
+    head: str = ""
+    base: str = ""
+    base_age_days: int | None = None
+    run_url: str = ""
+    artifacts_until: str = ""
+    warnings: list[str] = []
+
+    @property
+    def headline(self) -> Headline:
+        """The most urgent thing that any lane says."""
+        words = {word for lane in self.lanes for word in lane.words}
+        if Word.WRONG in words:
+            return Headline.WRONG
+        if words & {Word.SLOWER, Word.CHANGED}:
+            return Headline.WORSE
+        silent = any(lane.report is None or lane.refused or lane.unmeasured for lane in self.lanes)
+        if (
+            silent
+            or not self.lanes
+            or Word.BROKEN in words
+            or any(not lane.report.complete for lane in self.lanes if lane.report)
+        ):
+            return Headline.INCOMPLETE
+        if words & {Word.UNRESOLVED, Word.SUSPECT}:
+            return Headline.INCONCLUSIVE
+        if any(word.unguarded for word in words):
+            return Headline.NO_BASELINE
+        if any(lane.accepted for lane in self.lanes):
+            return Headline.ACCEPTED
+        return Headline.FASTER if Word.FASTER in words else Headline.UNCHANGED
