@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kernels import operators
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
 from kernels.operators import configs
-from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
+from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.operators import (
     DTYPES,
     OPERATORS,
@@ -290,14 +290,8 @@ def test_the_host_reads_no_data(operator: Operator, triton_path: KernelPath) -> 
     """Forward and backward. Indices on a CPU are checked there, which costs no wait; this is left out here."""
     arguments = operator.arguments(triton_path.device)
     gradients(operator.function, arguments)  # compilation may read what it likes
-    if GPU == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        with unchecked_indices(), no_host_reads():
-            gradients(operator.function, arguments)
-    finally:
-        if GPU == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
+    with unchecked_indices(), no_host_reads(), no_device_waits():
+        gradients(operator.function, arguments)
 
 
 @EVERY
