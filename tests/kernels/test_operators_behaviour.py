@@ -289,9 +289,10 @@ def test_every_byte_is_written_whatever_memory_held(operator: Operator, triton_p
 def test_the_host_reads_no_data(operator: Operator, triton_path: KernelPath) -> None:
     """Forward and backward. Indices on a CPU are checked there, which costs no wait; this is left out here."""
     arguments = operator.arguments(triton_path.device)
-    gradients(operator.function, arguments)  # compilation may read what it likes
+    upstream = torch.randn_like(first_tensor(operator.function(*arguments)).detach())
+    gradients(operator.function, arguments, upstream)  # compilation may read what it likes
     with unchecked_indices(), no_host_reads(), no_device_waits():
-        gradients(operator.function, arguments)
+        gradients(operator.function, arguments, upstream)
 
 
 @EVERY
@@ -299,8 +300,8 @@ def test_captured_in_a_graph(operator: Operator, gpu: torch.device) -> None:
     if gpu.type != "cuda":
         pytest.skip("needs CUDA graphs: this device is no CUDA or HIP device")
     arguments = operator.arguments(gpu)
-    result = first_tensor(operator.function(*arguments))
-    upstream = torch.randn_like(result)
+    # Detached: what a graph of autograd's keeps of the default stream would be waited for inside the capture.
+    upstream = torch.randn_like(first_tensor(operator.function(*arguments)).detach())
     expected = gradients(operator.function, arguments, upstream)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

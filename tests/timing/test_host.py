@@ -73,9 +73,9 @@ def test_one_stall_of_the_host_is_voted_down() -> None:
 
     def stalls_once() -> None:
         calls[0] += 1
-        fake.launch("kernel", us=1.0, host_us=5_000.0 if calls[0] == stalling else 5.0)
+        fake.launch("kernel", us=1.0, host_us=100.0 if calls[0] == stalling else 5.0)
 
     device, calls[0] = quiet(), 0
     timing = measured(host, stalls_once, device)
-    assert max(timing.blocks) > 300
+    assert max(timing.blocks) > 10
     assert timing.value_us == pytest.approx(5.0)
