@@ -58,7 +58,7 @@ def test_an_absent_folder_is_empty_but_an_unreadable_commit_is_no_empty_folder(
 ) -> None:
     github.world.files[BASE] = {"README.md": b""}
     assert fetch_tree(client, "baselines", BASE).files == {}
-    with pytest.raises(NotFound):
+    with pytest.raises(GitHubError, match="shows nothing of this commit; give the job contents: read"):
         fetch_tree(client, "baselines", HEAD)
     github.world.tokens[TOKEN] = ALL_PERMISSIONS - {"contents=read"}
     with pytest.raises(GitHubError, match="lacks contents=read"):

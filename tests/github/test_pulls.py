@@ -20,12 +20,24 @@ def run_of(github: FakeGitHub, client: Client, **fields: Any) -> Run:
 
 
 def test_the_pull_request_of_a_fork_without_any_hint(github: FakeGitHub, client: Client) -> None:
-    github.world.add_pull(8, branch="other")
-    github.world.add_pull(9, source=github.world.home)
+    github.world.add_pull(8, branch="other", head="another")
+    github.world.add_pull(9, source=github.world.home, head="one more")
     found = find_pull(client, run_of(github, client))
     assert found.pull is not None
     assert (found.pull.number, found.pull.base_sha, found.pull.base_ref) == (7, sha("base"), "main")
     assert found.pull.alone
+
+
+def test_a_commit_that_heads_another_pull_request_too_is_not_alone(github: FakeGitHub, client: Client) -> None:
+    thief = Repository(3, "thief/r")
+    github.world.add_pull(70, branch="stolen", source=thief)
+    found = find_pull(client, run_of(github, client))
+    assert found.pull is not None
+    assert (found.pull.number, found.pull.alone) == (7, False)
+    github.world.pulls[70]["state"] = "closed"
+    again = find_pull(client, run_of(github, client))
+    assert again.pull is not None
+    assert again.pull.alone
 
 
 def test_a_branch_name_that_a_url_would_take_apart(github: FakeGitHub, client: Client) -> None:
