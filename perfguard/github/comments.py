@@ -123,9 +123,9 @@ class _Poster:
         self._client = client
         self._pull = pull
         self._bodies = bodies
-        self._state = state
+        self._state = msgspec.structs.replace(state, whole=digest(bodies[0]))
         self._rules = rules
-        self._mine = Mine(state.order, {digest(body) for body in bodies}, state.alarm)
+        self._mine = Mine(state.order, self._state.whole, state.alarm)
         self._smallest_failed = 0  # bodies up to this one were refused as too long
         self._written: set[int] = set()  # their present body is asked for: a list may lag behind
         self._gone: set[int] = set()

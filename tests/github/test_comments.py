@@ -205,6 +205,15 @@ def test_row_16_the_largest_body_within_the_budget_is_taken(
     assert post_comment(client, pull, bodies, wants=True, state=later(state)).action is Action.SILENT
 
 
+def test_another_result_is_written_although_its_smallest_form_is_the_same(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
+) -> None:
+    post_comment(client, pull, ["x" * BUDGET, "2 slower"], wants=True, state=state)
+    posted = post_comment(client, pull, ["2 slower, these two", "2 slower"], wants=True, state=later(state))
+    assert (posted.action, posted.tier) == (Action.EDITED, 1)
+    assert texts(github) == ["2 slower, these two"]
+
+
 def test_row_17_too_long_all_the_same_takes_the_next_smaller_once(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
