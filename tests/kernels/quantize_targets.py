@@ -3,15 +3,15 @@
     python -m tests.kernels.quantize_targets sm_90 gfx942 [all]
 
 A process of its own, because the tests define the kernels as interpreted functions. The launchers run on tensors
-that are never touched, and what they would launch is compiled instead, specialised as Triton's launcher does it. Prints one
-JSON object for each kernel of shape A: what it asks of the chip. `all`: every candidate.
+that are never touched, and what they would launch is compiled instead, specialised as Triton's launcher does it. Prints
+one JSON object for each kernel on the widths of shape A: what it asks of the chip. `all`: every candidate.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from typing import Any
 from unittest import mock
@@ -20,14 +20,14 @@ import torch
 import triton
 from triton.compiler import ASTSource
 
-from kernels.fp8 import configs, launch, ops
+from kernels.fp8 import configs, launch, launch_both, ops, read_once
 from tests.kernels.grouped_targets import facts, target_of
 
 POINTERS = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.uint8: "*u8",
     torch.int32: "*i32", torch.int64: "*i64", torch.uint32: "*u32",
 }  # fmt: skip
-KERNELS = (launch.quantize_rows, launch.quantize_columns)
+KERNELS = ((launch, "quantize_rows"), (launch, "quantize_columns"), (launch_both, "quantize_both"))
 MATMUL = ("mfma", "wgmma", "bulk_loads", "async_loads")  # facts of no use here
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
 
@@ -86,19 +86,27 @@ def calls(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: int = 
         "colwise_per_group_dual": lambda c: ops.quantize_colwise_per_group_dual(grad, a, offs, candidate=c),
         "transpose_3d_atomic": lambda c: ops.quantize_transpose_3d_atomic(weight, candidate=c),
         "transpose_3d_reduction": lambda c: ops.quantize_transpose_3d_reduction(weight, candidate=c),
+        "rowwise_colwise_per_group": lambda c: read_once.quantize_rowwise_colwise_per_group(
+            a, offs, alignment=16, candidate=c
+        ),
+        "colwise_transpose_3d": lambda c: read_once.quantize_colwise_transpose_3d(weight, candidate=c),
     }
 
 
-def built(arch: str, every: bool) -> Iterator[tuple[str, int, Any]]:
+def built(arch: str, every: bool, names: Collection[str] | None = None) -> Iterator[tuple[str, int, Any]]:
     """(quantiser, candidate, compiled kernel)."""
     for name, call in calls().items():
+        if names is not None and name not in names:
+            continue
         for candidate in range(configs.MAX_CANDIDATES if every else 1):
             with ExitStack() as stack:
-                seen = [Launches(kernel) for kernel in KERNELS]
-                for kernel, launches in zip(KERNELS, seen, strict=True):
-                    stack.enter_context(mock.patch.object(launch, kernel.__name__, launches))
-                stack.enter_context(mock.patch.object(launch, "arch_of", lambda _: arch))
-                stack.enter_context(mock.patch.object(ops, "path", lambda _: "triton"))
+                seen = [Launches(getattr(module, kernel)) for module, kernel in KERNELS]
+                for (module, kernel), launches in zip(KERNELS, seen, strict=True):
+                    stack.enter_context(mock.patch.object(module, kernel, launches))
+                for module in (launch, launch_both):
+                    stack.enter_context(mock.patch.object(module, "arch_of", return_value=arch))
+                for module in (ops, read_once):
+                    stack.enter_context(mock.patch.object(module, "path", return_value="triton"))
                 try:
                     call(candidate)
                 except ValueError:  # the end of the table
