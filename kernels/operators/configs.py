@@ -53,7 +53,8 @@ class ListConfig:
 class CrossEntropyConfig:
     """One way to run a row of logits."""
 
-    block: int  # columns at a time, a power of two
+    depth: int  # times 8 columns that a lane has at a time, a power of two
+    lanes: int  # a power of two
     warps: int
 
 
@@ -122,15 +123,15 @@ def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
 # 256 KB, so at most one program an SM, which is what 32 warps with over 32 registers a thread come to.
 _CROSS_ENTROPY: dict[str, tuple[CrossEntropyConfig, ...]] = {
     "sm_90": (
-        CrossEntropyConfig(16384, 32),
-        CrossEntropyConfig(8192, 32),
-        CrossEntropyConfig(8192, 16),
-        CrossEntropyConfig(16384, 16),
+        CrossEntropyConfig(2, 1024, 32),
+        CrossEntropyConfig(1, 1024, 32),
+        CrossEntropyConfig(4, 512, 16),
+        CrossEntropyConfig(2, 512, 16),
     ),
-    "cpu": (CrossEntropyConfig(4096, 4), CrossEntropyConfig(512, 4)),
+    "cpu": (CrossEntropyConfig(2, 256, 4), CrossEntropyConfig(1, 64, 4)),
 }
 # 16 warps of a wave of 64 are 1024 threads, the most that any architecture allows.
-_CROSS_ENTROPY_GENERAL = (CrossEntropyConfig(8192, 16), CrossEntropyConfig(4096, 8))
+_CROSS_ENTROPY_GENERAL = (CrossEntropyConfig(2, 1024, 16), CrossEntropyConfig(2, 512, 8))
 
 
 def cross_entropy_candidates(arch: str) -> tuple[CrossEntropyConfig, ...]:

@@ -155,7 +155,7 @@ def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
         raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
 
 
-POWERS_OF_TWO = ("rows", "columns", "block", "depth", "part", "long", "part_rows", "part_columns")
+POWERS_OF_TWO = ("rows", "columns", "lanes", "depth", "part", "long", "part_rows", "part_columns")
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80", "gfx942", "cpu"])
