@@ -70,7 +70,7 @@ def test_the_settings_expect_lanes(lanes: list[str], capsys: pytest.CaptureFixtu
     assert "1 case slower, 1 lane without a result — action needed" in shown(capsys, lanes[0], "--as", "html")
     assert "nvidia-b200: no result" in shown(capsys, *lanes)
     assert "no result" not in shown(capsys, lanes[0])  # one report, looked at by itself
-    assert "no result" not in shown(capsys, lanes[0], "--as", "markdown", "--expect", "nvidia-h200")
+    assert "lanes: 1 of 1 reported" in shown(capsys, lanes[0], "--as", "markdown", "--expect", "nvidia-h200")
 
 
 def test_the_terminal_shows_each_lane(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
