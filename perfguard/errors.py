@@ -7,6 +7,7 @@
         ├── UsageError            a wrong call, option or configuration value
         ├── BaselineError         a baseline file that cannot be read or may not be written
         ├── DeviceError           a device that is absent, busy or cannot be measured
+        ├── GitHubError           GitHub could not be asked or told something (perfguard/github/troubles.py)
         └── MeasurementError      a call that could not be measured (it raised, hung, was not deterministic …)
     AssertionError
     └── GuardFailure              a guarded case failed: the test fails like any other
@@ -33,6 +34,10 @@ class BaselineError(PerfguardError):
 
 class DeviceError(PerfguardError):
     """A device that is absent, busy, or that cannot be measured as asked."""
+
+
+class GitHubError(PerfguardError):
+    """GitHub could not be asked or told something; never a reason for another verdict."""
 
 
 class MeasurementError(PerfguardError):

@@ -143,8 +143,9 @@ class Throughput(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """One word with a reason. `ratio` above 1 always means worse; `smallest` is the smallest relative change
-    that this judgement could have seen (the minimum detectable effect)."""
+    """One word with a reason. `ratio` above 1 always means worse, `interval` is its 95 % interval; `limit` is the
+    smallest relative change that may fail, `smallest` the smallest that this judgement could have seen (the minimum
+    detectable effect)."""
 
     word: Word
     metric: str = ""  # empty: the whole case
@@ -153,6 +154,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     after: Value | None = None
     unit: Unit = Unit.TEXT
     ratio: float | None = None
+    interval: tuple[float, float] | None = None  # where fresh processes measured it
+    limit: float | None = None
     smallest: float | None = None
     suite: str = ""  # with `case`: a remembered case (its key) that this run does not hold, STALE or RENAMED
     case: str = ""

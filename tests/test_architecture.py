@@ -60,7 +60,7 @@ TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes
 SIBLINGS = {
     "metrics": {"subject"},
     "hardware": {"device", "torch_gpu", "facts", "fingerprints", "graphs", "intervals", "kineto", "nvml", "waiting"},
-    "render": {"words"},
+    "render": {"words", "escaping", "survey"},
 }
 PUBLIC = [
     "BaselineError",
