@@ -115,7 +115,7 @@ def post_comment(
         return poster.posted(Action.SKIPPED, str(error))
     except GitHubError as error:
         return poster.posted(Action.FAILED, str(error))
-    return poster.posted(poster.action, rest.reason, rest.standing)
+    return poster.rested(rest)
 
 
 class _Poster:
@@ -132,14 +132,21 @@ class _Poster:
         self._written: set[int] = set()  # their present body is asked for: a list may lag behind
         self._gone: set[int] = set()
         self._vanished = 0
-        self._tier = 0
-        self.action = Action.SILENT
+        self._last = Action.SILENT  # kind of the last write that was tried
         self._warnings: list[str] = []
 
-    def posted(self, action: Action, reason: str, standing: Ours | None = None) -> Posted:
-        number = standing.id if standing else None
-        link = f"/{self._client.repository}/pull/{self._pull.number}#issuecomment-{number}" if number else ""
-        return Posted(action, reason, number, link, self._tier, self._warnings)
+    def posted(self, action: Action, reason: str) -> Posted:
+        return Posted(action, reason, warnings=self._warnings)
+
+    def rested(self, rest: Rest) -> Posted:
+        standing = rest.standing
+        if standing is None:
+            return self.posted(Action.SILENT, rest.reason)
+        link = f"/{self._client.repository}/pull/{self._pull.number}#issuecomment-{standing.id}"
+        if standing.state is not None and standing.state.nonce in self._mine.nonces:
+            reason = f"run {self._state.run}, attempt {self._state.attempt}"
+            return Posted(self._last, reason, standing.id, link, standing.state.tier, self._warnings)
+        return Posted(Action.SILENT, rest.reason, standing.id, link, 0, self._warnings)
 
     def post(self) -> Rest:
         identity = Identity(self._rules.key, self._rules.author or self._login())
@@ -215,17 +222,18 @@ class _Poster:
         tier, body = self._sized()
         try:
             if comment is None:
+                self._last = Action.CREATED
                 answer = self._client.write_once("POST", self._comments, {"body": body}, Comment)
                 self._written.add(answer.id)
-                self.action = Action.CREATED
-            elif not self._patch(comment, body):
-                return
+            else:
+                self._last = Action.EDITED
+                if not self._patch(comment, body):
+                    return
         except Unprocessable:
             if self._smallest_failed or tier == len(self._bodies):
                 raise
             self._smallest_failed = tier
             return
-        self._tier = tier
         self._mine.wrote = True
 
     def _sized(self) -> tuple[int, str]:
@@ -250,8 +258,6 @@ class _Poster:
                 raise
             return False
         self._written.add(comment.id)
-        if self.action is Action.SILENT:
-            self.action = Action.EDITED
         return True
 
     def _retire(self, comment: Ours) -> None:

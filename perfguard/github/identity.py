@@ -23,7 +23,7 @@ _KEY = re.compile(r"[a-z0-9-]{1,32}")
 _STATE = re.compile(r"<!-- perfguard:state ([A-Za-z0-9_-]{1,2800}={0,2}) -->")
 _MOST_STATE_BYTES = 2_048
 
-Count = Annotated[int, Meta(ge=0, lt=2**63)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
 Short = Annotated[str, Meta(max_length=200)]
 
 
@@ -171,5 +171,5 @@ def _decoded(text: str) -> State | None:
     try:
         data = base64.b64decode(text, altchars=b"-_", validate=True)
         return msgspec.json.decode(data, type=State) if len(data) <= _MOST_STATE_BYTES else None
-    except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError):
+    except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
         return None

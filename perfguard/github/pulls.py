@@ -72,6 +72,8 @@ def find_pull(client: Client, run: Run) -> Found:
     Raises:
         GitHubError: GitHub cannot be asked.
     """
+    if run.event != "pull_request":
+        return Found(reason=f"run {run.id} was started by {run.event}: there is no pull request to comment on")
     if run.head_repository is None:
         return Found(reason=f"the repository that {run.head_sha[:12]} came from is gone; nothing to comment on")
     branch = _open_of_branch(client, run)
