@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from perfguard.errors import UsageError
 
 Category = Literal["new", "faster", "slower", "changed", "stale"]
+LANE = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$"  # a hardware's slug, or a target: both name folders
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
@@ -29,6 +30,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up
     case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # after this a case hangs: BROKEN, and the run ends
     lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # how long to wait for another perfguard's device
+    lanes: Annotated[list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)] = []  # that a pull request waits for
+    comment: Literal["findings", "improvements", "never"] = "findings"  # what a comment is created for
+    notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or written anew, which mails
+    max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base is warned about
 
 
 class Config(Struct, frozen=True):

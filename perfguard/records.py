@@ -172,6 +172,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     throughput: Throughput | None = None
     notes: list[str] = []  # what a reader should know although nothing is wrong
     seconds: float = 0.0  # spent on the case
+    device: int = 0  # which of several devices of one kind it ran on
 
     def reading(self, metric: str) -> Reading | None:
         """The reading named `metric`, if the session has it."""
@@ -274,6 +275,13 @@ class Baseline(Struct, frozen=True):
         return self.provenance if own is None else own
 
 
+class Session(Struct, frozen=True, omit_defaults=True):
+    """What one fresh process read, block medians left out: suspects, and the controls beside them."""
+
+    results: list[CaseResult]
+    device: int = 0
+
+
 class Report(Struct, frozen=True, omit_defaults=True):
     """All readings and verdicts of one run on one hardware, or the bare readings of one session."""
 
@@ -284,6 +292,8 @@ class Report(Struct, frozen=True, omit_defaults=True):
     commit: str | None = None
     perfguard: str = ""
     results: list[CaseResult] = []
+    fresh: list[Session] = []  # oldest first: what whoever judges again needs, and what a baseline is made from
+    fresh_problem: str = ""  # why there are fewer fresh processes than were asked for
     stale: list[Verdict] = []
     copy_bytes_per_second: float | None = None
     conditions: list[Conditions] = []  # at the start and at the end
