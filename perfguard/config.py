@@ -22,7 +22,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     baselines: str = "baselines"  # folder, relative to the root directory
     reports: str = ".perfguard"  # folder of report-<slug>.json
     device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
-    lanes: list[str] = []  # expected of every commit; one without a report is shown as no result
     strict: bool = False  # cases that are not guarded fail
     sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes that a recorded baseline rests on
     confirmations: Annotated[int, Meta(ge=1, le=10)] = 3  # fresh processes that must agree before SLOWER
