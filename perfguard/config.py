@@ -29,7 +29,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up
     case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # after this a case hangs: BROKEN, and the run ends
     lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # how long to wait for another perfguard's device
-    lanes: Annotated[list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)] = []  # that a pull request waits for
+    lanes: Annotated[
+        list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
+    ] = []  # that a pull request waits for
     comment: Literal["findings", "improvements", "never"] = "findings"  # what a comment is created for
     notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or written anew, which mails
     max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base is warned about
