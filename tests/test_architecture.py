@@ -24,6 +24,7 @@ FLOORS = {
     "units": 0,
     "records": 1,
     "call": 1,
+    "collector": 1,
     "config": 2,
     "reports": 2,
     "overview": 2,
