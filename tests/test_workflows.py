@@ -29,7 +29,7 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_actions_are_few_and_pinned_to_a_commit(path: Path) -> None:
-    for line in re.findall(r"uses: (.*)", path.read_text(encoding="utf-8")):
+    for line in re.findall(r"- uses: (.*)", path.read_text(encoding="utf-8")):
         found = re.fullmatch(r"([\w/-]+)@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
         assert found, f"{line}: pin a commit, with its version behind it"
         assert found[1] in ACTIONS, f"{line}: do it in a run: step of ours"
