@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from urllib.parse import quote
 
 MOST_CHARACTERS = 200
@@ -21,8 +22,10 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 def clean(text: str, most: int = MOST_CHARACTERS) -> str:
     """`text` on one line, without invisible characters, at most `most` characters long (the last is then `…`)."""
+    if len(text) <= most and text.isascii() and text.isprintable():
+        return text
     line = _BREAKS.sub(" ", text[: 4 * most])  # whatever is cut off need not be looked at
-    visible = line if line.isascii() and line.isprintable() else "".join(filter(_is_visible, line))
+    visible = "".join(filter(_is_visible, line))
     return visible if len(visible) <= most and len(text) <= 4 * most else f"{visible[: most - 1]}…"
 
 
@@ -30,6 +33,7 @@ def _is_visible(character: str) -> bool:
     return unicodedata.category(character) not in _INVISIBLE
 
 
+@lru_cache(maxsize=2048)  # a comment repeats its metrics, lanes and reasons
 def code(text: str, most: int = MOST_CHARACTERS) -> str:
     """Untrusted text as an inline code element: cleaned, cut, and every character that means something encoded.
 

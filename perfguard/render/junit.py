@@ -74,8 +74,8 @@ def _case(test: ET.Element, word: Word, verdicts: list[Verdict]) -> None:
 
 
 def _outcome(test: ET.Element, kind: str, message: str, text: str) -> None:
-    lines = text.splitlines()
-    told = f"{message}: {lines[0]}" if lines else message
+    first = next(iter(text.splitlines()), "")
+    told = first if first.startswith(message) else f"{message}: {first}".removesuffix(": ")
     ET.SubElement(test, kind, message=_legal(told), type=message).text = _legal(text)
 
 

@@ -30,13 +30,15 @@ def outcomes(suite: ET.Element) -> dict[str, str]:
 def test_regressions_fail_with_their_reason() -> None:
     slow, _ = suites(EXAMPLES[Headline.WORSE])
     assert slow.attrib["name"] == "nvidia-h200"
+    (first, *_) = suites(EXAMPLES[Headline.WRONG])[0].iterfind("testcase/failure")
+    assert first.get("message", "").startswith("WRONG output")
     assert {key: slow.get(key) for key in ("tests", "failures", "errors", "skipped", "time")} == {
         "tests": "2", "failures": "1", "errors": "0", "skipped": "0", "time": "3.000",
     }  # fmt: skip
     failure = slow.find("testcase/failure")
     assert failure is not None
     assert failure.get("type") == "SLOWER"
-    assert "61.2 µs -> 64.93 µs (+6.1 %)" in failure.get("message", "")
+    assert failure.get("message") == "SLOWER device_time_us: 61.2 µs -> 64.93 µs (+6.1 %)"
     assert "CHANGED launches: 1 -> 2" in (failure.text or "")
 
 
