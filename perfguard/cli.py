@@ -10,6 +10,7 @@ from pathlib import Path
 from perfguard import __version__
 from perfguard.compare import command as compare
 from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
+from perfguard.posting import command as posting
 from perfguard.records import Report
 from perfguard.selfcheck import command as selfcheck
 
@@ -51,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
     report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     report.set_defaults(command=run_report)
+    commenting = commands.add_parser("comment", help="judge what GPU lanes uploaded and tell it in the pull request")
+    posting.add_arguments(commenting)
+    commenting.set_defaults(command=posting.run)
     comparing = commands.add_parser(
         "compare",
         help="the merge base with BASE against the working tree, alternating on one device; needs no baseline",
