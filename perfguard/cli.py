@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfguard import __version__
+from perfguard.accepting import command as accepting
 from perfguard.compare import command as compare
 from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 from perfguard.posting import command as posting
@@ -52,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
     report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     report.set_defaults(command=run_report)
+    accept = commands.add_parser("accept", help="write what a report measured into the baselines, with a reason")
+    accepting.add_arguments(accept)
+    accept.set_defaults(command=accepting.run)
     commenting = commands.add_parser("comment", help="judge what GPU lanes uploaded and tell it in the pull request")
     posting.add_arguments(commenting)
     commenting.set_defaults(command=posting.run)
