@@ -39,6 +39,7 @@ FLOORS = {
     "check": 3,
     "passes": 3,
     "metrics": 4,
+    "reporting": 4,
     "runner": 5,
     "sessions": 4,
     "locking": 2,

@@ -20,8 +20,8 @@ SIGNS = {
 }  # fmt: skip
 
 # A suspect that reached a report stays undecided: it stands behind UNRESOLVED, not behind PASS.
-_URGENCY = {word: float(place) for place, word in enumerate(Word)}
-_URGENCY[Word.SUSPECT] = _URGENCY[Word.UNRESOLVED] + 0.5
+URGENCY = {word: float(place) for place, word in enumerate(Word)}
+URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
@@ -40,7 +40,7 @@ class Finding:
     @property
     def urgency(self) -> tuple[float, float]:
         """Sorts worst first: by word, then by how much worse."""
-        return _URGENCY[self.verdict.word], -(self.verdict.ratio or 0.0)
+        return URGENCY[self.verdict.word], -(self.verdict.ratio or 0.0)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _survey_lane(lane: LaneView) -> LaneSurvey:
     cases = []
     for result in report.results if report else []:
         words = [verdict.word for verdict in found.get((result.case.suite, result.case.key), [])]
-        cases.append((result, min(words, key=_URGENCY.__getitem__, default=Word.PASS)))
+        cases.append((result, min(words, key=URGENCY.__getitem__, default=Word.PASS)))
     missing = [
         (finding.result.case.key, finding.verdict.reason) for finding in findings if finding.verdict.word is Word.BROKEN
     ]
@@ -182,8 +182,11 @@ def _failing(found: Survey) -> str:
         (len(found.missing), "not measured"),
     ]
     told = [(count, word) for count, word in parts if count]
-    first = f"{counted(told[0][0], 'case')} {told[0][1]}"
-    return ", ".join([first, *(f"{count} {word}" for count, word in told[1:])]) + " — action needed"
+    texts = [f"{counted(told[0][0], 'case')} {told[0][1]}", *(f"{count} {word}" for count, word in told[1:])]
+    silent = len(found.lanes) - found.reported
+    if silent:
+        texts.append(f"{counted(silent, 'lane')} without a result")
+    return ", ".join(texts) + " — action needed"
 
 
 def _incomplete(found: Survey) -> str:
