@@ -13,7 +13,7 @@ from perfguard.render.markdown import render_markdown
 from perfguard.reports import write_atomically
 
 _EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
-_SUMMARY = 1_000_000  # of the 1 MiB that a summary takes; larger ones end with whole parts
+SUMMARY_BYTES = 1_000_000  # of the 1 MiB that a summary takes; larger ones end with whole parts
 _POINTER = "_Cut at a section: everything is in report.md and report.json, the artifact of this run._"
 
 
@@ -40,6 +40,6 @@ def keep_summary(environ: Mapping[str, str], overview: Overview) -> list[str]:
     Returns:
         What went wrong.
     """
-    text = render_markdown(overview, _SUMMARY)[0]
+    text = render_markdown(overview, SUMMARY_BYTES)[0]
     problem = write_summary(environ, [text], _POINTER)
     return [problem] if problem else []
