@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
     for line in left:
         tell(f"left alone: {line}")
     for path in dict.fromkeys(written):
-        tell(f"written: {path}")
+        tell(f"written: {os.path.relpath(path)}")
     if not written:
         tell("nothing written" if left else "nothing to accept: the baselines hold what was measured")
     return ExitStatus.PASSED if written or not left else ExitStatus.USAGE_ERROR
