@@ -138,10 +138,10 @@ class Transport:
             )
             with response:
                 return self._answer(response, self._read(response, what, limit))
+        except ValueError as error:  # a URL that requests or urllib3 cannot read, also one to be redirected to
+            raise Unexpected(f"{what}: {type(error).__name__}; check GITHUB_API_URL") from None
         except OSError as error:  # of requests, or a CA bundle that is not there
             raise self._translated(what, error) from None
-        except ValueError as error:  # a Location that urllib3 cannot read
-            raise Unexpected(f"{what}: {type(error).__name__}; check GITHUB_API_URL") from None
 
     def _answer(self, response: requests.Response, body: bytes) -> Answer:
         """Without the token, which a server could send back."""

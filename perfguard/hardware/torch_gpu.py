@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from perfguard.collector import collector_paused
 from perfguard.errors import DeviceError
 from perfguard.hardware import fingerprints, graphs, intervals, kineto, waiting
 from perfguard.hardware.device import Device, Event, Graph, Interval
@@ -158,14 +159,14 @@ class TorchGpu(Device):
         return found
 
     def peak_bytes(self, call: Callable[[], object]) -> int:
-        gc.collect()
         self.synchronize()
         self._backend.empty_cache()
-        before = int(self._backend.memory_allocated(self._index))
-        self._backend.reset_peak_memory_stats(self._index)
-        result = call()
-        self.synchronize()
-        peak = int(self._backend.max_memory_allocated(self._index))
+        with collector_paused():  # garbage stays: it lies below the peak as it lay before
+            before = int(self._backend.memory_allocated(self._index))
+            self._backend.reset_peak_memory_stats(self._index)
+            result = call()
+            self.synchronize()
+            peak = int(self._backend.max_memory_allocated(self._index))
         del result  # a caller holds its result, so the peak includes it
         return max(0, peak - before)
 

@@ -12,6 +12,7 @@ import unicodedata
 from urllib.parse import quote
 
 MOST_CHARACTERS = 200
+LONG = 24  # characters from which a name may break
 _BREAKS = re.compile(r"[\r\n\v\f\x85\u2028\u2029\t]+")
 _ENCODED = re.compile(r"[^A-Za-z0-9 =/-]")
 # Controls, formats (bidi, zero width), surrogates, private use and unassigned: nothing that a reader would see.
@@ -30,14 +31,24 @@ def _is_visible(character: str) -> bool:
 
 
 def code(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Untrusted text as an inline code element: cleaned, cut, and every character that means something encoded."""
-    return f"<code>{_ENCODED.sub(_entity, clean(text, most))}</code>"
+    """Untrusted text as an inline code element: cleaned, cut, and every character that means something encoded.
+
+    A long name may break behind its joints, so that a table of such names fits the page; copied, it is whole.
+    """
+    cleaned = clean(text, most)
+    return f"<code>{_ENCODED.sub(_breakable if len(cleaned) > LONG else _entity, cleaned)}</code>"
 
 
 def _entity(match: re.Match[str]) -> str:
     entity = f"&#{ord(match[0])};"
     # A lone entity of @ would still be linked inside an e-mail address; the element splits it.
     return f"<span>{entity}</span>" if match[0] == "@" else entity
+
+
+def _breakable(match: re.Match[str]) -> str:
+    if match[0] == "[":
+        return f"<wbr>{_entity(match)}"
+    return f"{_entity(match)}<wbr>" if match[0] in "_],:;" else _entity(match)
 
 
 def fenced(lines: list[str], language: str = "") -> str:

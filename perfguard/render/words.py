@@ -51,7 +51,7 @@ def change_text(before: Value, after: Value, unit: Unit) -> str:
 
 
 def moved(verdict: Verdict) -> str:
-    """`6.1 % slower (5.5 % to 6.7 %)`; empty where there is no ratio. The bracket is the 95 % interval."""
+    """`6.1 % slower (5.5 to 6.7)`; empty where there is no ratio. The bracket is the 95 % interval."""
     if verdict.ratio is None:
         return ""
     worse, better = ("slower", "faster") if verdict.unit is Unit.MICROSECONDS else ("worse", "better")
@@ -60,7 +60,7 @@ def moved(verdict: Verdict) -> str:
     if verdict.interval is None:
         return text
     low, high = sorted(sign * (end - 1) for end in verdict.interval)
-    return f"{text} ({format_percent(low)} to {format_percent(high)})"
+    return f"{text} ({format_percent(low).removesuffix(' %')} to {format_percent(high).removesuffix(' %')})"
 
 
 def limit_text(verdict: Verdict) -> str:

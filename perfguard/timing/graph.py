@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from perfguard.collector import collector_paused
 from perfguard.errors import DeviceError
 from perfguard.timing.ahead import FilledQueue, event_grid_us
 from perfguard.timing.blocks import (
     SAMPLE_US,
     calls_in_sample,
-    collector_paused,
     power_of_two,
     samples_in_block,
     warm_up,

@@ -23,7 +23,7 @@ from kernels.fp8.formats import FORMATS
 from kernels.fp8.grouped_shapes import MATMUL_A, MATMUL_B, MatmulShape
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS
 from kernels.fp8.shapes import Split, equal, splits
-from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
+from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
 
 DEVICE = torch.device(GPU or "cpu")
@@ -638,11 +638,8 @@ def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
 
     if GPU == "cuda":
         call()  # compilation may read what it likes
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_device_waits():
             call()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
     else:
         with mock.patch.object(torch, "_scaled_grouped_mm", leave_out), no_host_reads():
             call()

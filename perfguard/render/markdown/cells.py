@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from perfguard.records import Report, Value, Verdict
 from perfguard.render.escaping import code
 from perfguard.render.survey import MOVED
@@ -9,6 +11,7 @@ from perfguard.render.words import change_text, moved
 from perfguard.units import Unit, format_change, format_value
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
 
 
 def text(words: str, most: int = 200) -> str:
@@ -21,7 +24,12 @@ def value(of: Value | None, unit: Unit, nothing: str = "") -> str:
     if of is None:
         return nothing
     shown = format_value(of, unit)
-    return code(shown) if isinstance(of, str | list) else shown
+    return code(shown) if isinstance(of, str | list) else together(shown)
+
+
+def together(quantity: str) -> str:
+    """Numbers that a narrow column does not part from their unit."""
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", quantity)
 
 
 def before_and_after(verdict: Verdict) -> tuple[str, str]:
@@ -37,8 +45,8 @@ def change(verdict: Verdict) -> str:
     if verdict.unit is Unit.TEXT:
         return "different" if verdict.word in MOVED else ""
     if verdict.word in MOVED:
-        return moved(verdict)
-    return format_change(verdict.ratio) if verdict.ratio is not None else ""
+        return together(moved(verdict))
+    return together(format_change(verdict.ratio)) if verdict.ratio is not None else ""
 
 
 def device(report: Report) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfguard.records import CaseResult, Verdict, Word
 from perfguard.render.escaping import code
-from perfguard.render.markdown.cells import NAME, before_and_after, change, text, value
+from perfguard.render.markdown.cells import NAME, before_and_after, change, text, together, value
 from perfguard.render.markdown.tables import Bounds, table
 from perfguard.render.survey import QUIET, LaneSurvey
 from perfguard.render.words import environment
@@ -81,7 +81,7 @@ def _cells(result: CaseResult, verdict: Verdict, word: str) -> tuple[str, ...]:
         after = value(reading.value, reading.unit)
     through = result.throughput
     timed = reading is not None and reading.timed
-    share = format_percent(through.copy_fraction, 0) if timed and through and through.copy_fraction else ""
+    share = together(format_percent(through.copy_fraction, 0)) if timed and through and through.copy_fraction else ""
     return (
         code(result.case.key), word, text(verdict.metric, NAME), before, after, change(verdict), share,
         text(verdict.reason),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from perfguard.overview import BaselineEdit, Headline
 from perfguard.records import Accuracy, Word
 from perfguard.render.escaping import code, link
-from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, value
+from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, together, value
 from perfguard.render.markdown.tables import Bounds, table
 from perfguard.render.survey import INCONCLUSIVE, MOVED, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey
 from perfguard.render.words import limit_text
@@ -38,7 +38,7 @@ def judged_by(found: Survey) -> str:
 COUNTS: dict[str, Callable[[LaneSurvey], int]] = {
     "Wrong": lambda lane: lane.count([Word.WRONG]),
     "Slower": lambda lane: lane.count([Word.SLOWER]),
-    "Heavier or different": lambda lane: lane.count([Word.CHANGED]),
+    "Changed": lambda lane: lane.count([Word.CHANGED]),
     "Faster": lambda lane: lane.count([Word.FASTER]),
     "Inconclusive": lambda lane: lane.count(INCONCLUSIVE),
     "Not guarded": lambda lane: lane.count(NOT_GUARDED),
@@ -81,7 +81,7 @@ def _moved_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
     return (
         code(finding.lane, NAME), code(finding.result.case.key), code(verdict.metric, NAME),
-        *before_and_after(verdict), change(verdict), limit_text(verdict),
+        *before_and_after(verdict), change(verdict), together(limit_text(verdict)),
     )  # fmt: skip
 
 
