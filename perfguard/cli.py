@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from perfguard import __version__, reporting
+from perfguard.accepting import command as accepting
 from perfguard.compare import command as compare
 from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
+from perfguard.posting import command as posting
 from perfguard.selfcheck import command as selfcheck
 
 
@@ -49,6 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     reporting.add_arguments(report)
     report.set_defaults(command=reporting.run)
+    accept = commands.add_parser("accept", help="write what a report measured into the baselines, with a reason")
+    accepting.add_arguments(accept)
+    accept.set_defaults(command=accepting.run)
+    commenting = commands.add_parser("comment", help="judge what GPU lanes uploaded and tell it in the pull request")
+    posting.add_arguments(commenting)
+    commenting.set_defaults(command=posting.run)
     comparing = commands.add_parser(
         "compare",
         help="the merge base with BASE against the working tree, alternating on one device; needs no baseline",

@@ -301,6 +301,16 @@ class Report(Struct, frozen=True, omit_defaults=True):
     guarded: int = 0  # cases judged against a baseline
     remembered: int = 0  # cases the baselines of the collected suites hold
 
+    @property
+    def provenance(self) -> Provenance:
+        """Where what is recorded from the report comes from."""
+        return Provenance(
+            **msgspec.structs.asdict(self.toolchain),
+            power_limit_watts=self.hardware.power_limit_watts,
+            commit=self.commit,
+            recorded=self.started[:10],
+        )
+
 
 def load_report(data: bytes) -> Report:
     """A report from its JSON bytes; msgspec.ValidationError names the field that is wrong."""

@@ -25,7 +25,6 @@ from perfguard.records import (
     Case,
     CaseResult,
     Pass,
-    Provenance,
     Report,
     TimedEntry,
     Toolchain,
@@ -213,7 +212,7 @@ class Run:
 
     def _update(self, tell: Callable[[str], None]) -> None:
         assert self.config.update is not None
-        provenance = self._provenance()
+        provenance = self.report.provenance
         results = list(self.results.values())
         fresh = {(r.case.suite, r.case.key): self.fresh.of(r.case.suite, r.case.key) for r in results}
         identity = self.device.identity
@@ -224,14 +223,6 @@ class Run:
         for line in self.describe_changes():
             tell(f"update: {line}")
         self.written = apply(self.store, self.changes, provenance, self.config.reason)
-
-    def _provenance(self) -> Provenance:
-        return Provenance(
-            **msgspec.structs.asdict(self.report.toolchain),
-            power_limit_watts=self.device.identity.power_limit_watts,
-            commit=self.report.commit,
-            recorded=self.report.started[:10],
-        )
 
     def snapshot(self) -> Report:
         """The report as it stands now."""

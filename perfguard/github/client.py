@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -10,10 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from perfguard import __version__
-from perfguard.errors import GitHubError, UsageError
+from perfguard.errors import GitHubError, PerfguardError, UsageError
 from perfguard.github.clock import Clock
 from perfguard.github.patience import BUDGET_SECONDS, Budget, Patience
-from perfguard.github.token import read_token
+from perfguard.github.token import Token, read_token
 from perfguard.github.transport import Answer, Method, Timeouts, Transport, origin, place
 from perfguard.github.troubles import Passing, Refused, Unexpected, trouble
 
@@ -22,10 +24,38 @@ T = TypeVar("T")
 API_VERSION = "2022-11-28"
 PUBLIC_API = "https://api.github.com"
 PUBLIC_SERVER = "https://github.com"
+FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # of a repository
 MOST_PAGES = 50
 _MOST_BYTES = 32 * 2**20  # of an answer in JSON: a hundred comments of the largest size seen
 _SECONDS_BETWEEN_WRITES = 1.0  # what GitHub asks for, so that its secondary limits stay away
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the repository is and who asks. URLs have no slash at their end.
+
+    Attributes:
+        number: id of the repository; None where the environment does not tell.
+    """
+
+    token: Token
+    repository: str
+    number: int | None
+    api: str
+    graphql: str
+    server: str
+
+    def check(self) -> None:
+        """Raises UsageError for what cannot be right together."""
+        if not re.fullmatch(FULL_NAME, self.repository):
+            raise UsageError(
+                f"GITHUB_REPOSITORY={self.repository[:100]!r}: no owner/name; GitHub Actions sets it, set it likewise"
+            )
+        if origin(self.graphql) != origin(self.api):
+            raise UsageError(
+                f"GITHUB_GRAPHQL_URL: {place(self.graphql)} is not the host of GITHUB_API_URL; set both to one"
+            )
 
 
 class _GraphError(Struct, frozen=True):
@@ -49,22 +79,13 @@ class Client:
         clock: what the client waits by.
     """
 
-    def __init__(
-        self,
-        repository: str,
-        server: str,
-        api: str,
-        graphql: str,
-        transport: Transport,
-        budget: Budget,
-        number: int | None = None,
-    ) -> None:
-        self.repository = repository
-        self._number = number  # id of the repository, where it is known
-        self.server = server
+    def __init__(self, settings: Settings, transport: Transport, budget: Budget) -> None:
+        self.repository = settings.repository
+        self.server = settings.server
         self.clock = budget.clock
-        self._api = api
-        self._graphql = graphql
+        self._number = settings.number
+        self._api = settings.api
+        self._graphql = settings.graphql
         self._transport = transport
         self._budget = budget
         self._last_write: float | None = None
@@ -216,28 +237,35 @@ def open_client(
         GitHubError: requests is not installed.
         UsageError: a variable whose value cannot be right.
     """
-    token = read_token(environ)
-    repository = environ.get("GITHUB_REPOSITORY", "")
-    if len(repository.split("/")) != 2 or not all(repository.split("/")) or not set(repository) <= _NAME:
-        raise UsageError(
-            f"GITHUB_REPOSITORY={repository[:100]!r}: no owner/name; GitHub Actions sets it, set it likewise"
-        )
-    api = _base(environ, "GITHUB_API_URL", PUBLIC_API)
-    graphql = _base(environ, "GITHUB_GRAPHQL_URL", f"{api.removesuffix('/v3')}/graphql")
-    server = _base(environ, "GITHUB_SERVER_URL", PUBLIC_SERVER)
-    if origin(graphql) != origin(api):
-        raise UsageError(f"GITHUB_GRAPHQL_URL: {place(graphql)} is not the host of GITHUB_API_URL; set both to one")
+    settings = _settings(environ)
+    del environ  # holds the bare token: pytest -l would show it among the variables of an error raised below
+    if isinstance(settings, PerfguardError):
+        raise settings
     try:
         import requests
-    except ImportError as error:
-        raise GitHubError("requests: not installed; pip install 'perfguard[github]'") from error
-    transport = Transport(api, token, timeouts or Timeouts(), requests.Session())
-    number = environ.get("GITHUB_REPOSITORY_ID", "")
-    budget = Budget(clock or Clock(), seconds)
-    return Client(repository, server, api, graphql, transport, budget, int(number) if number.isdecimal() else None)
+    except ImportError:
+        raise GitHubError("requests: not installed; pip install 'perfguard[github]'") from None
+    transport = Transport(settings.api, settings.token, timeouts or Timeouts(), requests.Session())
+    return Client(settings, transport, Budget(clock or Clock(), seconds))
 
 
-_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
+def _settings(environ: Mapping[str, str]) -> Settings | PerfguardError:
+    """What the environment says, or what is wrong with it, which is raised where no variable holds the token."""
+    try:
+        api = _base(environ, "GITHUB_API_URL", PUBLIC_API)
+        number = environ.get("GITHUB_REPOSITORY_ID", "")
+        settings = Settings(
+            token=read_token(environ),
+            repository=environ.get("GITHUB_REPOSITORY", ""),
+            number=int(number) if number.isdecimal() else None,
+            api=api,
+            graphql=_base(environ, "GITHUB_GRAPHQL_URL", f"{api.removesuffix('/v3')}/graphql"),
+            server=_base(environ, "GITHUB_SERVER_URL", PUBLIC_SERVER),
+        )
+        settings.check()
+    except PerfguardError as error:
+        return error.with_traceback(None)
+    return settings
 
 
 def _base(environ: Mapping[str, str], variable: str, default: str) -> str:

@@ -261,8 +261,12 @@ class _Poster:
         return True
 
     def _retire(self, comment: Ours) -> None:
-        self._client.write("PATCH", self._path(comment.id), {"body": retired(comment.body, self._rules.key)}, Comment)
+        body = {"body": retired(comment.body, self._rules.key)}
         self._gone.add(comment.id)
+        try:
+            self._client.write("PATCH", self._path(comment.id), body, Comment)
+        except (NotFound, Gone):
+            return
         try:
             self._client.graphql(_MINIMIZE, {"subject": comment.node_id}, dict[str, Any])
         except GitHubError as error:

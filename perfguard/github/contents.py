@@ -6,14 +6,16 @@ import base64
 import binascii
 import datetime
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from perfguard.errors import GitHubError
 from perfguard.github.client import Client
-from perfguard.github.troubles import NotFound, Unexpected
+from perfguard.github.troubles import NotFound, Refused, Unexpected
+
+T = TypeVar("T")
 
 MOST_FILE_BYTES = 1_000_000
 MOST_FILES = 500
@@ -129,13 +131,23 @@ def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] 
     return tree
 
 
+def fetch_file(client: Client, path: str, ref: str) -> bytes | None:
+    """The bytes of one file at commit `ref`, at most 1 MB; None where there is none.
+
+    Raises:
+        GitHubError: it is too large or no file, or GitHub cannot be asked.
+    """
+    try:
+        return _file(client, path, ref).data
+    except NotFound:
+        return None
+
+
 def _listed(client: Client, folder: str, ref: str, tree: Tree, depth: int) -> list[_Entry]:
     """The YAML files of a folder and of those below it."""
     try:
-        entries = client.get(_path(client, folder), list[_Entry], {"ref": ref})
+        entries = _get(client, folder, list[_Entry], ref)
     except NotFound:
-        # A token that may not read contents gets 404, too: without this, "no baselines" would hide it.
-        client.get(_path(client, ""), list[_Entry], {"ref": ref})
         return []
     if len(entries) >= MOST_ENTRIES:
         tree.problems[folder] = f"{MOST_ENTRIES:,} entries or more, and GitHub lists no more: not all are read"
@@ -151,7 +163,7 @@ def _listed(client: Client, folder: str, ref: str, tree: Tree, depth: int) -> li
 
 
 def _file(client: Client, path: str, ref: str) -> File:
-    content = client.get(_path(client, path), _Content, {"ref": ref})
+    content = _get(client, path, _Content, ref)
     if content.type != "file" or content.encoding != "base64":
         raise Unexpected(f"{path} at {ref[:12]}: came as {content.encoding!r}, not as base64; make the file smaller")
     try:
@@ -163,5 +175,22 @@ def _file(client: Client, path: str, ref: str) -> File:
     return File(content.sha, data)
 
 
-def _path(client: Client, path: str) -> str:
-    return f"/repos/{client.repository}/contents/{quote(path)}"
+def _get(client: Client, path: str, kind: type[T], ref: str) -> T:
+    """What the API tells of a path at a commit.
+
+    Raises:
+        NotFound: the commit holds no such path.
+        Refused: the commit cannot be read. A token that may not read contents gets 404, too: taken for "no such
+            path", it would make every case one without a baseline.
+    """
+    start = f"/repos/{client.repository}/contents/"
+    try:
+        return client.get(f"{start}{quote(path)}", kind, {"ref": ref})
+    except NotFound as absent:
+        try:
+            client.get(start, list[_Entry], {"ref": ref})
+        except NotFound:
+            raise Refused(
+                f"{path} at {ref[:12]}: GitHub shows nothing of this commit; give the job contents: read"
+            ) from None
+        raise absent from None

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from perfguard.github.client import Client
 from perfguard.github.runs import Run
-from perfguard.github.troubles import Gone, NotFound, NotPermitted
+from perfguard.github.troubles import Gone, NotFound, NotPermitted, Unexpected
 
 
 class Pull(Struct, frozen=True):
@@ -20,7 +20,8 @@ class Pull(Struct, frozen=True):
         base_sha, base_ref: tip and name of the branch that it is to be merged into.
         head_sha: what was measured.
         labels: their names.
-        alone: no other open pull request has this head, so a status on it speaks of this one.
+        alone: no other open pull request has this head, so a status on it speaks of this one. Anybody can push
+            somebody else's commit to a fork and open another.
     """
 
     number: int
@@ -86,7 +87,7 @@ def find_pull(client: Client, run: Run) -> Found:
     if not same:
         return Found(reason=f"no open pull request has {run.head_sha[:12]} as its head; nothing to comment on")
     if len(same) == 1:
-        return Found(same[0].known(alone=True))
+        return Found(same[0].known(alone=_is_alone(client, same[0])))
     return _by_base(same, run)
 
 
@@ -118,6 +119,15 @@ def _of_commit(client: Client, run: Run) -> list[_Pull]:
         return [pull for page in client.pages(path, list[_Pull]) for pull in page if _is_between(pull, run)]
     except (NotFound, Gone, NotPermitted):  # a private fork
         return []
+
+
+def _is_alone(client: Client, found: _Pull) -> bool:
+    """Whether no other open pull request has the same head, from whichever branch; False where it cannot be told."""
+    try:
+        pages = client.pages(f"/repos/{client.repository}/pulls", list[_Pull], {"state": "open"})
+        return [pull.number for page in pages for pull in page if pull.head.sha == found.head.sha] == [found.number]
+    except Unexpected:  # more pages than are read
+        return False
 
 
 def _is_between(pull: _Pull, run: Run) -> bool:

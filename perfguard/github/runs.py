@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from perfguard.errors import UsageError
-from perfguard.github.client import Client
+from perfguard.github.client import FULL_NAME, Client
 
 MEASURE_WORKFLOW = ".github/workflows/measure.yml"
 Sha = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]  # SHA-1, or SHA-256
@@ -28,7 +28,7 @@ class Repository(Struct, frozen=True):
     """A repository; its id stays when it is renamed. `full_name` is `owner/name`."""
 
     id: int
-    full_name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+/[A-Za-z0-9._-]+$")]
+    full_name: Annotated[str, Meta(pattern=f"^{FULL_NAME}$")]
     owner: Owner
 
 

@@ -35,6 +35,10 @@ class Token:
         """`text`, with `***` wherever it holds the token."""
         return text.replace(self._value, _HIDDEN)
 
+    def scrub_bytes(self, data: bytes) -> bytes:
+        """The same of bytes."""
+        return data.replace(self._value.encode("ascii"), _HIDDEN.encode("ascii"))
+
     def sign(self, request: PreparedRequest) -> PreparedRequest:
         """Put the token into a request: handed to requests as its `auth`, which alone keeps it from ~/.netrc."""
         request.headers["Authorization"] = f"Bearer {self._value}"

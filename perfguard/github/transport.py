@@ -137,13 +137,18 @@ class Transport:
                 stream=True,
             )
             with response:
-                return Answer(
-                    response.status_code, response.headers, self._read(response, what, limit), response.url or url
-                )
+                return self._answer(response, self._read(response, what, limit))
+        except ValueError as error:  # a URL that requests or urllib3 cannot read, also one to be redirected to
+            raise Unexpected(f"{what}: {type(error).__name__}; check GITHUB_API_URL") from None
         except OSError as error:  # of requests, or a CA bundle that is not there
             raise self._translated(what, error) from None
-        except ValueError as error:  # a Location that urllib3 cannot read
-            raise Unexpected(f"{what}: {type(error).__name__}; check GITHUB_API_URL") from None
+
+    def _answer(self, response: requests.Response, body: bytes) -> Answer:
+        """Without the token, which a server could send back."""
+        from requests.structures import CaseInsensitiveDict
+
+        headers = CaseInsensitiveDict({name: self._token.scrub(value) for name, value in response.headers.items()})
+        return Answer(response.status_code, headers, self._token.scrub_bytes(body), response.url)
 
     def _read(self, response: requests.Response, what: str, limit: int) -> bytes:
         end = time.monotonic() + self._timeouts.whole

@@ -18,7 +18,7 @@ from perfguard.records import SCHEMA, CaseResult, Conditions, Hardware, Report, 
 
 MOST_CASES = 5_000
 MOST_SESSIONS = 100  # fresh processes, of all devices together
-_FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # a target becomes part of a path
+_FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become parts of paths
 _LEAST_SHA = 7  # digits of a commit that stand for it
 _TEXT = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 
@@ -105,9 +105,9 @@ def read_report_of_stranger(data: bytes) -> Received:
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise LaneError(f"no perfguard report ({str(error)[:300]})") from error
     _check_texts(envelope)
-    target = envelope.hardware.target
-    if target is not None and not _FOLDER.fullmatch(target):
-        raise LaneError(f"no perfguard report (the target {target[:100]!r} names no folder)")
+    for folder in (envelope.hardware.slug, envelope.hardware.target):
+        if folder is not None and not _FOLDER.fullmatch(folder):
+            raise LaneError(f"no perfguard report ({folder[:100]!r} names no folder of baselines)")
     results, refused = _results(envelope.results)
     report = Report(
         schema=SCHEMA,

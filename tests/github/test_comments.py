@@ -344,3 +344,15 @@ def test_writes_keep_a_second_between_them(
     assert [method for method, _ in github.writes] == ["PATCH", "DELETE", "DELETE"]
     assert texts(github) == [RED]
     assert sum(clock.slept) >= 2
+
+
+def test_a_quiet_comment_that_is_gone_when_it_should_be_hidden(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
+) -> None:
+    rules = Rules(notify="new-comment")
+    first = post_comment(client, pull, [RED], wants=True, state=state)
+    post_comment(client, pull, [GREEN], wants=False, state=later(state))
+    github.fail(method="PATCH", before=lambda: github.world.comments.pop(first.comment or 0))
+    third = post_comment(client, pull, [WORSE], wants=True, state=later(later(state)), rules=rules)
+    assert third.action is Action.CREATED
+    assert texts(github) == [WORSE]
