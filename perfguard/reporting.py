@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     settings = read_settings(Path.cwd())
     alone = len(reports) == 1 and options.form in OF_ONE
     expected = options.expect or ([] if alone else settings.lanes)
-    overview = merge(reports, expected, Store(Path.cwd() / settings.baselines))
+    remembered = Store(Path.cwd() / settings.baselines) if options.form in WITH_HISTORY else None
+    overview = merge(reports, expected, remembered)
     text = FORMS[options.form](overview)
     if options.output is None:
         print(text)
@@ -80,7 +81,7 @@ def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
     return reports
 
 
-def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> Overview:
+def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | None = None) -> Overview:
     """The overview of these lanes, the expected ones first; those without a report say so.
 
     Args:
@@ -93,7 +94,8 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> 
         if report is None:
             lanes.append(LaneView(name, problem=NO_REPORT))
         else:
-            lanes.append(LaneView(name, report, baselines=_remembered(report, store, warnings)))
+            baselines = _remembered(report, store, warnings) if store else {}
+            lanes.append(LaneView(name, report, baselines=baselines))
     commits = sorted({report.commit for report in reports.values() if report.commit})
     if len(commits) > 1:
         warnings.append(f"the lanes measured different commits: {', '.join(commits)}")
@@ -174,5 +176,7 @@ FORMS: dict[str, Callable[[Overview], str]] = {
     "pytest-benchmark": _as_benchmark_json,
     "terminal": _as_terminal,
 }
+#: Forms that show what the baselines hold.
+WITH_HISTORY = ("html", "json", "markdown")
 #: Forms in which one report is shown for itself, whatever other lanes the settings expect.
 OF_ONE = ("json", "pytest-benchmark", "terminal")

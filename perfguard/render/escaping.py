@@ -52,7 +52,7 @@ def _entity(match: re.Match[str]) -> str:
 def _breakable(match: re.Match[str]) -> str:
     if match[0] == "[":
         return f"<wbr>{_entity(match)}"
-    return f"{_entity(match)}<wbr>" if match[0] in "_],:;" else _entity(match)
+    return f"{_entity(match)}<wbr>" if match[0] in "_]" else _entity(match)
 
 
 def fenced(lines: list[str], language: str = "") -> str:

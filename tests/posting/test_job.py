@@ -180,7 +180,7 @@ def test_row_41_another_driver_is_not_comparable_and_says_how_to_record(job: Pos
     job.measured({SLUG: red()})
     assert job.post() is ExitStatus.PASSED
     assert job.statuses["perfguard"][1].startswith("not guarded")
-    assert "perfguard accept" in job.comments[0]
+    assert "pytest --perfguard --perfguard-update=changed" in job.comments[0]
     assert job.post(strict=True) is ExitStatus.UNGUARDED
 
 

@@ -134,6 +134,9 @@ def test_commands_only_for_ids_that_can_be_pasted() -> None:
 
 def test_accepting_needs_the_run() -> None:
     assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])[0]
+    unguarded = render_markdown(EXAMPLES[Headline.NO_BASELINE])[0]
+    assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # accepting would leave too few sessions
+    assert "perfguard accept" not in unguarded
     local = msgspec.structs.replace(EXAMPLES[Headline.WORSE], run_url="")
     assert "perfguard accept" not in render_markdown(local)[0]
 

@@ -8,10 +8,10 @@ from perfguard.records import Word
 from perfguard.render.escaping import fenced, is_plain
 from perfguard.render.markdown.tables import Bounds
 from perfguard.render.survey import NOT_GUARDED, Finding, Survey
-from perfguard.render.words import compare_command, reproduce_command
+from perfguard.render.words import accept_command, compare_command, reproduce_command
 
 MOST_COMMANDS = 3
-TO_ACCEPT = (Word.SLOWER, Word.CHANGED, *NOT_GUARDED)
+TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need sessions that only a recording has
 
 
 def next_steps(found: Survey, bounds: Bounds) -> str:
@@ -24,6 +24,7 @@ def next_steps(found: Survey, bounds: Bounds) -> str:
             [compare_command(nodeid) for nodeid in _ids(urgent, Word.SLOWER)][:1],
         ),
         ("# accept what was measured, then commit it for the code owners of baselines/", _accept(found)),
+        ("# record on that hardware what is not guarded, then commit it", _record(found)),
     ]
     lines = [line for title, commands in parts if commands for line in (title, *commands[:MOST_COMMANDS])]
     silent = found.reported < len(found.lanes)
@@ -43,6 +44,11 @@ def _accept(found: Survey) -> list[str]:
     run = _run_id(found.overview.run_url)
     names = [lane.lane.name for lane in found.lanes if any(each.verdict.word in TO_ACCEPT for each in lane.findings)]
     return [f"perfguard accept --lane {name} --run {run} --reason 'why'" for name in names if run and _is_word(name)]
+
+
+def _record(found: Survey) -> list[str]:
+    words = {each.verdict.word for each in found.findings(*NOT_GUARDED)}
+    return [accept_command(words)] if words else []
 
 
 def _is_word(name: str) -> bool:
