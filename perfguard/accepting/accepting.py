@@ -17,9 +17,11 @@ from perfguard.lanes.judging import judge_again
 from perfguard.lanes.reading import Received
 from perfguard.lanes.remembered import folders_of, read_files
 from perfguard.records import CaseResult, Report, TimedEntry, Verdict, Word
+from perfguard.render.escaping import clean
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
 _UNDECIDED = (Word.UNRESOLVED, Word.SUSPECT)
+_WIDEST = 1000  # characters of a line
 _WRONG = (Word.WRONG, Word.BROKEN)
 
 
@@ -42,6 +44,10 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
     """
     if not request.reason.strip():
         raise UsageError("--reason: empty; say why, the code owners of the baselines will read it")
+
+    def say(text: str) -> None:  # names of strangers, on a person's terminal
+        tell(clean(text, _WIDEST))
+
     chosen = _chosen(request.expression)
     store = Store(request.root)
     written: list[Path] = []
@@ -54,16 +60,16 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
         changes, refusals = _changes(store, judged, results, request)
         left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in each.refused)]
         for change in changes:
-            tell(change.describe())
+            say(change.describe())
         written += apply(store, changes, judged.provenance, request.reason)
     if not matched:
         raise UsageError(f"-k {request.expression}: no case of the reports; see them with: perfguard report")
     for line in left:
-        tell(f"left alone: {line}")
+        say(f"left alone: {line}")
     for path in dict.fromkeys(written):
-        tell(f"written: {os.path.relpath(path)}")
+        say(f"written: {os.path.relpath(path)}")
     if not written:
-        tell("nothing written" if left else "nothing to accept: the baselines hold what was measured")
+        say("nothing written" if left else "nothing to accept: the baselines hold what was measured")
     return ExitStatus.PASSED if written or not left else ExitStatus.USAGE_ERROR
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from perfguard.baselines.changes import level
+from perfguard.judge.lane import differing_versions, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
 from perfguard.lanes.remembered import Remembered, folder_of, folders_of
 from perfguard.overview import BaselineEdit
@@ -89,13 +90,27 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
                         measured=reading.value if reading else None,
                     )
                 )
-        if old and new and old.entries == new.entries:
+        if old and new and not _read_under(new, folder, suite, key, reports):
             before_text, after_text = _conditions(old), _conditions(new)
-            if before_text != after_text:  # under other conditions than the lane's nothing is compared any more
+            if before_text != after_text:
                 edits.append(
                     BaselineEdit(folder, suite, key, _CONDITIONS, Unit.TEXT, before_text, after_text, loosens=True)
                 )
     return edits
+
+
+def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:
+    """Whether a lane read the case under the conditions that are stored of it; else nothing is compared any more."""
+    assert case.provenance is not None
+    portable = folder.startswith("targets/")
+    for report in reports:
+        if folder in folders_of(report.hardware):
+            result = next((each for each in report.results if (each.case.suite, each.case.key) == (suite, key)), None)
+            same = not differing_versions(case.provenance, report.toolchain, portable=portable)
+            powered = portable or not other_power(case.provenance, report.hardware)
+            if result is not None and case.inputs in ("", result.inputs) and same and powered:
+                return True
+    return False
 
 
 def patched(edited: Edited) -> Remembered:

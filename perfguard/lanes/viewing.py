@@ -126,4 +126,4 @@ def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
 
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(f"/{folder}/" in f"/{path}" for folder in folders)
+    return any(f"/{folder}/" in f"/{path}/" for folder in folders)

@@ -80,7 +80,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     bases = _bases(client, run, pull, default_branch) if of_pull else _Bases(run.head_sha, None)
     artifacts = fetch_artifacts(client, run, settings.lanes)
     arrived = arrive([Delivery(each.lane, each.data, each.problem) for each in artifacts], run.head_sha)
-    trusted, warnings = _trusted(client, bases, arrived)
+    trusted, warnings = _trusted(client, bases, arrived, settings)
     views = view(arrived, trusted)
     overview = Overview(
         lanes=views.lanes,
@@ -104,9 +104,11 @@ def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str) -> 
     return _Bases(found.sha, run.head_sha, found)
 
 
-def _trusted(client: Client, bases: _Bases, arrived: Sequence[Arrived]) -> tuple[Trusted, list[str]]:
+def _trusted(
+    client: Client, bases: _Bases, arrived: Sequence[Arrived], settings: Settings
+) -> tuple[Trusted, list[str]]:
     """Baselines and limits of the base, the baselines of the head beside them, and how its configuration differs."""
-    limits, warnings = _settings(client, bases)
+    limits, warnings = _settings(client, bases, settings)
     folders = _folders([lane.received.report for lane in arrived if lane.received])
     base: list[Remembered] = []
     head: list[Remembered] = []
@@ -130,21 +132,28 @@ def _read(tree: Tree, root: str) -> Remembered:
     return Remembered(read.folders, {**unread, **read.problems})
 
 
-def _settings(client: Client, bases: _Bases) -> tuple[Settings, list[str]]:
-    """The limits that stood before the change, and what the change does to them: listed, not obeyed."""
+def _settings(client: Client, bases: _Bases, now: Settings) -> tuple[Settings, list[str]]:
+    """The limits that stood before the change, and what the change does to them: listed, not obeyed.
+
+    `now`: those of the default branch, taken where the old ones cannot be read by this perfguard.
+    """
     data = fetch_file(client, _CONFIGURATION, bases.base)
-    limits = settings_from(data, f"{_CONFIGURATION} at {bases.base[:12]}") if data else Settings()
-    if bases.head is None:
-        return limits, []
+    limits, warnings = now, []
     try:
-        edited = fetch_file(client, _CONFIGURATION, bases.head)
-        if edited == data:
-            return limits, []
-        new = settings_from(edited, _CONFIGURATION) if edited else Settings()
+        limits = settings_from(data or b"", f"{_CONFIGURATION} at {bases.base[:12]}")
     except UsageError as error:
-        return limits, [f"the change's configuration, not obeyed here: {error}"]
-    before, after = msgspec.structs.asdict(limits), msgspec.structs.asdict(new)
-    return limits, [
+        warnings.append(f"the default branch's settings were taken: {error}")
+    if bases.head is None:
+        return limits, warnings
+    edited = fetch_file(client, _CONFIGURATION, bases.head)
+    if edited == data:
+        return limits, warnings
+    try:
+        after = msgspec.structs.asdict(settings_from(edited or b"", _CONFIGURATION))
+    except UsageError as error:
+        return limits, [*warnings, f"the change's settings, not obeyed here: {error}"]
+    before = msgspec.structs.asdict(limits)
+    return limits, warnings + [
         f"[tool.perfguard] {name}: {before[name]!r} -> {after[name]!r} in this change; not obeyed here"
         for name in before
         if before[name] != after[name]

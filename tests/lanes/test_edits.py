@@ -84,11 +84,25 @@ def test_row_38_a_loosening_is_marked(head: dict[str, Any], loosens: bool) -> No
 
 def test_other_conditions_are_an_edit_that_loosens() -> None:
     text = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 999.9")
-    found = list_edits(Edited(remembered(BASE), read_files({PATH: text}, "baselines"), [SLUG]), [])
+    measured_here = [report([measured("f"), measured("g")])]
+    found = list_edits(Edited(remembered(BASE), read_files({PATH: text}, "baselines"), [SLUG]), measured_here)
     assert [(edit.case, edit.metric, edit.loosens) for edit in found] == [
         (key("f"), "conditions", True), (key("g"), "conditions", True),
     ]  # fmt: skip
     assert "driver 999.9" in str(found[0].after)
+
+
+def test_other_conditions_do_not_hide_behind_an_edited_entry() -> None:
+    text = baseline_file({"f": entries(49.0), "g": entries(49.0)}).replace(b"driver: 580.1", b"driver: 999.9")
+    measured_here = [report([measured("f"), measured("g")])]
+    found = list_edits(Edited(remembered(BASE), read_files({PATH: text}, "baselines"), [SLUG]), measured_here)
+    assert [edit.metric for edit in found] == ["device_time_us", "conditions"] * 2
+
+
+def test_conditions_that_the_lane_measured_under_are_no_edit() -> None:
+    old = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1")
+    edited = Edited(read_files({PATH: old}, "baselines"), remembered(BASE), [SLUG])
+    assert list_edits(edited, [report([measured("f"), measured("g")])]) == []
 
 
 def test_a_finding_within_the_limit_around_the_edited_value_is_accepted() -> None:

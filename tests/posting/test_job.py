@@ -130,7 +130,8 @@ def test_row_36_commands_of_the_runner_in_names_are_harmless(job: PostJob, capfd
         elif line == f"::{open_token}::":
             open_token = ""
     assert open_token == ""
-    assert "&#58;&#58;error" in out
+    assert "    assert "&#58;&#58;error" in out#58;" in out
+    assert "::error" not in out
 
 
 def test_row_38_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job: PostJob) -> None:
@@ -239,6 +240,22 @@ def test_a_dry_run_prints_and_writes_nothing(job: PostJob, capsys: pytest.Captur
     assert "perfguard: failure: 1 case slower" in out
     assert "comment on #7:" in out
     assert "### ❌" in out
+
+
+def test_row_13_a_closed_pull_request_gets_a_summary_only(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.github.world.pulls[7]["state"] = "closed"
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.github.writes == []
+    assert "1 case slower" in headline(job)
+    assert "no open pull request" in capsys.readouterr().err
+
+
+def test_settings_of_an_old_merge_base_that_nobody_reads_any_more(job: PostJob) -> None:
+    job.github.world.files[sha("fork-point")]["pyproject.toml"] = b"[tool.perfguard]\nbark = 1\n"
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert any("the default branch's settings were taken" in warning for warning in job.report["warnings"])
 
 
 def test_comment_never_leaves_the_statuses(job: PostJob) -> None:
