@@ -12,7 +12,7 @@ import msgspec
 
 from perfguard.records import Case, CaseResult
 from perfguard.reports import read_report
-from perfguard.sessions import REQUEST
+from perfguard.sessions import REQUEST, TIMES_ONLY
 from perfguard.timing.interleaved import Interleaved
 from perfguard.timing.timing import renewed
 from perfguard.worker import checks_numerics, open_worker
@@ -34,6 +34,7 @@ class Answering:
         timers: those that the asking process read with, by case and metric.
         collect: who gathers the blocks of a case.
         numerics: whether results are checked too; the parent of a fresh session has done so.
+        exact: whether exact metrics are read too; a run's own fresh processes read what it could not judge: times.
         rivals: whether methods that perfguard is compared with read the cases as well.
         interleaved: holds the meters for the later passes; None in a comparison, whose conductor says when to measure.
     """
@@ -41,6 +42,7 @@ class Answering:
     timers: Timers
     collect: Callable[[Case], Collect | None]
     numerics: bool
+    exact: bool
     rivals: bool
     interleaved: Interleaved | None
 
@@ -82,6 +84,7 @@ def open_answering(folder: Path, device: Device, stored: Timers) -> Answering:
         timers=_requested(folder, stored),
         collect=conducted or first_pass,
         numerics=checks_numerics(folder),
+        exact=not (folder / TIMES_ONLY).exists(),
         rivals=(folder / RIVALS).exists(),
         interleaved=interleaved,
     )

@@ -164,7 +164,7 @@ class Run:
         controls = controls_beside(suspects, self.results.values(), self.lane, self.report.started)
         nodeids = list(dict.fromkeys([*(result.case.nodeid for result in wanted), *controls]))
         self.fresh = measure_fresh(
-            command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress
+            command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress, exact=False
         )
         if self.fresh.problem:
             progress(self.fresh.problem)
@@ -301,6 +301,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         config.settings,
         _stored_timers(lane) if answering is None else answering.timers,
         numerics=answering is None or answering.numerics,
+        exact=answering is None or answering.exact,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,

@@ -52,6 +52,7 @@ class Runner:
     Attributes:
         stored_timers: the timers that a case was read with before, by metric; they are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
+        exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
@@ -62,6 +63,7 @@ class Runner:
     settings: Settings
     stored_timers: StoredTimers
     numerics: bool = True
+    exact: bool = True
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
     collect: Callable[[Case], Collect | None] = collected_here
     rivals: bool = False
@@ -104,7 +106,7 @@ class Runner:
     def _read(self, call: Call, result: CaseResult) -> CaseResult:
         """The exact readings, then those times that these do not show to be as they were."""
         subject = self._subject(call, result.case)
-        exact = read_exact(subject, self.device)
+        exact = read_exact(subject, self.device) if self.exact else []
         result = msgspec.structs.replace(result, readings=exact)
         unchanged = self.unchanged(result)
         timed = read_timed(subject, self.device, unchanged)

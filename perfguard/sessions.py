@@ -28,6 +28,7 @@ from perfguard.reports import read_report, save_report
 SESSION_OPTION = "--perfguard-session"
 REQUEST = "request.json"
 ANSWER = "session.json"
+TIMES_ONLY = "times-only"  # a file of this name in a session's folder: its exact metrics are known
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 
 # Options of the parent's command line that must not reach a fresh process: they select, repeat, report or stop.
@@ -134,9 +135,10 @@ def measure_fresh(
     *,
     minutes: float,
     progress: Callable[[str], None],
+    exact: bool = True,
 ) -> FreshSessions:
     """Measure `nodeids` in `count` fresh processes, one after another, each in an order of its own and at most
-    `minutes` long.
+    `minutes` long. Without `exact` they read times only.
 
     A process that crashes, hangs or measures nothing ends the series; what came before is kept. On interrupt the
     child is stopped before the interrupt goes on.
@@ -146,6 +148,8 @@ def measure_fresh(
         folder = Path(name)
         selection = folder / "tests.txt"
         save_report(folder / REQUEST, request)
+        if not exact:
+            (folder / TIMES_ONLY).touch()
         for number in range(1, count + 1):
             # What a case leaves behind for the next one (clocks, heat, caches) differs from process to process.
             order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))

@@ -109,12 +109,10 @@ def post_comment(
     poster = _Poster(client, pull, bodies, msgspec.structs.replace(state, alarm=wants), rules)
     try:
         rest = poster.post()
-    except _Refusal as refusal:
-        return poster.posted(Action.SKIPPED, str(refusal))
-    except (ReadOnly, Gone) as error:
-        return poster.posted(Action.SKIPPED, str(error))
+    except (_Refusal, ReadOnly, Gone) as error:
+        return poster.ended(Action.SKIPPED, str(error))
     except GitHubError as error:
-        return poster.posted(Action.FAILED, str(error))
+        return poster.ended(Action.FAILED, str(error))
     return poster.rested(rest)
 
 
@@ -125,9 +123,9 @@ class _Poster:
         self._client = client
         self._pull = pull
         self._bodies = bodies
-        self._state = state
+        self._state = msgspec.structs.replace(state, whole=digest(bodies[0]))
         self._rules = rules
-        self._mine = Mine(state.order, {digest(body) for body in bodies}, state.alarm)
+        self._mine = Mine(state.order, self._state.whole, state.alarm)
         self._smallest_failed = 0  # bodies up to this one were refused as too long
         self._written: set[int] = set()  # their present body is asked for: a list may lag behind
         self._gone: set[int] = set()
@@ -135,13 +133,17 @@ class _Poster:
         self._last = Action.SILENT  # kind of the last write that was tried
         self._warnings: list[str] = []
 
-    def posted(self, action: Action, reason: str) -> Posted:
+    def ended(self, action: Action, reason: str) -> Posted:
+        """What became of it where GitHub, or the pull request, put an end to it."""
+        if self._mine.wrote:  # the next run sees to what is left
+            return Posted(self._last, "written, but not looked at again", warnings=[*self._warnings, reason])
         return Posted(action, reason, warnings=self._warnings)
 
     def rested(self, rest: Rest) -> Posted:
+        """What became of it where nothing was left to do."""
         standing = rest.standing
         if standing is None:
-            return self.posted(Action.SILENT, rest.reason)
+            return Posted(Action.SILENT, rest.reason, warnings=self._warnings)
         link = f"/{self._client.repository}/pull/{self._pull.number}#issuecomment-{standing.id}"
         if standing.state is not None and standing.state.nonce in self._mine.nonces:
             reason = f"run {self._state.run}, attempt {self._state.attempt}"
@@ -277,7 +279,7 @@ class _Poster:
             self._client.delete(self._path(comment.id))
         except (NotFound, Gone):
             pass
-        except Refused as error:
+        except GitHubError as error:
             self._warnings.append(f"comment {comment.id}, a twin of ours, could not be deleted: {error}")
         self._gone.add(comment.id)
 

@@ -7,7 +7,7 @@ one: it is never deleted, and the newest content moves into it before a twin goe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -58,14 +58,14 @@ class Mine:
 
     Attributes:
         order: (run, attempt).
-        hashes: of its texts in all sizes.
+        whole: hash of its text in the largest size.
         alarm: somebody has to act.
         nonces: of its writes so far, also of those whose answer never came.
         wrote: an answer said that one of them was stored.
     """
 
     order: tuple[int, int]
-    hashes: Collection[str]
+    whole: str
     alarm: bool
     nonces: set[str] = field(default_factory=set)
     wrote: bool = False
@@ -79,7 +79,7 @@ class Mine:
             return True
         if self.wrote and comment.order == self.order:
             return True  # another job of the same run wrote after us: two that undo each other would never end
-        return comment.intact and state.hash in self.hashes
+        return comment.intact and state.whole == self.whole
 
 
 def decide(ours: Sequence[Ours], mine: Mine, notify: Literal["edit", "new-comment"]) -> Step:

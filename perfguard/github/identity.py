@@ -38,7 +38,8 @@ class State(Struct, frozen=True):
         lanes: that are shown.
         alarm: somebody has to act.
         tier: which of the bodies was taken, 1 the largest.
-        hash: of the body.
+        hash: of the text that was taken, which tells whether somebody has edited it.
+        whole: hash of the largest text, which tells one result from another: small ones can be alike.
         nonce: another one for each write, so that a read-back tells whose write it was.
     """
 
@@ -49,6 +50,7 @@ class State(Struct, frozen=True):
     alarm: bool = False
     tier: Count = 0
     hash: Short = ""
+    whole: Short = ""
     nonce: Short = ""
 
     @property

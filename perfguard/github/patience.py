@@ -38,6 +38,7 @@ class Patience:
         self._budget = budget
         self._outages = list(_OUTAGE_WAITS)
         self._limits = list(_LIMIT_WAITS)
+        self._tries = 0
 
     def wait(self, trouble: Passing) -> None:
         """Wait until another try makes sense.
@@ -45,9 +46,12 @@ class Patience:
         Raises:
             GitHubError: it does not, within the budget; says when.
         """
+        self._tries += 1
         seconds = self._seconds(trouble)
         if seconds is None:
-            raise GitHubError(f"{trouble} (and so it was each time)") from trouble
+            raise GitHubError(
+                f"{trouble} (tried {self._tries} times)" if self._tries > 1 else str(trouble)
+            ) from trouble
         if seconds > self._budget.left:
             raise GitHubError(self._too_long(trouble, seconds))
         self._budget.clock.sleep(seconds)

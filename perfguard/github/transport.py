@@ -165,8 +165,8 @@ class Transport:
         import requests
 
         first: BaseException = error
-        while first.__cause__ or first.__context__:
-            first = first.__cause__ or first.__context__ or first
+        while (inner := first.__cause__ or first.__context__) and not isinstance(inner, GitHubError):
+            first = inner
         words = self._token.scrub(str(getattr(first, "strerror", None) or first or type(first).__name__))[:200]
         if isinstance(first, ssl.SSLCertVerificationError):
             return GitHubError(

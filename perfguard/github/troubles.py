@@ -29,6 +29,7 @@ from perfguard.errors import GitHubError
 COMMENT_SETUP = "post from a workflow_run job of the base repository (.github/workflows/comment.yml)"
 _OUTAGES = (500, 502, 503, 504)
 _READ_ONLY = ("locked", "archived", "blocked")
+_LIMITS = ("rate limit", "abuse detection")  # the second on older servers
 _MOST_WORDS = 300  # of what a stranger's server says
 
 
@@ -135,7 +136,7 @@ def trouble(what: str, status: int, headers: Mapping[str, str], body: bytes) -> 
 def _forbidden(text: str, said: str, status: int, headers: Mapping[str, str]) -> GitHubError:
     seconds = _number(headers.get("retry-after"))
     exhausted = headers.get("x-ratelimit-remaining", "").strip() == "0"
-    if seconds is not None or exhausted or status == 429 or "rate limit" in said:
+    if seconds is not None or exhausted or status == 429 or any(words in said for words in _LIMITS):
         # GitHub: retry-after is to be obeyed first, where both are given.
         reset = _number(headers.get("x-ratelimit-reset")) if exhausted and seconds is None else None
         return RateLimited(text, seconds, reset)

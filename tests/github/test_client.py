@@ -139,6 +139,7 @@ def test_four_outages_are_told(github: FakeGitHub, client: Client, clock: FakeCl
     posted = post_comment(client, pull, [RED], wants=True, state=state)
     assert posted.action is Action.FAILED
     assert "503" in posted.reason
+    assert posted.reason.endswith("(tried 4 times)")
     assert clock.slept == [1, 2, 4]
 
 

@@ -10,7 +10,6 @@ from perfguard.errors import UsageError
 from perfguard.github import Action, Client, Pull, Rules, State, post_comment
 from perfguard.github.comments import BUDGET
 from perfguard.github.identity import Comment, Identity, Ours, User, compose, digest, marker
-from tests.github.conftest import FakeClock
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import BOT, sha
 
@@ -206,6 +205,15 @@ def test_row_16_the_largest_body_within_the_budget_is_taken(
     assert post_comment(client, pull, bodies, wants=True, state=later(state)).action is Action.SILENT
 
 
+def test_another_result_is_written_although_its_smallest_form_is_the_same(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
+) -> None:
+    post_comment(client, pull, ["x" * BUDGET, "2 slower"], wants=True, state=state)
+    posted = post_comment(client, pull, ["2 slower, these two", "2 slower"], wants=True, state=later(state))
+    assert (posted.action, posted.tier) == (Action.EDITED, 1)
+    assert texts(github) == ["2 slower, these two"]
+
+
 def test_row_17_too_long_all_the_same_takes_the_next_smaller_once(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
@@ -335,15 +343,14 @@ def test_a_quiet_comment_that_turns_red_is_written_anew_where_asked_for(
     assert (fourth.action, fourth.comment) == (Action.EDITED, third.comment)
 
 
-def test_writes_keep_a_second_between_them(
-    github: FakeGitHub, client: Client, clock: FakeClock, pull: Pull, state: State
+def test_twins_are_deleted_once_the_lowest_id_says_it(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
     for _ in range(3):
         github.world.add_comment(7, compose("default", state, "old"), BOT)
     post_comment(client, pull, [RED], wants=True, state=later(state))
     assert [method for method, _ in github.writes] == ["PATCH", "DELETE", "DELETE"]
     assert texts(github) == [RED]
-    assert sum(clock.slept) >= 2
 
 
 def test_a_quiet_comment_that_is_gone_when_it_should_be_hidden(
@@ -356,3 +363,25 @@ def test_a_quiet_comment_that_is_gone_when_it_should_be_hidden(
     third = post_comment(client, pull, [WORSE], wants=True, state=later(later(state)), rules=rules)
     assert third.action is Action.CREATED
     assert texts(github) == [WORSE]
+
+
+def test_a_comment_that_was_written_is_told_so_though_it_cannot_be_read_back(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
+) -> None:
+    github.fail(method="GET", path="/issues/", skip=1, times=99, status=503, body="")
+    posted = post_comment(client, pull, [RED], wants=True, state=state)
+    assert posted.action is Action.CREATED
+    assert "503" in posted.warnings[0]
+    assert texts(github) == [RED]
+
+
+def test_a_twin_that_cannot_be_deleted_is_a_warning(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
+) -> None:
+    for _ in range(2):
+        github.world.add_comment(7, compose("default", state, "old"), BOT)
+    github.fail(method="DELETE", status=403, body={"message": "Must have admin rights to Repository."})
+    posted = post_comment(client, pull, [RED], wants=True, state=later(state))
+    assert posted.action is Action.EDITED
+    assert "could not be deleted" in posted.warnings[0]
+    assert texts(github) == [RED, "old"]

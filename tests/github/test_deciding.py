@@ -13,12 +13,12 @@ from perfguard.github.identity import Ours, State, digest
 
 
 def ours(number: int, run: int = 0, text: str = "text", *, alarm: bool = False, nonce: str = "") -> Ours:
-    state = State(run, 1, "a" * 40, [], alarm, 1, digest(text), nonce) if run else None
+    state = State(run, 1, "a" * 40, [], alarm, 1, digest(text), digest(text), nonce) if run else None
     return Ours(number, f"IC_{number}", state, text, f"body of {text}")
 
 
 def mine(run: int = 5, text: str = "mine", *, alarm: bool = True) -> Mine:
-    return Mine((run, 1), {digest(text)}, alarm)
+    return Mine((run, 1), digest(text), alarm)
 
 
 @pytest.mark.parametrize(

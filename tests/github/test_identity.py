@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perfguard.github.identity import Comment, Identity, State, User, compose, digest, marker
 
 BOT = User("github-actions[bot]", "Bot")
-STATE = State(5001, 2, "a" * 40, ["nvidia-h200"], True, 1, digest("text"), "0123")
+STATE = State(5001, 2, "a" * 40, ["nvidia-h200"], True, 1, digest("text"), digest("text, at length"), "0123")
 
 
 def comment(body: str | None, user: User | None = BOT) -> Comment:

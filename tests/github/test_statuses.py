@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfguard.github import Client, Status, set_statuses
+from tests.github.conftest import FakeClock
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import sha
 
@@ -54,3 +55,8 @@ def test_an_outage_is_waited_for(github: FakeGitHub, client: Client) -> None:
     github.fail(method="POST", times=2, status=503, body="")
     assert set_statuses(client, HEAD, [TOTAL]) == []
     assert len(standing(github)) == 1
+
+
+def test_writes_keep_a_second_between_them(github: FakeGitHub, client: Client, clock: FakeClock) -> None:
+    assert set_statuses(client, HEAD, [LANE, TOTAL]) == []
+    assert clock.slept == [1.0]
