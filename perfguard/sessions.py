@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from perfguard.errors import UsageError
-from perfguard.records import CaseResult, Report
+from perfguard.records import CaseResult, Report, Session
 from perfguard.reports import read_report, save_report
 
 SESSION_OPTION = "--perfguard-session"
@@ -102,6 +104,14 @@ class FreshSessions:
     reports: list[Report] = field(default_factory=list)
     problem: str = ""
 
+    @property
+    def sessions(self) -> list[Session]:
+        """For the report: what the processes read, without what judging and recording do not need."""
+        return [
+            Session([_slim(result) for result in report.results if result.readings], report.hardware.index)
+            for report in self.reports
+        ]
+
     def of(self, suite: str, key: str) -> list[CaseResult]:
         """The results of one case, oldest first; sessions that did not measure it are left out."""
         return [
@@ -110,6 +120,11 @@ class FreshSessions:
             for result in report.results
             if result.case.suite == suite and result.case.key == key and result.readings
         ]
+
+
+def _slim(result: CaseResult) -> CaseResult:
+    readings = [replace(reading, blocks=[], note="") for reading in result.readings]
+    return CaseResult(result.case, result.inputs, readings=readings)
 
 
 def measure_fresh(

@@ -36,9 +36,11 @@ FLOORS = {
     "baselines": 3,
     "render": 3,
     "github": 3,
+    "lanes": 4,
     "check": 3,
     "passes": 3,
     "metrics": 4,
+    "reporting": 4,
     "runner": 5,
     "sessions": 4,
     "locking": 2,
@@ -48,6 +50,8 @@ FLOORS = {
     "run": 6,
     "benchmark_fixture": 6,
     "watchdog": 6,
+    "accepting": 7,
+    "posting": 7,
     "compare": 7,
     "selfcheck": 7,
     "guard": 7,
@@ -61,7 +65,7 @@ TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes
 SIBLINGS = {
     "metrics": {"subject"},
     "hardware": {"device", "torch_gpu", "facts", "fingerprints", "graphs", "intervals", "kineto", "nvml", "waiting"},
-    "render": {"words"},
+    "render": {"words", "escaping", "survey"},
 }
 PUBLIC = [
     "BaselineError",
