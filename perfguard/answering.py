@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfguard.coldstart import Asked, asked
 from perfguard.records import Case, CaseResult
 from perfguard.reports import read_report
 from perfguard.sessions import REQUEST
@@ -35,6 +36,7 @@ class Answering:
         collect: who gathers the blocks of a case.
         numerics: whether results are checked too; the parent of a fresh session has done so.
         rivals: whether methods that perfguard is compared with read the cases as well.
+        cold: the case whose first result is wanted, and nothing else of anything; None as a rule.
         interleaved: holds the meters for the later passes; None in a comparison, whose conductor says when to measure.
     """
 
@@ -43,6 +45,7 @@ class Answering:
     numerics: bool
     rivals: bool
     interleaved: Interleaved | None
+    cold: Asked | None = None
 
     @property
     def conducted(self) -> bool:
@@ -84,6 +87,7 @@ def open_answering(folder: Path, device: Device, stored: Timers) -> Answering:
         numerics=checks_numerics(folder),
         rivals=(folder / RIVALS).exists(),
         interleaved=interleaved,
+        cold=asked(folder),
     )
 
 

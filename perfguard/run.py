@@ -17,6 +17,7 @@ import msgspec
 from perfguard.answering import Answering, open_answering
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.call import Call
+from perfguard.coldstart import first_results
 from perfguard.config import Config
 from perfguard.controls import Controls, controls_beside
 from perfguard.judge import CommonMode, Lane, common_modes, count_guarded, covered, find_stale, judge_case
@@ -33,7 +34,7 @@ from perfguard.records import (
     Word,
 )
 from perfguard.reports import save_report
-from perfguard.runner import Runner, collected_here, nothing_unchanged
+from perfguard.runner import Runner, collected_here, nothing_unchanged, usual_clock
 from perfguard.sessions import ANSWER, Command, FreshSessions, measure_fresh
 from perfguard.units import format_value
 
@@ -80,7 +81,9 @@ class Run:
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure and judge one guarded call; the report is saved before this returns."""
-        results = [self._judged(result) for result in self.runner.measure(call, case)]
+        cold = self.answering.cold if self.answering is not None else None
+        found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
+        results = [self._judged(result) for result in found]
         self.save()
         return results
 
@@ -247,6 +250,7 @@ class Run:
         return Provenance(
             **msgspec.structs.asdict(self.report.toolchain),
             power_limit_watts=self.device.identity.power_limit_watts,
+            clock_mhz=usual_clock(list(self.results.values())),
             commit=self.report.commit,
             recorded=self.report.started[:10],
         )

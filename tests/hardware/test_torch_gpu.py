@@ -104,9 +104,9 @@ def test_peak_bytes(backend: Any) -> None:
         machine.allocate(30).free()
         return kept
 
-    assert gpu.peak_bytes(call) == 130
-    assert gpu.peak_bytes(lambda: None) == 0
-    assert gpu.peak_bytes(held.free) == 0
+    assert gpu.memory(call).peak == 130
+    assert gpu.memory(lambda: None).peak == 0
+    assert gpu.memory(held.free).peak == 0
     assert machine.emptied == 3
 
 
