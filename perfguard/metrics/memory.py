@@ -38,7 +38,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     any rise fails; and what explains them: `workspace_bytes`, and on a GPU what the allocator reserved."""
     subject.warm_up(device)
     use = device.memory(subject.run)
-    growth = _growth(subject, device)
+    # Where counting is dear (a CPU's allocator is watched by the profiler), what leaves nothing behind does not grow.
+    counted = device.asynchronous or use.residue > 0
+    growth = _growth(subject, device) if counted else Growth(_CALLS, 0)
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
     here = not device.asynchronous  # what is left behind on a CPU is left behind on every CPU
     readings = [
