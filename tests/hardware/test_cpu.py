@@ -104,7 +104,9 @@ def test_launches_are_operators_below_autograd() -> None:
     device = CpuDevice()
     x = torch.ones(4, requires_grad=True)
     assert list(device.activity(lambda: x * 2 + 1).launches) == ["aten.mul.Tensor", "aten.add.Tensor"]
-    assert list(device.activity(lambda: negate(x)).launches) == ["perfguard_tests.negate"]  # its own operators are its own affair
+    assert list(device.activity(lambda: negate(x)).launches) == [
+        "perfguard_tests.negate"
+    ]  # its own operators are its own affair
     y = negate(x).sum()
     assert "aten.neg" in device.activity(lambda: torch.autograd.grad(y, x)).launches
     assert not device.activity(lambda: None).launches
