@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -112,10 +112,6 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def without_garbage(measure: Callable[[bool], int]) -> int:
-    """What `measure(False)` finds; where that is more than nothing, what is left if garbage is collected first.
-
-    A collection takes longer than most calls, and hardly any call leaves cycles behind.
-    """
-    found = measure(False)
-    return measure(True) if found > 0 else found
+def collect_young() -> None:
+    """Collect the cycles that were made since the collector was paused, a thousand times faster than all."""
+    gc.collect(0)

@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 import collections
-import gc
 from collections.abc import Callable
 
 from perfguard.hardware import kineto
-from perfguard.hardware.activity import Growth, Ledger, MemoryUse, collector_paused, without_garbage
+from perfguard.hardware.activity import Growth, Ledger, MemoryUse, collect_young, collector_paused
 
 
 def use_of(call: Callable[[], object]) -> MemoryUse:
     """Peak, what is held at the end, and what stays when the result is gone."""
-    peak, held, residue = _account(call, collect=False)
-    if residue:
-        _, _, residue = _account(call, collect=True)
+
+    def once(mark: Callable[[], None]) -> None:
+        result = call()
+        mark()
+        del result
+        collect_young()
+        mark()
+
+    peak, (held, residue) = _account_at_marks(once)
     return MemoryUse(peak, held, residue)
 
 
 def growth_of(call: Callable[[], object], calls: int) -> Growth:
     """How much more is allocated after `calls` calls than after one."""
 
-    def measure(collect: bool) -> int:
-        def several(mark: Callable[[], None]) -> None:
-            for number in range(calls + 1):
-                call()
-                if number in (0, calls):
-                    _collect(collect)
-                    mark()
+    def several(mark: Callable[[], None]) -> None:
+        for number in range(calls + 1):
+            call()
+            if number in (0, calls):
+                collect_young()
+                mark()
 
-        with collector_paused():
-            _, (after_one, after_all) = _account_at_marks(several)
-        return after_all - after_one
-
-    return Growth(calls, without_garbage(measure))
-
-
-def _account(call: Callable[[], object], collect: bool) -> tuple[int, int, int]:
-    """Peak, held, residue."""
-
-    def once(mark: Callable[[], None]) -> None:
-        result = call()
-        mark()
-        del result
-        _collect(collect)
-        mark()
-
-    with collector_paused():
-        _collect(collect)
-        peak, (held, residue) = _account_at_marks(once)
-    return peak, held, residue
+    _, (after_one, after_all) = _account_at_marks(several)
+    return Growth(calls, after_all - after_one)
 
 
 def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, list[int]]:
     """The peak of what `call` allocates and has not given back, and how much that is at each of its marks."""
-    allocations, marks = kineto.allocations(call)
+    with collector_paused():
+        collect_young()
+        allocations, marks = kineto.allocations(call)
     ledger, found = Ledger(), []
     waiting = collections.deque(allocations)
     for mark in marks:
@@ -66,8 +53,3 @@ def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, 
                 ledger.remove(allocation.address)
         found.append(ledger.total)
     return ledger.peak, found
-
-
-def _collect(wanted: bool) -> None:
-    if wanted:
-        gc.collect()

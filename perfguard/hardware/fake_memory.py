@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable
 from typing import Self
 
-from perfguard.hardware.activity import Growth, Ledger, MemoryUse, collector_paused, without_garbage
+from perfguard.hardware.activity import Growth, Ledger, MemoryUse, collect_young, collector_paused
 from perfguard.units import format_bytes
 
 
@@ -45,35 +44,27 @@ class FakeMemory:
         """As `Device.memory`."""
         ledger = self.ledger
         with collector_paused():
+            collect_young()
             known, before = set(ledger.alive), ledger.total
             ledger.peak = before
             result = call()
             peak, held = ledger.peak, ledger.total
             del result  # lived until the peak was read, as a caller's result does
-
-            def residue(collect: bool) -> int:
-                if collect:
-                    gc.collect()
-                return sum(count for address, count in ledger.alive.items() if address not in known)
-
-            left = without_garbage(residue)
-        return MemoryUse(peak - before, held - before, left, peak - before)
+            collect_young()
+        residue = sum(count for address, count in ledger.alive.items() if address not in known)
+        return MemoryUse(peak - before, held - before, residue, peak - before)
 
     def growth_of(self, call: Callable[[], object], calls: int) -> Growth:
         """As `Device.growth`."""
-
-        def measure(collect: bool) -> int:
+        with collector_paused():
             call()
+            collect_young()
             before = self.ledger.total
             for _ in range(calls):
                 call()
-            if collect:
-                gc.collect()
-            return self.ledger.total - before
-
-        with collector_paused():
-            allocated = without_garbage(measure)
-        return Growth(calls, allocated, allocated)
+            collect_young()
+        growth = self.ledger.total - before
+        return Growth(calls, growth, growth)
 
 
 class Allocation:

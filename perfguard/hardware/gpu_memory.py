@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from perfguard.hardware.activity import Growth, MemoryUse, collector_paused, without_garbage
+from perfguard.hardware.activity import Growth, MemoryUse, collect_young, collector_paused
 
 _MOST_OCCUPIED = 2 * 2**30  # bytes: the rest is not worth the time that filling takes
 
@@ -23,9 +22,10 @@ def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
         backend: `torch.cuda` or `torch.xpu`.
         index: of the device.
     """
-    backend.synchronize(index)
-    backend.empty_cache()
     with collector_paused():
+        collect_young()
+        backend.synchronize(index)
+        backend.empty_cache()
         before = _blocks(backend, index)
         allocated, reserved = int(backend.memory_allocated(index)), int(backend.memory_reserved(index))
         backend.reset_peak_memory_stats(index)
@@ -34,37 +34,32 @@ def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
         peak, held = int(backend.max_memory_allocated(index)), int(backend.memory_allocated(index))
         most_reserved = int(backend.max_memory_reserved(index))
         del result  # a caller holds its result, so the peak includes it
-
-        def residue(collect: bool) -> int:
-            if collect:
-                gc.collect()
-            if before is None:
-                return int(backend.memory_allocated(index)) - allocated
+        collect_young()
+        if before is None:
+            residue = int(backend.memory_allocated(index)) - allocated
+        else:
             after = _blocks(backend, index) or {}
-            return sum(count for address, count in after.items() if address not in before)
-
-        left = max(0, without_garbage(residue))
-    return MemoryUse(max(0, peak - allocated), max(0, held - allocated), left, max(0, most_reserved - reserved))
+            residue = sum(count for address, count in after.items() if address not in before)
+    return MemoryUse(
+        max(0, peak - allocated), max(0, held - allocated), max(0, residue), max(0, most_reserved - reserved)
+    )
 
 
 def growth_of(call: Callable[[], object], calls: int, backend: Any, index: int) -> Growth:
     """How much more is allocated and reserved after `calls` calls than after one."""
-    reserved = 0
 
-    def measure(collect: bool) -> int:
-        nonlocal reserved
-        call()
-        _settle(backend, index, collect)
-        allocated, before = int(backend.memory_allocated(index)), int(backend.memory_reserved(index))
-        for _ in range(calls):
-            call()
-        _settle(backend, index, collect)
-        reserved = int(backend.memory_reserved(index)) - before
-        return int(backend.memory_allocated(index)) - allocated
+    def taken() -> tuple[int, int]:
+        backend.synchronize(index)
+        collect_young()
+        return int(backend.memory_allocated(index)), int(backend.memory_reserved(index))
 
     with collector_paused():
-        allocated = without_garbage(measure)
-    return Growth(calls, allocated, reserved)
+        call()
+        before = taken()
+        for _ in range(calls):
+            call()
+        after = taken()
+    return Growth(calls, after[0] - before[0], after[1] - before[1])
 
 
 def occupy(backend: Any, index: int, device: torch.device) -> list[torch.Tensor]:
@@ -94,12 +89,6 @@ def _free_sizes(backend: Any, index: int) -> list[int]:
         for block in segment["blocks"]
         if block["state"] == "inactive"
     ]
-
-
-def _settle(backend: Any, index: int, collect: bool) -> None:
-    backend.synchronize(index)
-    if collect:
-        gc.collect()
 
 
 def _blocks(backend: Any, index: int) -> dict[int, int] | None:

@@ -8,12 +8,11 @@ of the allocator taken and filled: results must not move, and the blocks must st
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfguard.errors import DeviceError
-from perfguard.hardware.activity import collector_paused
+from perfguard.hardware.activity import collect_young, collector_paused
 from perfguard.metrics.subject import Subject
 from perfguard.records import Better, Reading
 from perfguard.units import Unit
@@ -62,7 +61,7 @@ def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], devic
     """What a replay in used memory does wrong; empty also for calls whose results differ from replay to replay."""
     at_once, again = (_replayed(graph, outputs, device) for _ in range(2))
     call()  # what is cached by now is this call's
-    gc.collect()
+    collect_young()
     blocks = device.occupy()
     later = _replayed(graph, outputs, device)
     if any(int(block.min()) != 0xFF for block in blocks):

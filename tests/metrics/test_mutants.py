@@ -130,7 +130,8 @@ MUTANTS = {
         reads_back, {"host_reads"}, "host reads a tensor's data: tests/metrics/test_mutants.py:", "host_reads"
     ),
     "a branch on data": Mutant(
-        waits_for_a_scalar, {"host_reads", "operators"}, " in waits_for_a_scalar (aten._local_scalar_dense)", "host_reads"
+        waits_for_a_scalar, {"host_reads", "operators"}, " in waits_for_a_scalar (aten._local_scalar_dense)",
+        "host_reads",
     ),
     "a workspace inside an operator": Mutant(
         lambda x: transposed(x, 1 << 20),
