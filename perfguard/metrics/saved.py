@@ -82,14 +82,13 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     """The storages that are kept as long as the outputs live, in the order of saving; None without a graph."""
     import torch
 
+    if not any(tensor.grad_fn for tensor in _tensors_in([subject.run()], set())):
+        return None  # and nothing is loaded that a dispatch mode needs: seconds in every process
     ledger = _Ledger(subject)
     producers = _producers(ledger)
     with torch.autograd.graph.saved_tensors_hooks(ledger.pack, _Handle.unpacked), producers:
         outputs = subject.run()
-    nodes = list(_nodes(outputs))
-    if not nodes:
-        return None
-    ledger.add_kept_on_contexts(nodes)
+    ledger.add_kept_on_contexts(_nodes(outputs))
     return ledger.alive()
 
 
