@@ -100,6 +100,7 @@ class Guarded:
         mutates: tuple[int, ...] = (),
         timed: bool = True,
         cache: Literal["cold", "warm"] = "cold",
+        cold_start: bool = False,
         label: str = "",
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
@@ -115,6 +116,7 @@ class Guarded:
             mutates: positions in `args` that the candidate writes; compared like outputs.
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
+            cold_start: True: a process of its own, with empty compiler caches, reads how long the first result takes.
             label: tells a second call in the same test from the first.
 
         Raises:
@@ -148,6 +150,7 @@ class Guarded:
             timed,
             cache,
             seed_of(case, "calls"),
+            cold_start,
         )
         if self._run is None:
             problems = check(call).wrong

@@ -6,6 +6,7 @@ JSON, YAML and validation come from the types (msgspec). Times are microseconds,
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -89,6 +90,8 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to
     catch (relative), `floor` the smallest absolute change that may fail, in the reading's unit.
     An exact reading gates when it moved by more than `tolerance` (relative) *and* more than `floor`.
+    `rank` orders the readings that explain a slow verdict, the closest cause first; one that `details` another
+    metric (the kernels' names their count) explains that one alone.
     """
 
     metric: str
@@ -106,6 +109,9 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     portable: bool = False  # holds on every machine of the target (contract, operators), not on this one only
     covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
+    rank: int = 50
+    details: str = ""
+    problem: str = ""  # the reading by itself shows that the case is wrong; empty: it does not
     note: str = ""
 
     @property
@@ -161,6 +167,17 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     case: str = ""
 
 
+class Conditions(Struct, frozen=True, omit_defaults=True):
+    """The device's state at one moment."""
+
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    throttle_reasons: list[str] = []
+    other_processes: int | None = None
+
+
 class CaseResult(Struct, frozen=True, omit_defaults=True):
     """Everything one session knows about one case."""
 
@@ -171,6 +188,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     verdicts: list[Verdict] = []
     throughput: Throughput | None = None
     notes: list[str] = []  # what a reader should know although nothing is wrong
+    conditions: Conditions | None = None  # of the device right after it was timed, while its clocks are up
     seconds: float = 0.0  # spent on the case
     device: int = 0  # which of several devices of one kind it ran on
 
@@ -208,17 +226,6 @@ class Hardware(Struct, frozen=True, omit_defaults=True):
     warnings: list[str] = []  # what could not be read, and the next step
 
 
-class Conditions(Struct, frozen=True, omit_defaults=True):
-    """The device's state at one moment."""
-
-    clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_celsius: int | None = None
-    power_watts: float | None = None
-    throttle_reasons: list[str] = []
-    other_processes: int | None = None
-
-
 class Toolchain(Struct, frozen=True, omit_defaults=True):
     """Versions a time depends on. Another toolchain than the baseline's means DRIFT."""
 
@@ -238,6 +245,7 @@ class Provenance(Struct, frozen=True, omit_defaults=True):
     toolkit: str | None = None
     python: str | None = None
     power_limit_watts: float | None = None
+    clock_mhz: int | None = None  # under load
     commit: str | None = None
     recorded: str | None = None  # ISO date
 
@@ -307,9 +315,16 @@ class Report(Struct, frozen=True, omit_defaults=True):
         return Provenance(
             **msgspec.structs.asdict(self.toolchain),
             power_limit_watts=self.hardware.power_limit_watts,
+            clock_mhz=usual_clock(self.results),
             commit=self.commit,
             recorded=self.started[:10],
         )
+
+
+def usual_clock(results: Sequence[CaseResult]) -> int | None:
+    """The device's clock while these cases were timed, MHz: the median; None where nobody knows."""
+    seen = sorted(result.conditions.clock_mhz or 0 for result in results if result.conditions is not None)
+    return seen[len(seen) // 2] or None if seen else None
 
 
 def load_report(data: bytes) -> Report:

@@ -17,6 +17,7 @@ import msgspec
 from perfguard.answering import Answering, open_answering
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.call import Call
+from perfguard.coldstart import first_results
 from perfguard.config import Config
 from perfguard.controls import Controls, controls_beside
 from perfguard.judge import Lane, confirm, count_guarded, covered, find_stale, judge_case, judge_session, with_verdicts
@@ -76,7 +77,9 @@ class Run:
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure and judge one guarded call; the report is saved before this returns."""
-        results = [self._judged(result) for result in self.runner.measure(call, case)]
+        cold = self.answering.cold if self.answering is not None else None
+        found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
+        results = [self._judged(result) for result in found]
         self.save()
         return results
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ def measure_fresh(
             order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
             selection.write_text(command.selection(order), encoding="utf-8")
             progress(f"fresh process {number} of {count}: {len(nodeids)} test{'s' * (len(nodeids) != 1)}")
-            fresh.problem = _run(command.line(selection, folder), command.folder, minutes)
+            fresh.problem = run_fresh(command.line(selection, folder), command.folder, minutes)
             try:
                 report = read_report(folder / ANSWER)
             except UsageError:
@@ -168,10 +168,10 @@ def measure_fresh(
     return fresh
 
 
-def _run(line: list[str], folder: Path, minutes: float) -> str:
+def run_fresh(line: list[str], folder: Path, minutes: float, environment: Mapping[str, str] | None = None) -> str:
     """Run one fresh process; empty when it ended by itself, else what went wrong with its last words."""
     with subprocess.Popen(
-        line, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        line, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", start_new_session=True,
     ) as process:  # fmt: skip
         try:

@@ -32,8 +32,9 @@ def describe_verdict(verdict: Verdict) -> list[str]:
             change = format_change(verdict.ratio)
             head += f" ({change})" if verdict.ratio >= 1 else f" ({change}, better)"
     lines = [head]
-    if not verdict.reason.startswith(f"{verdict.metric} "):  # else the head has said it
-        lines += [f"  {line}" for line in verdict.reason.splitlines()]
+    reasons = verdict.reason.splitlines()
+    said_already = verdict.reason.startswith(f"{verdict.metric} ")  # by the head
+    lines += [f"  {line}" for line in (reasons[1:] if said_already else reasons)]
     said = verdict.reason.startswith("NOISY")  # that reason tells the number itself
     if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
         lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")

@@ -61,7 +61,13 @@ class Launch:
 
 
 def type_of(value: Any) -> str:
-    names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
+    names = {
+        torch.bfloat16: "bf16",
+        torch.float16: "fp16",
+        torch.float32: "fp32",
+        torch.int32: "i32",
+        torch.int64: "i64",
+    }
     if isinstance(value, torch.Tensor):
         return f"*{names[value.dtype]}"
     return "fp32" if isinstance(value, float) else "i32" if -(2**31) <= value < 2**31 else "i64"
