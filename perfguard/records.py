@@ -148,8 +148,9 @@ class Throughput(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """One word with a reason. `ratio` above 1 always means worse; `smallest` is the smallest relative change
-    that this judgement could have seen (the minimum detectable effect)."""
+    """One word with a reason. `ratio` above 1 always means worse, `interval` is its 95 % interval; `limit` is the
+    smallest relative change that may fail, `smallest` the smallest that this judgement could have seen (the minimum
+    detectable effect)."""
 
     word: Word
     metric: str = ""  # empty: the whole case
@@ -158,6 +159,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     after: Value | None = None
     unit: Unit = Unit.TEXT
     ratio: float | None = None
+    interval: tuple[float, float] | None = None  # where fresh processes measured it
+    limit: float | None = None
     smallest: float | None = None
     suite: str = ""  # with `case`: a remembered case (its key) that this run does not hold, STALE or RENAMED
     case: str = ""
@@ -186,6 +189,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     notes: list[str] = []  # what a reader should know although nothing is wrong
     conditions: Conditions | None = None  # of the device right after it was timed, while its clocks are up
     seconds: float = 0.0  # spent on the case
+    device: int = 0  # which of several devices of one kind it ran on
 
     def reading(self, metric: str) -> Reading | None:
         """The reading named `metric`, if the session has it."""
@@ -278,6 +282,13 @@ class Baseline(Struct, frozen=True):
         return self.provenance if own is None else own
 
 
+class Session(Struct, frozen=True, omit_defaults=True):
+    """What one fresh process read, block medians left out: suspects, and the controls beside them."""
+
+    results: list[CaseResult]
+    device: int = 0
+
+
 class Report(Struct, frozen=True, omit_defaults=True):
     """All readings and verdicts of one run on one hardware, or the bare readings of one session."""
 
@@ -288,12 +299,32 @@ class Report(Struct, frozen=True, omit_defaults=True):
     commit: str | None = None
     perfguard: str = ""
     results: list[CaseResult] = []
+    fresh: list[Session] = []  # oldest first: what whoever judges again needs, and what a baseline is made from
+    fresh_problem: str = ""  # why there are fewer fresh processes than were asked for
     stale: list[Verdict] = []
     copy_bytes_per_second: float | None = None
     conditions: list[Conditions] = []  # at the start and at the end
     complete: bool = False  # False: the run was cut short
     guarded: int = 0  # cases judged against a baseline
     remembered: int = 0  # cases the baselines of the collected suites hold
+
+    @property
+    def usual_clock_mhz(self) -> int | None:
+        """The device's clock while its cases were timed: the median; None where nobody knows."""
+        seen = [result.conditions.clock_mhz for result in self.results if result.conditions is not None]
+        clocks = sorted(clock for clock in seen if clock is not None)
+        return clocks[len(clocks) // 2] if clocks else None
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where what is recorded from the report comes from."""
+        return Provenance(
+            **msgspec.structs.asdict(self.toolchain),
+            power_limit_watts=self.hardware.power_limit_watts,
+            clock_mhz=self.usual_clock_mhz,
+            commit=self.commit,
+            recorded=self.started[:10],
+        )
 
 
 def load_report(data: bytes) -> Report:

@@ -54,6 +54,7 @@ class Runner:
     Attributes:
         stored_timers: the timers that a case was read with before, by metric; they are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
+        exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
@@ -65,6 +66,7 @@ class Runner:
     settings: Settings
     stored_timers: StoredTimers
     numerics: bool = True
+    exact: bool = True
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
     collect: Callable[[Case], Collect | None] = collected_here
     rivals: bool = False
@@ -109,7 +111,7 @@ class Runner:
     def _read(self, call: Call, result: CaseResult) -> CaseResult:
         """The exact readings, then those times that these do not show to be as they were."""
         subject = self._subject(call, result.case)
-        exact = read_exact(subject, self.device)
+        exact = read_exact(subject, self.device) if self.exact else []
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
         result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
         if wrong:
@@ -188,12 +190,6 @@ class Runner:
         if self.copy_bytes_per_second is None:
             self.copy_bytes_per_second = self.device.copy_bytes_per_second()
         return self.copy_bytes_per_second
-
-
-def usual_clock(results: Sequence[CaseResult]) -> int | None:
-    """The device's clock while these cases were timed, MHz: the median; None where nobody knows."""
-    seen = sorted(result.conditions.clock_mhz or 0 for result in results if result.conditions is not None)
-    return seen[len(seen) // 2] or None if seen else None
 
 
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:

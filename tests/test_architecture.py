@@ -24,6 +24,7 @@ FLOORS = {
     "units": 0,
     "records": 1,
     "call": 1,
+    "collector": 1,
     "config": 2,
     "reports": 2,
     "overview": 2,
@@ -35,9 +36,11 @@ FLOORS = {
     "baselines": 3,
     "render": 3,
     "github": 3,
+    "lanes": 4,
     "check": 3,
     "passes": 3,
     "metrics": 4,
+    "reporting": 4,
     "runner": 5,
     "sessions": 4,
     "locking": 2,
@@ -48,6 +51,8 @@ FLOORS = {
     "run": 7,
     "benchmark_fixture": 7,
     "watchdog": 7,
+    "accepting": 8,
+    "posting": 8,
     "compare": 8,
     "selfcheck": 8,
     "guard": 8,
@@ -77,7 +82,7 @@ SIBLINGS = {
         "operators",
         "waiting",
     },
-    "render": {"words"},
+    "render": {"words", "escaping", "survey"},
 }
 PUBLIC = [
     "BaselineError",
@@ -159,10 +164,26 @@ def test_only_measuring_modules_import_torch(path: Path) -> None:
             assert not any(name.split(".")[0] in ("torch", "triton") for name in names), f"{path.name}: {names}"
 
 
+def test_github_stands_on_errors_alone_and_knows_no_kernel_verdict_or_layout() -> None:
+    for path in files(PACKAGE / "github"):
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "perfguard":
+                assert parts[1:2] in ([], ["__version__"], ["errors"], ["github"]), f"{path.name} may not import {name}"
+            else:
+                assert parts[0] in {"msgspec", "requests"} | sys.stdlib_module_names, f"{path.name}: {name}"
+
+
 def loaded_after(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     return set(done.stdout.split())
+
+
+def test_github_loads_nothing_heavy() -> None:
+    extra = loaded_after("import perfguard.github") - loaded_after("")
+    assert {name.partition(".")[0] for name in extra} & {"perfguard", "msgspec"} == {"perfguard", "msgspec"}
+    assert not extra & {"torch", "numpy", "scipy", "yaml", "rich", "pytest", "requests"}
 
 
 def test_the_plugin_loads_nothing_heavy() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -98,20 +96,3 @@ class Ledger:
     def remove(self, address: int) -> None:
         """Freed; an address that nobody knows is none of this account."""
         self.total -= self.alive.pop(address, 0)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection inside: what it frees depends on everything that the process did before."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def collect_young() -> None:
-    """Collect the cycles that were made since the collector was paused, a thousand times faster than all."""
-    gc.collect(0)

@@ -15,7 +15,8 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfguard.hardware.activity import Activity, Copied, Ledger, Waited, collector_paused
+from perfguard.collector import collector_paused
+from perfguard.hardware.activity import Activity, Copied, Ledger, Waited
 
 # Operators that do nothing but move bytes: to another layout, dtype or device.
 _COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}

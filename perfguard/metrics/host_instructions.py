@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from perfguard.collector import collector_paused
 from perfguard.hardware import instructions
-from perfguard.hardware.activity import collector_paused
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
 from perfguard.units import Unit

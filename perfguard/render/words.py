@@ -51,6 +51,24 @@ def change_text(before: Value, after: Value, unit: Unit) -> str:
     return f"{format_value(before, unit)} -> {format_value(after, unit)}"
 
 
+def moved(verdict: Verdict) -> str:
+    """`6.1 % slower (5.5 to 6.7)`; empty where there is no ratio. The bracket is the 95 % interval."""
+    if verdict.ratio is None:
+        return ""
+    worse, better = ("slower", "faster") if verdict.unit is Unit.MICROSECONDS else ("worse", "better")
+    sign = 1 if verdict.ratio > 1 else -1
+    text = f"{format_percent(sign * (verdict.ratio - 1))} {worse if sign > 0 else better}"
+    if verdict.interval is None:
+        return text
+    low, high = sorted(sign * (end - 1) for end in verdict.interval)
+    return f"{text} ({format_percent(low).removesuffix(' %')} to {format_percent(high).removesuffix(' %')})"
+
+
+def limit_text(verdict: Verdict) -> str:
+    """How much may change before the verdict fails."""
+    return format_percent(verdict.limit) if verdict.limit else "any change"
+
+
 def environment(report: Report) -> str:
     """One line: device, driver, toolkit, versions, clocks, copy ceiling; what is unknown is left out."""
     hardware, tools = report.hardware, report.toolchain
