@@ -96,9 +96,10 @@ def starter(command: Command, report: Callable[[], Report], minutes: float) -> C
             tests = folder / "tests.txt"
             tests.write_text(command.selection([case.nodeid]), encoding="utf-8")
             save_report(folder / REQUEST, report())
-            caches = {variable: str(folder / subfolder) for variable, subfolder in _CACHES.items()}
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+            environment |= {variable: str(folder / subfolder) for variable, subfolder in _CACHES.items()}
             (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic())))
-            problem = run_fresh(command.line(tests, folder), command.folder, minutes, os.environ | caches)
+            problem = run_fresh(command.line(tests, folder), command.folder, minutes, environment)
             try:
                 results = read_report(folder / ANSWER).results
             except UsageError:

@@ -6,7 +6,6 @@ JSON, YAML and validation come from the types (msgspec). Times are microseconds,
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -310,21 +309,22 @@ class Report(Struct, frozen=True, omit_defaults=True):
     remembered: int = 0  # cases the baselines of the collected suites hold
 
     @property
+    def usual_clock_mhz(self) -> int | None:
+        """The device's clock while its cases were timed: the median; None where nobody knows."""
+        seen = [result.conditions.clock_mhz for result in self.results if result.conditions is not None]
+        clocks = sorted(clock for clock in seen if clock is not None)
+        return clocks[len(clocks) // 2] if clocks else None
+
+    @property
     def provenance(self) -> Provenance:
         """Where what is recorded from the report comes from."""
         return Provenance(
             **msgspec.structs.asdict(self.toolchain),
             power_limit_watts=self.hardware.power_limit_watts,
-            clock_mhz=usual_clock(self.results),
+            clock_mhz=self.usual_clock_mhz,
             commit=self.commit,
             recorded=self.started[:10],
         )
-
-
-def usual_clock(results: Sequence[CaseResult]) -> int | None:
-    """The device's clock while these cases were timed, MHz: the median; None where nobody knows."""
-    seen = sorted(result.conditions.clock_mhz or 0 for result in results if result.conditions is not None)
-    return seen[len(seen) // 2] or None if seen else None
 
 
 def load_report(data: bytes) -> Report:

@@ -215,7 +215,7 @@ class Run:
 
     def _update(self, tell: Callable[[str], None]) -> None:
         assert self.config.update is not None
-        provenance = self.report.provenance
+        provenance = self.snapshot().provenance
         results = list(self.results.values())
         fresh = {(r.case.suite, r.case.key): self.fresh.of(r.case.suite, r.case.key) for r in results}
         identity = self.device.identity

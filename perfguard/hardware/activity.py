@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -97,8 +96,3 @@ class Ledger:
     def remove(self, address: int) -> None:
         """Freed; an address that nobody knows is none of this account."""
         self.total -= self.alive.pop(address, 0)
-
-
-def collect_young() -> None:
-    """Collect the cycles that were made since the collector was paused, a thousand times faster than all."""
-    gc.collect(0)

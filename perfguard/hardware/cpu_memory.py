@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
-from perfguard.collector import collector_paused
+from perfguard.collector import collect_young, collector_paused
 from perfguard.hardware import kineto
-from perfguard.hardware.activity import Growth, Ledger, MemoryUse, collect_young
+from perfguard.hardware.activity import Growth, Ledger, MemoryUse
 
 
 def use_of(call: Callable[[], object]) -> MemoryUse:

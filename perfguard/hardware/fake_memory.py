@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Self
 
-from perfguard.collector import collector_paused
-from perfguard.hardware.activity import Growth, Ledger, MemoryUse, collect_young
+from perfguard.collector import collect_young, collector_paused
+from perfguard.hardware.activity import Growth, Ledger, MemoryUse
 from perfguard.units import format_bytes
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from perfguard.collector import collector_paused
-from perfguard.hardware.activity import Growth, MemoryUse, collect_young
+from perfguard.collector import collect_young, collector_paused
+from perfguard.hardware.activity import Growth, MemoryUse
 
 _MOST_OCCUPIED = 2 * 2**30  # bytes: the rest is not worth the time that filling takes
 

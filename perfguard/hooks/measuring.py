@@ -76,9 +76,12 @@ class Measuring(Ending):
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
         if self._run.answering is None or not self._run.answering.conducted:
-            command, settings = command_of(session.config), self._config.settings
-            self._run.runner.cold = starter(command, self._run.snapshot, settings.session_minutes)
+            minutes = self._config.settings.session_minutes
+            self._run.runner.cold = starter(self._command(session.config), self._run.snapshot, minutes)
         session.config.stash[RUN] = self._run
+
+    def _command(self, config: pytest.Config) -> Command:
+        return command_of(config)
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
@@ -219,7 +222,7 @@ class Measuring(Ending):
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
         try:
-            run.measure_again(command_of(session.config), tell)
+            run.measure_again(self._command(session.config), tell)
             run.finish(self._collected, tell)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error

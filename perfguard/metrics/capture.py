@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfguard.collector import collector_paused
+from perfguard.collector import collect_young, collector_paused
 from perfguard.errors import DeviceError
-from perfguard.hardware.activity import collect_young
 from perfguard.metrics.subject import Subject
 from perfguard.records import Better, Reading
 from perfguard.units import Unit

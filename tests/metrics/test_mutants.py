@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -237,6 +241,40 @@ def test_ten_runs_read_the_same(cpu: CpuDevice) -> None:
     found = [[msgspec.json.encode(read_exact(subject(run, grad=True), cpu)) for run in runs] for _ in range(10)]
     assert all(each == found[0] for each in found)
     kept.clear()
+
+
+READ = """
+import msgspec, torch
+from perfguard.hardware.cpu import CpuDevice
+from perfguard.metrics import read_exact
+from perfguard.metrics.subject import Subject
+
+x = torch.linspace(-1, 1, 64).reshape(8, 8).requires_grad_()
+names = {"exp", "sin", "cos", "tanh"}  # a set of text: its order changes with the hash seed
+
+def run():
+    terms = {name: getattr(x, name)() for name in sorted(names)}
+    return sum(terms.values())[x.detach() > 0].t().contiguous()
+
+readings = [each for each in read_exact(Subject(run, args=(x,), timed=False), CpuDevice()) if each.portable]
+print(msgspec.json.encode(readings).decode())
+"""
+
+
+def test_hash_seeds_and_threads_change_nothing_that_is_portable(tmp_path: Path) -> None:
+    (tmp_path / "read.py").write_text(READ)
+
+    def read(seed: str) -> str:
+        environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+        line = [sys.executable, "read.py"]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    first = read("1")
+    assert "saved_tensors" in first
+    assert "host_reads" in first
+    assert read("2") == first
 
 
 # -- on the simulated GPU --------------------------------------------------------------------------------------------
