@@ -25,6 +25,7 @@ from perfguard.github import (
     find_merge_base,
     find_pull,
 )
+from perfguard.github.artifacts import NO_RESULT
 from perfguard.lanes.remembered import Remembered, folders_of, merged, read_files
 from perfguard.lanes.viewing import Arrived, Delivery, Trusted, arrive, view
 from perfguard.overview import Overview
@@ -79,7 +80,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     pull = found.pull if found else None
     bases = _bases(client, run, pull, default_branch) if of_pull else _Bases(run.head_sha, None)
     artifacts = fetch_artifacts(client, run, settings.lanes)
-    arrived = arrive([Delivery(each.lane, each.data, each.problem) for each in artifacts], run.head_sha)
+    arrived = arrive([_delivery(each) for each in artifacts], run.head_sha)
     trusted, warnings = _trusted(client, bases, arrived, settings)
     views = view(arrived, trusted)
     overview = Overview(
@@ -94,6 +95,12 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     )
     why = found.reason if found else f"the run was started by a {run.event}, which has no pull request"
     return Gathered(run, overview, pull, "" if pull else why, own=not of_pull)
+
+
+def _delivery(artifact: LaneArtifact) -> Delivery:
+    nothing = artifact.problem == NO_RESULT
+    problem = "nothing was uploaded; look at the lane's job, and run it again" if nothing else artifact.problem
+    return Delivery(artifact.lane, artifact.data, problem)
 
 
 def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str) -> _Bases:

@@ -9,7 +9,7 @@ import pytest
 from perfguard.errors import ExitStatus, UsageError
 from perfguard.github import summary
 from perfguard.posting import keeping
-from perfguard.records import Report
+from perfguard.records import Report, dump_report
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN, sha
 from tests.lanes.reports import SLUG, archive, baseline_file, entries, measured, report, slower
@@ -101,6 +101,26 @@ def test_row_31_34_one_lane_is_refused_and_the_others_are_shown(job: PostJob, da
     assert said in job.report["lanes"][0]["problem"]
     assert "report" in job.report["lanes"][1]
     assert "1 case slower" in headline(job)
+
+
+def test_row_32_a_value_that_is_none_is_a_row_that_fails(job: PostJob) -> None:
+    data = dump_report(GREEN).replace(b'"value": 50.0', b'"value": null', 1)
+    job.measured({SLUG: archive(data)})
+    assert job.post() is ExitStatus.TESTS_FAILED
+    assert "1 case not measured" in headline(job)
+    assert "invalid value" in job.comments[0]
+    assert "f/forward" in job.comments[0]
+
+
+def test_the_latest_attempt_counts(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    first = job.number
+    job.measured({SLUG: GREEN}, attempt=2)
+    again = job.github.world.artifacts.values()
+    for artifact in again:
+        artifact.run = job.number = first
+    job.github.world.add_run(first, attempt=2)
+    assert job.post() is ExitStatus.PASSED
 
 
 def test_row_35_strange_names_come_out_literally(job: PostJob) -> None:
