@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfguard.errors import ExitStatus, UsageError
-from perfguard.github import summary
+from perfguard.github import contents, summary
 from perfguard.posting import keeping
 from perfguard.records import Report, dump_report
 from tests.github.fake import FakeGitHub
@@ -167,6 +167,26 @@ def test_row_38_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job
     ]
     assert "trust me" in job.comments[0]
     assert "[tool.perfguard] confirmations: 3 -> 1 in this change; not obeyed here" in job.report["warnings"]
+
+
+def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None:
+    other = baseline_file(BASE).replace(SLUG.encode(), OTHER.encode())
+    path = f"baselines/{OTHER}/area.yaml"
+    job.github.world.files[sha("fork-point")][path] = other
+    job.github.world.files[sha("head")][path] = other.replace(b"launches: 1", b"launches: 9")
+    job.measured({SLUG: GREEN})
+    assert job.post() is ExitStatus.PASSED
+    assert [(edit["folder"], edit["after"], edit["loosens"]) for edit in job.report["edits"]] == [(OTHER, 9, True)] * 2
+    assert "looser" in job.comments[0]
+
+
+def test_baselines_that_were_not_all_read_judge_nobody(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contents, "MOST_FILES", 0)
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.NOT_POSTED
+    assert "more than 0 files" in capsys.readouterr().err
 
 
 def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
