@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print comment and statuses; tell GitHub nothing")
     parser.add_argument("--key", default="default", help="tells comments of several configurations apart: [a-z0-9-]")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", default=Path(".perfguard"), help="folder of report.md, report.json"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        default=Path(".perfguard"),
+        help="folder of report.md, report.html, report.json",
     )
 
 

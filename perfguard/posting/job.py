@@ -42,7 +42,7 @@ class Job:
         run: id of the run that measured; None: the one of the job's event.
         dry: tell GitHub nothing.
         key: of the comment.
-        output: folder of report.md and report.json.
+        output: folder of report.md, report.html and report.json.
     """
 
     settings: Settings

@@ -9,16 +9,17 @@ import msgspec
 
 from perfguard.github import write_summary
 from perfguard.overview import Overview
+from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown
 from perfguard.reports import write_atomically
 
 _EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
 SUMMARY_BYTES = 1_000_000  # of the 1 MiB that a summary takes; larger ones end with whole parts
-_POINTER = "_Cut at a section: everything is in report.md and report.json, the artifact of this run._"
+_POINTER = "_Cut at a section: everything is in report.md, report.html and report.json, the artifact of this run._"
 
 
 def keep_files(folder: Path, overview: Overview) -> list[str]:
-    """Write `report.md` and `report.json` to `folder`.
+    """Write `report.md`, `report.html` and `report.json` to `folder`.
 
     Returns:
         What went wrong, a sentence each.
@@ -26,7 +27,8 @@ def keep_files(folder: Path, overview: Overview) -> list[str]:
     whole = render_markdown(overview, _EVERYTHING)[0]
     data = msgspec.json.format(msgspec.json.encode(overview), indent=1)
     problems = []
-    for name, content in (("report.md", whole.encode()), ("report.json", data)):
+    page = render_html(overview).encode()
+    for name, content in (("report.md", whole.encode()), ("report.html", page), ("report.json", data)):
         try:
             write_atomically(folder / name, content)
         except OSError as error:

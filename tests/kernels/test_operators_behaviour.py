@@ -155,6 +155,9 @@ def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
         raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
 
 
+POWERS_OF_TWO = ("rows", "columns", "lanes", "depth", "part", "long", "part_rows", "part_columns")
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80", "gfx942", "cpu"])
 def test_tables_obey_the_hardware(arch: str) -> None:
     """At most four candidates, powers of two, no more threads than a block may have."""
@@ -165,8 +168,10 @@ def test_tables_obey_the_hardware(arch: str) -> None:
         tables: list[Any] = [
             configs.tile_candidates(arch, width, layout, flat=False),
             configs.tile_candidates(arch, width, layout, flat=True),
-            configs.row_candidates(arch, width, layout),
+            configs.row_candidates(arch, width, layout, reused=False),
+            configs.row_candidates(arch, width, layout, reused=True),
             configs.sum_candidates(arch, width),
+            configs.list_candidates(arch, width),
             configs.cross_entropy_candidates(arch),
             configs.scale_candidates(arch),
         ]
@@ -175,7 +180,7 @@ def test_tables_obey_the_hardware(arch: str) -> None:
             for config in table:
                 most = hardware_of(arch).max_warps
                 assert most is None or config.warps <= most, config
-                sizes = [getattr(config, field, 1) for field in ("rows", "columns", "block", "tile")]
+                sizes = [getattr(config, field, 1) or 1 for field in POWERS_OF_TWO]
                 assert all(size & (size - 1) == 0 for size in sizes), config
 
 
@@ -204,7 +209,7 @@ def _others(device: torch.device) -> dict[str, tuple[Any, ...]]:
         "cross_entropy_scaled": (x, torch.tensor(2.0, device=device), None),
         "cross_entropy_scale_": (x, torch.tensor(2.0, device=device), None),
         "padded_index_gather_backward": (x[:4], index, 6, None),
-        "scatter_places": (index, 6, 4),
+        "scatter_places": (index, 6, 4, 22),
         "scatter_for_grouped_gemm_backward": (x, index, None),
         "indexed_bias_add_backward": (x, offs, torch.bfloat16, None),
     }

@@ -42,7 +42,7 @@ def operator(q: Quantizer) -> Any:
 
 def operator_arguments(q: Quantizer, arguments: Tensors) -> tuple[Any, ...]:
     """All of the operator's arguments in order: the tensors, then what the public function fills in."""
-    rest = {"dtype": torch.float8_e4m3fn, "power_of_two": False, "candidate": None}
+    rest = {"dtype": torch.float8_e4m3fn, "power_of_two": False, "candidate": None, "inverse": False}
     return (*arguments, *(rest[argument.name] for argument in operator(q)._schema.arguments[len(arguments) :]))
 
 

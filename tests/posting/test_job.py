@@ -40,7 +40,8 @@ def test_a_slower_case_gets_a_comment_a_status_a_summary_and_files(job: PostJob)
     assert job.statuses["perfguard"][0] == "failure"
     assert job.statuses[f"perfguard/{SLUG}"][0] == "failure"
     assert "1 case slower" in headline(job)
-    assert "1 case slower" in (job.folder / "out" / "report.md").read_text()
+    for name in ("report.md", "report.html"):
+        assert "1 case slower" in (job.folder / "out" / name).read_text()
     assert job.report["head"] == sha("head")
 
 
