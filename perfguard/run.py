@@ -90,6 +90,7 @@ class Run:
         return judged
 
     def _judged(self, result: CaseResult) -> CaseResult:
+        result = msgspec.structs.replace(result, device=self.device.identity.index)
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.case.suite, result.case.key] = result
             result = with_verdicts(result, judge_case(result, self.lane))

@@ -160,4 +160,4 @@ def _update(category: str) -> str:
 def _undecided(name: str, verdict: Verdict) -> str:
     if verdict.word in _WRONG:
         return f"{name}: {verdict.word}, which no baseline makes right: {verdict.reason}"
-    return f"{name}: not decided: {verdict.reason}"
+    return f"{name}: not decided: {verdict.reason}; run the lane again"

@@ -247,11 +247,7 @@ class Controller(Ending):
             )
         suites = sorted({case.suite for case in collected.selected})
         run = open_run(self._config, open_device(next(iter(self._locks))), suites, __version__, collected.selected)
-        results = [
-            msgspec.structs.replace(result, device=report.hardware.index)
-            for report in reports
-            for result in report.results
-        ]
+        results = [result for report in reports for result in report.results]
         order = {case.nodeid: place for place, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
             run.results[result.case.suite, result.case.key] = result

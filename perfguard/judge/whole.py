@@ -46,10 +46,11 @@ def confirm(
         problem: why there are fewer.
     """
     modes = common_modes(results, lane)
+    known = {_id(result): result for result in results}
     named = {_id(result) for result in suspects}
     read: dict[CaseId, list[tuple[CaseResult, Mapping[str, CommonMode]]]] = {name: [] for name in named}
     for session in sessions:
-        theirs = common_modes(session, lane, suspects=named)
+        theirs = common_modes([_completed(result, known) for result in session], lane, suspects=named)
         for result in session:
             if result.readings and _id(result) in named:
                 read[_id(result)].append((result, theirs))
@@ -68,6 +69,15 @@ def confirm(
             fresh_modes=[theirs for _, theirs in fresh],
         )
     return verdicts
+
+
+def _completed(result: CaseResult, known: Mapping[CaseId, CaseResult]) -> CaseResult:
+    """With the exact readings that a fresh process left to the session before it: they tell which times cannot have
+    moved."""
+    own = {reading.metric for reading in result.readings}
+    before = known[_id(result)].readings if _id(result) in known else []
+    missing = [reading for reading in before if not reading.timed and reading.metric not in own]
+    return replace(result, readings=[*missing, *result.readings]) if missing else result
 
 
 def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:

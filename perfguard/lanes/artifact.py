@@ -13,8 +13,8 @@ from msgspec import Struct
 from perfguard.errors import LaneError
 
 MOST_PACKED_BYTES = 2_000_000
-# A case with its fresh processes takes 4 to 12 kB of indented JSON: room for the 5,000 cases that a report may hold
-# is in the lists of lanes, not in one.
+# A case with what three fresh processes read of it takes about 10 kB of indented JSON, which packs to a few hundred
+# bytes: room for some 1,500 regressions in one lane.
 MOST_BYTES = 16_000_000
 _NAME = re.compile(r"report-(\w[\w.+-]{0,199})\.json", re.ASCII)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

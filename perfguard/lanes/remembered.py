@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -78,16 +78,6 @@ def folder_of(hardware: Hardware, reading: Reading) -> str:
     """The folder that remembers a reading."""
     target = target_folder(hardware)
     return target if reading.portable and target is not None else hardware.slug
-
-
-def merged(several: Iterable[Remembered]) -> Remembered:
-    """All folders of `several`, which share none."""
-    folders: dict[str, Mapping[str, Baseline]] = {}
-    problems: dict[str, str] = {}
-    for each in several:
-        folders |= each.folders
-        problems |= each.problems
-    return Remembered(folders, problems)
 
 
 def _is_slug(folder: str) -> bool:

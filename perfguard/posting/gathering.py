@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from perfguard.config import Settings, settings_from
-from perfguard.errors import UsageError
+from perfguard.errors import GitHubError, UsageError
 from perfguard.github import (
     Client,
     LaneArtifact,
@@ -25,10 +25,10 @@ from perfguard.github import (
     find_merge_base,
     find_pull,
 )
-from perfguard.lanes.remembered import Remembered, folders_of, merged, read_files
-from perfguard.lanes.viewing import Arrived, Delivery, Trusted, arrive, view
+from perfguard.github.artifacts import NO_RESULT
+from perfguard.lanes.remembered import Remembered, read_files
+from perfguard.lanes.viewing import Delivery, Trusted, arrive, view
 from perfguard.overview import Overview
-from perfguard.records import Report
 
 MOST_COMMITS_BEHIND = 500  # from which a merge base is warned about, however young it is
 _CONFIGURATION = "pyproject.toml"
@@ -79,9 +79,8 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     pull = found.pull if found else None
     bases = _bases(client, run, pull, default_branch) if of_pull else _Bases(run.head_sha, None)
     artifacts = fetch_artifacts(client, run, settings.lanes)
-    arrived = arrive([Delivery(each.lane, each.data, each.problem) for each in artifacts], run.head_sha)
-    trusted, warnings = _trusted(client, bases, arrived, settings)
-    views = view(arrived, trusted)
+    trusted, warnings = _trusted(client, bases, settings)
+    views = view(arrive([_delivery(each) for each in artifacts], run.head_sha), trusted)
     overview = Overview(
         lanes=views.lanes,
         edits=views.edits,
@@ -96,6 +95,12 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     return Gathered(run, overview, pull, "" if pull else why, own=not of_pull)
 
 
+def _delivery(artifact: LaneArtifact) -> Delivery:
+    nothing = artifact.problem == NO_RESULT
+    problem = "nothing was uploaded; look at the lane's job, and run it again" if nothing else artifact.problem
+    return Delivery(artifact.lane, artifact.data, problem)
+
+
 def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str) -> _Bases:
     onto = pull.base_sha if pull else default_branch
     if not _SHA.fullmatch(onto):
@@ -104,26 +109,20 @@ def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str) -> 
     return _Bases(found.sha, run.head_sha, found)
 
 
-def _trusted(
-    client: Client, bases: _Bases, arrived: Sequence[Arrived], settings: Settings
-) -> tuple[Trusted, list[str]]:
-    """Baselines and limits of the base, the baselines of the head beside them, and how its configuration differs."""
+def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, list[str]]:
+    """Baselines and limits of the base, the baselines of the head beside them, and how its configuration differs.
+
+    All folders, also of hardware that no lane reported: an edit there is an edit, too.
+    """
     limits, warnings = _settings(client, bases, settings)
-    folders = _folders([lane.received.report for lane in arrived if lane.received])
-    base: list[Remembered] = []
-    head: list[Remembered] = []
-    for folder in folders:
-        path = str(PurePosixPath(limits.baselines) / folder)
-        before = fetch_tree(client, path, bases.base)
-        base.append(_read(before, limits.baselines))
-        if bases.head is not None:
-            head.append(_read(fetch_tree(client, path, bases.head, before.files), limits.baselines))
-    trusted = Trusted(merged(base), merged(head) if bases.head is not None else None, limits.confirmations)
-    return trusted, warnings
-
-
-def _folders(reports: Sequence[Report]) -> list[str]:
-    return sorted({folder for report in reports for folder in folders_of(report.hardware)})
+    root = str(PurePosixPath(limits.baselines))
+    before = fetch_tree(client, root, bases.base)
+    if root in before.problems:  # some lane's may be among those that were not read
+        raise GitHubError(f"{root} at {bases.base[:12]}: {before.problems[root]}; merge suites of one hardware")
+    head = None
+    if bases.head is not None:
+        head = _read(fetch_tree(client, root, bases.head, before.files), root)
+    return Trusted(_read(before, root), head, limits.confirmations), warnings
 
 
 def _read(tree: Tree, root: str) -> Remembered:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from perfguard.judge import Lane
 from perfguard.lanes.judging import judge_again, unmeasured
-from perfguard.records import Accuracy, Report, Verdict, Word
-from tests.lanes.reports import CODE, HARDWARE, TOOLCHAIN, entries, key, measured, remembered, report, slower
+from perfguard.lanes.reading import read_report_of_stranger
+from perfguard.records import Accuracy, Better, Reading, Report, TimedEntry, Verdict, Word, dump_report
+from perfguard.units import Unit
+from tests.lanes.reports import CODE, HARDWARE, TIMER, TOOLCHAIN, entries, key, measured, remembered, report, slower
 
 OTHER = "fedcba9876543210"
 
@@ -108,3 +112,40 @@ def test_a_new_case_and_another_toolchain_are_not_judged() -> None:
     drifted = report([measured("f", 80.0)], toolchain=newer)
     judged = judge_again(drifted, remembered({"f": entries()}).lane(HARDWARE, newer, 3))
     assert words(judged) == {"f": {Word.DRIFT}}
+
+
+SMALL = st.sampled_from([0.0, 1e-300, 1e-9, 0.03, 1.0, 50.0, 1e11])
+TIMES = st.sampled_from([1e-300, 1e-9, 0.5, 49.0, 50.0, 55.0, 9e11])
+READING = st.builds(
+    Reading,
+    metric=st.sampled_from(["device_time_us", "launches", "fingerprint", "theirs"]),
+    unit=st.sampled_from(list(Unit)),
+    value=TIMES | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.text(max_size=2), max_size=2),
+    better=st.sampled_from(list(Better)),
+    timer=st.sampled_from([None, TIMER, "theirs"]),
+    blocks=st.lists(TIMES, max_size=3),
+    rejected_blocks=st.integers(0, 9),
+    spread=SMALL,
+    promise=SMALL,
+    floor=SMALL,
+    tolerance=SMALL,
+    gated=st.booleans(),
+    portable=st.booleans(),
+    covers=st.lists(st.sampled_from(["device_time_us", "launches", "theirs"]), max_size=2),
+    drifts=st.booleans(),
+)
+VERDICT = st.builds(Verdict, st.sampled_from(list(Word)), st.sampled_from(["", "device_time_us"]), st.text(max_size=3))
+
+
+@given(st.lists(READING, max_size=4, unique_by=lambda reading: reading.metric), st.lists(VERDICT, max_size=2), TIMES)
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_let_in_is_judged(readings: list[Reading], verdicts: list[Verdict], us: float) -> None:
+    result = msgspec.structs.replace(measured("f"), readings=readings, verdicts=verdicts)
+    fresh = {"f": [us] * 3}
+    data = dump_report(report([result, measured("g")], fresh))
+    received = read_report_of_stranger(data)
+    stored = entries(code=CODE) | {"theirs": TimedEntry([1.0] * 5, "theirs")}
+    held = lane(f=stored, g=entries())
+    judged = judge_again(received.report, held)
+    assert Word.SUSPECT not in {verdict.word for result in judged.results for verdict in result.verdicts}
+    unmeasured(judged, held)

@@ -35,7 +35,7 @@ def test_the_whole_job_needs_no_torch_and_not_the_measuring_side() -> None:
 LARGE = """
 import resource
 from perfguard.lanes.viewing import Arrived, Delivery, Trusted, arrive, view
-from perfguard.lanes.remembered import merged, read_files
+from perfguard.lanes.remembered import read_files
 from perfguard.overview import Headline, Overview
 from perfguard.render.markdown import render_markdown
 from perfguard.render.survey import survey

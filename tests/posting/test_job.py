@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfguard.errors import ExitStatus, UsageError
-from perfguard.github import summary
+from perfguard.github import contents, summary
 from perfguard.posting import keeping
-from perfguard.records import Report
+from perfguard.records import Report, dump_report
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN, sha
 from tests.lanes.reports import SLUG, archive, baseline_file, entries, measured, report, slower
@@ -104,6 +104,26 @@ def test_row_31_34_one_lane_is_refused_and_the_others_are_shown(job: PostJob, da
     assert "1 case slower" in headline(job)
 
 
+def test_row_32_a_value_that_is_none_is_a_row_that_fails(job: PostJob) -> None:
+    data = dump_report(GREEN).replace(b'"value": 50.0', b'"value": null', 1)
+    job.measured({SLUG: archive(data)})
+    assert job.post() is ExitStatus.TESTS_FAILED
+    assert "1 case not measured" in headline(job)
+    assert "invalid value" in job.comments[0]
+    assert "f/forward" in job.comments[0]
+
+
+def test_the_latest_attempt_counts(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    first = job.number
+    job.measured({SLUG: GREEN}, attempt=2)
+    again = job.github.world.artifacts.values()
+    for artifact in again:
+        artifact.run = job.number = first
+    job.github.world.add_run(first, attempt=2)
+    assert job.post() is ExitStatus.PASSED
+
+
 def test_row_35_strange_names_come_out_literally(job: PostJob) -> None:
     name = "f|`<img src=x>@org/team #1 [x](y) __x__ www.x.y a@b.c\n\u202e" + "z" * 10_000
     job.measured({SLUG: report([measured("f"), measured("g"), measured(name)])})
@@ -148,6 +168,26 @@ def test_row_38_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job
     ]
     assert "trust me" in job.comments[0]
     assert "[tool.perfguard] confirmations: 3 -> 1 in this change; not obeyed here" in job.report["warnings"]
+
+
+def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None:
+    other = baseline_file(BASE).replace(SLUG.encode(), OTHER.encode())
+    path = f"baselines/{OTHER}/area.yaml"
+    job.github.world.files[sha("fork-point")][path] = other
+    job.github.world.files[sha("head")][path] = other.replace(b"launches: 1", b"launches: 9")
+    job.measured({SLUG: GREEN})
+    assert job.post() is ExitStatus.PASSED
+    assert [(edit["folder"], edit["after"], edit["loosens"]) for edit in job.report["edits"]] == [(OTHER, 9, True)] * 2
+    assert "looser" in job.comments[0]
+
+
+def test_baselines_that_were_not_all_read_judge_nobody(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contents, "MOST_FILES", 0)
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.NOT_POSTED
+    assert "more than 0 files" in capsys.readouterr().err
 
 
 def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
