@@ -1,6 +1,6 @@
 """x[index] into memory of few sizes; backward a deterministic sum.
 
-    out[i] = x[index[i]],    dx[r] = sum of grad[i] over i with index[i] == r, in fp32, in an order that index alone decides
+    out[i] = x[index[i]],    dx[r] = sum of grad[i] over i with index[i] == r, in fp32, always in the same order
 
 The result is the first n rows of a buffer of ceil(n / pad_to) * pad_to, so that an allocator that sees another n each
 step hands out the same blocks; nobody can reach the rows behind through the result. Saved for backward: the index, not

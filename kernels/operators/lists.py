@@ -53,7 +53,7 @@ def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -
 
     x (n, width) any strides; index (n,) int64, what is out of range belongs to no row; out (rows, width) contiguous.
     """
-    rows, width = out.shape
+    rows = out.shape[0]
     if out.numel() == 0:
         return
     if path_of(_sum_lists, x.device) == "eager":
