@@ -33,7 +33,7 @@ from tests.kernels.grouped_targets import facts, target_of
 MODULES = [
     importlib.import_module(f"kernels.operators.{found.name}") for found in pkgutil.iter_modules(operators.__path__)
 ]
-OPTIONS = ("num_warps", "num_stages")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 
 
 @dataclass(frozen=True)
