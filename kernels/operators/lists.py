@@ -152,7 +152,7 @@ def _place(  # type: ignore[no-untyped-def]
         to_S = to_S.to(DTYPE)
         # One key speaks for its like: thousands of them at one address would wait for each other.
         tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & (before_S == 0), sem="relaxed")
-        is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 1)
+        is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 0)
         tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
 
 

@@ -214,8 +214,8 @@ def _place(  # type: ignore[no-untyped-def]
         tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
 
-    is_taken_SB = (at_S[:, None] >= starts_B[None, :]) & (at_S[:, None] < (starts_B + all_B)[None, :])
-    is_taken_S = tl.max((is_taken_SB & (group_B < groups)[None, :]).to(tl.int32), 1) > 0
+    is_taken_BS = (at_S[None, :] >= starts_B[:, None]) & (at_S[None, :] < (starts_B + all_B)[:, None])
+    is_taken_S = tl.max((is_taken_BS & (group_B < groups)[:, None]).to(tl.int32), 0) > 0
     none_S = tl.full((S,), -1, source_ptr.dtype.element_ty)
     tl.store(source_ptr + at_S, none_S, mask=(at_S < rows) & (is_taken_S == 0))
     if start < count:
