@@ -67,10 +67,11 @@ def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -
     config = pick(list_candidates(arch_of(x.device), out.shape[1]), candidate)
     with on(x):
         index = index.contiguous()
-        _sum(x, index, _lists(index, rows, config.overlap), out, config)
+        _sum(x, index, lists_of(index, rows, config.overlap), out, config)
 
 
-def _lists(index: Tensor, rows: int, overlap: bool) -> Lists:
+def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
+    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
     passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
