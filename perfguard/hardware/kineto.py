@@ -188,8 +188,8 @@ def _outside_brackets(name: str) -> str:
     return "".join(kept).strip()
 
 
-def raw_events(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> list[Any]:
-    results = _results(call, activities, memory=memory)
+def raw_events(call: Callable[[], object], activities: list[ProfilerActivity]) -> list[Any]:
+    results = _results(call, activities)
     return list(results.events()) if results is not None else []
 
 

@@ -115,6 +115,15 @@ def test_a_replay_in_used_memory(replay: Callable[[Memory], None], problem: str)
     assert bool(reading.problem) is bool(problem)
 
 
+def test_without_memory_for_a_copy_nothing_is_told() -> None:
+    def full(device: Memory) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    device = Memory(full)
+    (reading,) = read(Subject(device.call), device)
+    assert (reading.value, reading.problem) == ("yes", "")
+
+
 def test_a_wrong_replay_makes_the_case_wrong() -> None:
     from perfguard.call import Call
     from perfguard.config import Settings
