@@ -64,6 +64,7 @@ def _check_reading(reading: Reading) -> None:
                 raise LaneError(f"invalid value: {name}: {microseconds:g} is no time in µs")
     for what in ("spread", "promise", "floor", "tolerance"):
         _check_number(f"{what} of {name}", getattr(reading, what), 0.0, _MOST)
+    _check_number(f"rank of {name}", reading.rank, -1e6, 1e6)
     _check_number(f"rejected_blocks of {name}", reading.rejected_blocks, 0, 1e6)
 
 
@@ -81,7 +82,7 @@ def _texts(result: CaseResult) -> Iterator[str]:
     case = result.case
     yield from (case.suite, case.name, case.nodeid, result.inputs, *result.notes)
     for reading in result.readings:
-        yield from (reading.metric, reading.timer or "", reading.note, *reading.covers)
+        yield from (reading.metric, reading.timer or "", reading.note, reading.details, *reading.covers)
         if isinstance(reading.value, str):
             yield reading.value
         elif isinstance(reading.value, list):
