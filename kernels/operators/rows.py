@@ -50,8 +50,8 @@ def fetch_rows(
 def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
     """out[g] = sum of the rows of group g, [offs[g - 1], offs[g]) clamped to the rows of x, in fp32; an empty one is 0.
 
-    One launch where the columns alone make enough programs. Else two: parts of groups, none of which reaches over the
-    end of its group, then the parts of a group; so no program has more to do than a part. No atomics, no host read.
+    First in parts of groups, none of which reaches over the end of its group, then over the parts of a group: however
+    rows fall into groups, no program has more to do than a part. Two launches, no atomics, no host read.
     x (rows, width) any strides; offs (G,) int32 or int64, contiguous; out (G, width) with contiguous rows.
     """
     groups, width = out.shape
@@ -67,18 +67,20 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
         return
     arch = arch_of(x.device)
     config = pick(sum_candidates(arch, width), candidate)
-    blocks = cdiv(width, config.columns)
-    constants = {"G": power_of_two(groups), "D": config.depth, "R": config.rows, "C": config.columns}
-    constants |= {"PART": config.part, "num_warps": config.warps}
+    constants = {"G": power_of_two(groups), "PART": config.part, "num_warps": config.warps}
+    values, sizes = x, {"D": config.depth, "R": config.rows, "C": config.columns}
     with on(x):
-        values = x
         if config.part is not None:
             # A bound that needs no data: each group ends with at most one part that is not whole.
             values = x.new_empty((rows // config.part + groups, width), dtype=torch.float32)
-            _sum_parts[(values.shape[0] * blocks,)](x, offs, values, rows, width, groups, *strides(x), **constants)
-        _sum_groups[(groups * blocks,)](
-            values, offs, out, rows, width, groups, *strides(values), *strides(out), BY_HAND=arch == "cpu", **constants
-        )
+            _sum_parts[(values.shape[0] * cdiv(width, config.columns),)](
+                x, offs, values, rows, width, groups, *strides(x), **sizes, **constants
+            )
+            sizes = {"D": config.part_depth, "R": config.part_rows, "C": config.part_columns}
+        _sum_groups[(groups * cdiv(width, sizes["C"]),)](
+            values, offs, out, rows, width, groups, *strides(values), *strides(out),
+            BY_HAND=arch == "cpu", **sizes, **constants,
+        )  # fmt: skip
 
 
 @jit(do_not_specialize=["count", "source_rows"])
