@@ -135,10 +135,10 @@ def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
 # 256 KB, so at most one program an SM, which is what 32 warps with over 32 registers a thread come to.
 _CROSS_ENTROPY: dict[str, tuple[CrossEntropyConfig, ...]] = {
     "sm_90": (
-        CrossEntropyConfig(2, 1024, 32),
-        CrossEntropyConfig(1, 1024, 32),
-        CrossEntropyConfig(4, 512, 16),
         CrossEntropyConfig(2, 512, 16),
+        CrossEntropyConfig(2, 1024, 32),
+        CrossEntropyConfig(1, 512, 16),
+        CrossEntropyConfig(2, 256, 8),
     ),
     "cpu": (CrossEntropyConfig(2, 256, 4), CrossEntropyConfig(1, 64, 4)),
 }
