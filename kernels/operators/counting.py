@@ -31,7 +31,7 @@ def rows_of_counts(count: int) -> int:
 
 
 def steps_of_chunk(count: int) -> int:
-    return cdiv(cdiv(count, STEP), CHUNKS)
+    return max(1, cdiv(cdiv(count, STEP), CHUNKS))
 
 
 def whole_numbers(most: int) -> torch.dtype:

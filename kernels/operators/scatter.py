@@ -120,7 +120,7 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
         counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=expert.device)
         count_keys(expert, groups, counts, fill=source, value=-1)
         _place[(cdiv(max(count, 1), STEP),)](
-            expert, counts, rev, offs, ks, source, count, groups, alignment, max(1, steps_of_chunk(count)),
+            expert, counts, rev, offs, ks, source, count, groups, alignment, steps_of_chunk(count),
             **sizes_of_count(buckets),
         )  # fmt: skip
     return rev, offs, ks, source
