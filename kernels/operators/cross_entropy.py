@@ -33,6 +33,7 @@ from kernels.jit import jit, tl
 from kernels.operators.arguments import require_floats, require_indices, require_integers, require_length
 from kernels.operators.configs import cross_entropy_candidates, pick, scale_candidates
 from kernels.operators.launch import cdiv, matrices
+from kernels.operators.totals import kept_rows, reduced, total_loss
 from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
@@ -68,9 +69,9 @@ def cross_entropy(
     require_length(target, "target", logits.shape[0], "row of logits")
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction: is {reduction!r}; may be {' or '.join(map(repr, REDUCTIONS))}")
-    kept = (target != ignore_index).sum() if reduction == "mean" else None
+    kept = kept_rows(target, ignore_index) if reduction == "mean" else None
     if not (torch.is_grad_enabled() and logits.requires_grad):
-        return _reduced(_losses(logits, target, ignore_index, candidate), kept)
+        return total_loss(_losses(logits, target, ignore_index, candidate), kept)
     if inplace:
         _require_own_memory(logits)
         gradient = logits.detach()  # the same memory and version counter
@@ -187,11 +188,7 @@ def _eager(logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: in
 @torch.library.custom_op("perfguard_kernels::cross_entropy_reduce", mutates_args=())
 def _reduce(logits: Tensor, losses: Tensor, kept: Tensor | None, gradient: Tensor) -> Tensor:
     """losses (N,) -> their sum or mean, of which `gradient` (N, V) is the gradient in the logits."""
-    return _reduced(losses, kept)
-
-
-def _reduced(losses: Tensor, kept: Tensor | None) -> Tensor:
-    return losses.sum() if kept is None else losses.sum() / kept.clamp_min(1)
+    return reduced(losses, kept)
 
 
 @_reduce.register_fake

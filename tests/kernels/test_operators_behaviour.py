@@ -203,7 +203,9 @@ def _others(device: torch.device) -> dict[str, tuple[Any, ...]]:
     return {
         "silu_mul_backward": (x, x + 1, x + 2, None),
         "clamped_swiglu_backward": (x[:, :4], x, 1.7, 1.0, None),
+        "cross_entropy_kept": (target, -100),
         "cross_entropy_losses": (x, target, -100, None),
+        "cross_entropy_total": (x[:, 0].contiguous(), kept),
         "cross_entropy_gradient": (x, target, None, -100, None),
         "cross_entropy_gradient_": (x, target, kept, -100, None),
         "cross_entropy_scaled": (x, torch.tensor(2.0, device=device), None),
