@@ -40,6 +40,7 @@ class SumConfig:
     part_depth: int = 8  # the same for the sums of the parts
     part_rows: int = 8
     part_columns: int = 128
+    overlap: bool = False  # the sums of the parts begin as the parts end (programmatic dependent launch)
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class ListConfig:
     long: int = 256  # places from which on a list is cut into parts
     part_rows: int = 64  # partial sums that one program adds at a time, a power of two
     part_columns: int = 128  # of a program that adds partial sums, a power of two
+    overlap: bool = False  # each launch begins as the one ahead ends (programmatic dependent launch)
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,19 @@ def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
     """
     if arch == "cpu":
         return (SumConfig(2, 8, min(1024, power_of_two(width)), 4, part=16), SumConfig(1, 16, 32, 4, part=None))
-    tables = ((8, 2, 512, 4, 64), (8, 2, 512, 4, 128), (4, 2, 1024, 8, 32), (8, 64, 128, 32, None))
-    most = hardware_of(arch).max_warps or 32
-    return tuple(
-        SumConfig(depth, rows, min(columns, power_of_two(width)), min(warps, most), part)
-        for depth, rows, columns, warps, part in tables
+    hardware = hardware_of(arch)
+    most, early = hardware.max_warps or 32, hardware.launches_early
+    tables = (
+        (8, 2, 512, 4, 64, False),
+        (8, 2, 512, 4, 64, early),
+        (4, 2, 1024, 8, 32, early),
+        (8, 64, 128, 32, None, False),
     )
+    configs = (
+        SumConfig(depth, rows, min(columns, power_of_two(width)), min(warps, most), part, overlap=overlap)
+        for depth, rows, columns, warps, part, overlap in tables
+    )
+    return tuple(dict.fromkeys(configs))  # some are the same where no launch begins early
 
 
 def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
@@ -122,12 +131,17 @@ def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
     that no sum crosses threads."""
     if arch == "cpu":
         return (ListConfig(16, min(1024, power_of_two(width)), 4, 16, 4, 64), ListConfig(8, 32, 4, 32, 2, 32))
-    sizes = ((8, 2048, 8), (8, 1024, 4), (16, 1024, 4), (16, 2048, 8))
-    return tuple(ListConfig(rows, min(columns, power_of_two(width)), warps) for rows, columns, warps in sizes)
+    early = hardware_of(arch).launches_early
+    tables = ((8, 2048, 8, False), (8, 2048, 8, early), (8, 1024, 4, early), (16, 1024, 4, False))
+    configs = (
+        ListConfig(rows, min(columns, power_of_two(width)), warps, overlap=overlap)
+        for rows, columns, warps, overlap in tables
+    )
+    return tuple(dict.fromkeys(configs))
 
 
 # The row is read twice, the second time from the L2 if the rows in flight fit into it: a row of 128k bf16 logits is
-# 256 KB, so at most one program an SM, which is what 32 warps with over 32 registers a thread come to.
+# 256 KB, so few programs an SM, but more than one: while one waits for its warps to meet the other one loads.
 _CROSS_ENTROPY: dict[str, tuple[CrossEntropyConfig, ...]] = {
     "sm_90": (
         CrossEntropyConfig(2, 512, 16),

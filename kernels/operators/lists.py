@@ -31,7 +31,7 @@ from kernels.operators.counting import (
     steps_of_chunk,
     whole_numbers,
 )
-from kernels.operators.launch import cdiv, strides
+from kernels.operators.launch import after, cdiv, strides
 from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
@@ -67,10 +67,10 @@ def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -
     config = pick(list_candidates(arch_of(x.device), out.shape[1]), candidate)
     with on(x):
         index = index.contiguous()
-        _sum(x, index, lists_of(index, rows), out, config)
+        _sum(x, index, lists_of(index, rows, config.overlap), out, config)
 
 
-def lists_of(index: Tensor, rows: int) -> Lists:
+def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
     """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
@@ -88,7 +88,7 @@ def lists_of(index: Tensor, rows: int) -> Lists:
         _place[(cdiv(count, STEP),)](
             keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
             starts if last else None, ends if last else None, count, rows, steps_of_chunk(count), DIGIT_BITS * number,
-            **sizes_of_count(BUCKETS),
+            **sizes_of_count(BUCKETS), **after(overlap),
         )  # fmt: skip
         keys, order = next_keys, next_order
     assert order is not None
@@ -104,21 +104,26 @@ def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig
     _sum_lists[((parts + rows) * cdiv(width, config.columns),)](
         x, index, lists.order, lists.starts, lists.ends, out, partial, begins, count, rows, width, parts, *strides(x),
         BY_HAND=by_hand, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
+        **after(config.overlap),
     )  # fmt: skip
     _sum_parts[(parts * cdiv(width, config.part_columns),)](
         partial, begins, lists.starts, lists.ends, out, width,
         BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
+        **after(config.overlap),
     )  # fmt: skip
 
 
 @jit(do_not_specialize=["count", "limit", "steps", "shift"])
 def _place(  # type: ignore[no-untyped-def]
     keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
-    count, limit, steps, shift, K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
+    count, limit, steps, shift,
+    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     """One pass of the sort: S keys to their places by one digit. It counts for the next pass, the last one marks where
     the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
     inside_S = at_S < count
     key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
@@ -161,10 +166,12 @@ def _sum_places(  # type: ignore[no-untyped-def]
 def _sum_lists(  # type: ignore[no-untyped-def]
     x_ptr, index_ptr, order_ptr, starts_ptr, ends_ptr, out_ptr, partial_ptr, begins_ptr,
     count, rows, width, parts, x_row, x_column,
-    BY_HAND: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The first programs take a part of the sorted order each, of which they add up what belongs to long lists: at most
     the lists of its first and its last place. The others take a row each, if its list is short."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
     column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
@@ -204,9 +211,11 @@ def _sum_lists(  # type: ignore[no-untyped-def]
 @jit()
 def _sum_parts(  # type: ignore[no-untyped-def]
     partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width,
-    BY_HAND: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The long list that begins in a part, if one does: its sum here, and those of the parts that it reaches into."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
     row = tl.load(begins_ptr + number).to(tl.int64)

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
 from kernels.operators.configs import pick, power_of_two, row_candidates, sum_candidates
-from kernels.operators.launch import cdiv, layout_of, strides
+from kernels.operators.launch import after, cdiv, layout_of, strides
 from kernels.operators.tiles import tile
 from kernels.paths import Path, on, path_of
 from kernels.rounding import rounded
@@ -79,7 +79,7 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
             sizes = {"D": config.part_depth, "R": config.part_rows, "C": config.part_columns}
         _sum_groups[(groups * cdiv(width, sizes["C"]),)](
             values, offs, out, rows, width, groups, *strides(values), *strides(out),
-            BY_HAND=arch == "cpu", **sizes, **constants,
+            BY_HAND=arch == "cpu", **sizes, **constants, **after(config.overlap),
         )  # fmt: skip
 
 
@@ -149,9 +149,12 @@ def _sum_parts(  # type: ignore[no-untyped-def]
 @jit(do_not_specialize=["rows", "groups"])
 def _sum_groups(  # type: ignore[no-untyped-def]
     values_ptr, offs_ptr, out_ptr, rows, width, groups, values_row, values_column, out_row, out_column,
-    BY_HAND: tl.constexpr, PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr,
+    PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """What the rows of a group sum up to, or the parts of it."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     group = (tl.program_id(0) // blocks).to(tl.int64)
     if PART is None:
