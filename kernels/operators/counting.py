@@ -1,10 +1,13 @@
 """How often each small number occurs, and how often before a place: what a stable sort by counting stands on.
 
-Keys are cut into at most CHUNKS chunks, whose counts one launch takes. In the next one a program adds up what the
-chunks before its own hold, and what its own chunk holds before its keys. So no program waits for another, equal keys
-keep their order, and the result is the same in every run. A key out of [0, limit) counts as `limit`.
+One launch counts keys a step of STEP keys and a chunk of steps. In the next one a program adds up the chunks before its
+own step's and the steps before its own in that chunk. So no program waits for another, equal keys keep their order, and
+counts are whole numbers, which atomics add up to the same in any order. A key out of [0, limit) counts as `limit`.
 
-Shape suffixes: S keys of a program, A keys counted at a time, B buckets, K chunks.
+The counts of a pass are one matrix (CHUNKS + steps, buckets), zero at first: chunks in the first rows, then steps.
+What these kernels lack is instructions, not bandwidth: counting in registers is what they avoid.
+
+Shape suffixes: S keys of a program, B buckets, K chunks, F steps added at a time.
 """
 
 from __future__ import annotations
@@ -17,13 +20,18 @@ from kernels.operators.launch import cdiv
 
 CHUNKS = 32
 STEP = 128  # keys that one program places; every pair of them is compared
-AHEAD = 1024  # keys counted at a time
 WARPS = 4
+_AT_ONCE = 512  # keys that one program counts
+_STEPS_AT_ONCE = 16
 
 
-def chunk_length(count: int) -> int:
-    """Keys of a chunk: whole steps, so that no program's keys lie in two chunks."""
-    return cdiv(cdiv(count, CHUNKS), STEP) * STEP
+def rows_of_counts(count: int) -> int:
+    """Rows of the matrix of counts for so many keys."""
+    return CHUNKS + cdiv(count, STEP)
+
+
+def steps_of_chunk(count: int) -> int:
+    return max(1, cdiv(cdiv(count, STEP), CHUNKS))
 
 
 def whole_numbers(most: int) -> torch.dtype:
@@ -31,21 +39,21 @@ def whole_numbers(most: int) -> torch.dtype:
     return torch.int32 if most < 2**31 - 1 else torch.int64
 
 
-def count_chunks(
-    keys: Tensor, limit: int, buckets: int, zero: Tensor | None = None, fill: Tensor | None = None
-) -> Tensor:
-    """counts (CHUNKS, buckets): of the low digit of the keys in each chunk. One launch.
+def count_keys(keys: Tensor, limit: int, counts: Tensor, fill: Tensor, value: int) -> None:
+    """Add to counts (rows_of_counts, B) the low digit of keys (n,), contiguous. One launch.
 
-    keys (n,) of whole numbers, contiguous; buckets a power of two. On the way it writes 0 to all of `zero` and n to all
-    of `fill`, two contiguous vectors of the type of the counts.
+    B is a power of two. On the way it writes `value` to all of `fill`, a contiguous vector.
     """
     count = keys.shape[0]
-    counts = keys.new_empty((CHUNKS, buckets), dtype=whole_numbers(count))
-    sizes = [0 if vector is None else vector.numel() for vector in (zero, fill)]
-    _count[(CHUNKS,)](
-        keys, counts, zero, fill, count, limit, chunk_length(count), *sizes, B=buckets, A=AHEAD, num_warps=WARPS
-    )
-    return counts
+    _count[(cdiv(max(count, 1), _AT_ONCE),)](
+        keys, counts, fill, count, limit, steps_of_chunk(count), fill.numel(), value,
+        K=CHUNKS, B=counts.shape[1], STEP=STEP, S=_AT_ONCE, num_warps=WARPS,
+    )  # fmt: skip
+
+
+def sizes_of_count(buckets: int) -> dict[str, int]:
+    """The constants of a kernel that calls `counted` and `earlier`."""
+    return {"K": CHUNKS, "B": buckets, "F": _STEPS_AT_ONCE, "S": STEP, "num_warps": WARPS}
 
 
 @jit()
@@ -62,6 +70,15 @@ def digit(key_S, shift, B: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @jit()
+def add(counts_ptr, at_S, digit_S, inside_S, steps, K: tl.constexpr, B: tl.constexpr, STEP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Count keys that lie at places `at`."""
+    one_S = tl.full(digit_S.shape, 1, counts_ptr.dtype.element_ty)
+    step_S = at_S // STEP
+    tl.atomic_add(counts_ptr + (K + step_S) * B + digit_S, one_S, mask=inside_S, sem="relaxed")
+    tl.atomic_add(counts_ptr + step_S // steps * B + digit_S, one_S, mask=inside_S, sem="relaxed")
+
+
+@jit()
 def earlier(same_SS, S: tl.constexpr):  # type: ignore[no-untyped-def]
     """Of each of S keys: how many before it are the same, of `same` (S, S).
 
@@ -72,55 +89,30 @@ def earlier(same_SS, S: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def counted(  # type: ignore[no-untyped-def]
-    keys_ptr, counts_ptr, start, count, limit, chunk, shift, K: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
-):  # fmt: skip
-    """Of each bucket (B,): all of its keys, and those before key number `start`.
-
-    Without counts of chunks each program counts all keys by itself: for few, that is quicker than another launch.
-    """
-    if counts_ptr is None:
-        all_B = tl.zeros((B,), tl.int32)
-        before_B = tl.zeros((B,), tl.int32)
-        for first in range(0, count, A):
-            at_A = first + tl.arange(0, A)
-            digit_A = digit(clamped(keys_ptr, at_A, at_A < count, limit, tl.int32), shift, B)
-            all_B += tl.histogram(digit_A, B, mask=at_A < count)
-            before_B += tl.histogram(digit_A, B, mask=at_A < start)
-        return all_B, before_B
-    else:
-        number = start // chunk
-        chunk_K = tl.arange(0, K)
-        counts_KB = tl.load(counts_ptr + chunk_K[:, None] * B + tl.arange(0, B)[None, :])
-        before_B = tl.sum(tl.where((chunk_K < number)[:, None], counts_KB, 0), 0)
-        for first in range(number * chunk, start, A):
-            at_A = first + tl.arange(0, A)
-            key_A = clamped(keys_ptr, at_A, at_A < start, limit, counts_ptr.dtype.element_ty)
-            before_B += tl.histogram(digit(key_A, shift, B), B, mask=at_A < start)
-        return tl.sum(counts_KB, 0), before_B
+def counted(counts_ptr, step, steps, K: tl.constexpr, B: tl.constexpr, F: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each bucket (B,): all of its keys, and those before a step. `steps` make a chunk."""
+    chunk = step // steps
+    chunk_K = tl.arange(0, K)
+    bucket_B = tl.arange(0, B)
+    counts_KB = tl.load(counts_ptr + chunk_K[:, None] * B + bucket_B[None, :])
+    before_B = tl.sum(tl.where((chunk_K < chunk)[:, None], counts_KB, 0), 0)
+    for first in range(chunk * steps, step, F):
+        step_F = first + tl.arange(0, F)
+        at_FB = (K + step_F)[:, None] * B + bucket_B[None, :]
+        before_B += tl.sum(tl.load(counts_ptr + at_FB, mask=(step_F < step)[:, None], other=0), 0)
+    return tl.sum(counts_KB, 0), before_B
 
 
-@jit(do_not_specialize=["count", "limit", "chunk", "zeros", "fills"])
+@jit(do_not_specialize=["count", "limit", "steps", "fills", "value"])
 def _count(  # type: ignore[no-untyped-def]
-    keys_ptr, counts_ptr, zero_ptr, fill_ptr, count, limit, chunk, zeros, fills, B: tl.constexpr, A: tl.constexpr,
+    keys_ptr, counts_ptr, fill_ptr, count, limit, steps, fills, value,
+    K: tl.constexpr, B: tl.constexpr, STEP: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    number = tl.program_id(0).to(tl.int64)
-    end = tl.minimum((number + 1) * chunk, count)
-    counts_B = tl.zeros((B,), counts_ptr.dtype.element_ty)
-    for first in range(number * chunk, end, A):
-        at_A = first + tl.arange(0, A)
-        key_A = clamped(keys_ptr, at_A, at_A < end, limit, counts_ptr.dtype.element_ty)
-        counts_B += tl.histogram(digit(key_A, 0, B), B, mask=at_A < end)
-    tl.store(counts_ptr + number * B + tl.arange(0, B), counts_B)
-    if zero_ptr is not None:
-        _set(zero_ptr, zeros, 0, A)
-    if fill_ptr is not None:
-        _set(fill_ptr, fills, count, A)
-
-
-@jit()
-def _set(to_ptr, size, value, A: tl.constexpr):  # type: ignore[no-untyped-def]
-    """This program's share of filling a vector."""
-    for first in range(tl.program_id(0).to(tl.int64) * A, size, tl.num_programs(0) * A):
-        at_A = first + tl.arange(0, A)
-        tl.store(to_ptr + at_A, tl.zeros((A,), to_ptr.dtype.element_ty) + value, mask=at_A < size)
+    start = tl.program_id(0).to(tl.int64) * S
+    at_S = start + tl.arange(0, S)
+    inside_S = at_S < count
+    key_S = clamped(keys_ptr, at_S, inside_S, limit, counts_ptr.dtype.element_ty)
+    add(counts_ptr, at_S, digit(key_S, 0, B), inside_S, steps, K, B, STEP)
+    for first in range(start, fills, tl.num_programs(0).to(tl.int64) * S):
+        to_S = first + tl.arange(0, S)
+        tl.store(fill_ptr + to_S, tl.zeros((S,), fill_ptr.dtype.element_ty) + value, mask=to_S < fills)

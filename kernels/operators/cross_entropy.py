@@ -33,10 +33,12 @@ from kernels.jit import jit, tl
 from kernels.operators.arguments import require_floats, require_indices, require_integers, require_length
 from kernels.operators.configs import cross_entropy_candidates, pick, scale_candidates
 from kernels.operators.launch import cdiv, matrices
+from kernels.operators.totals import kept_rows, reduced, total_loss
 from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
 REDUCTIONS = ("mean", "sum")
+LOG2_E = None if tl is None else tl.constexpr(1.4426950408889634)
 
 
 def reference(logits: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
@@ -67,9 +69,9 @@ def cross_entropy(
     require_length(target, "target", logits.shape[0], "row of logits")
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction: is {reduction!r}; may be {' or '.join(map(repr, REDUCTIONS))}")
-    kept = (target != ignore_index).sum() if reduction == "mean" else None
+    kept = kept_rows(target, ignore_index) if reduction == "mean" else None
     if not (torch.is_grad_enabled() and logits.requires_grad):
-        return _reduced(_losses(logits, target, ignore_index, candidate), kept)
+        return total_loss(_losses(logits, target, ignore_index, candidate), kept)
     if inplace:
         _require_own_memory(logits)
         gradient = logits.detach()  # the same memory and version counter
@@ -186,11 +188,7 @@ def _eager(logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: in
 @torch.library.custom_op("perfguard_kernels::cross_entropy_reduce", mutates_args=())
 def _reduce(logits: Tensor, losses: Tensor, kept: Tensor | None, gradient: Tensor) -> Tensor:
     """losses (N,) -> their sum or mean, of which `gradient` (N, V) is the gradient in the logits."""
-    return _reduced(losses, kept)
-
-
-def _reduced(losses: Tensor, kept: Tensor | None) -> Tensor:
-    return losses.sum() if kept is None else losses.sum() / kept.clamp_min(1)
+    return reduced(losses, kept)
 
 
 @_reduce.register_fake
@@ -295,7 +293,7 @@ def _rows(  # type: ignore[no-untyped-def]
     else:
         known = (target >= 0) & (target < vocabulary)
         nan_or_1 = tl.where(known, 1.0, float("nan"))
-        chosen = tl.where(known, target, 0)
+        chosen = tl.where(known, target, 0).to(tl.int32)  # 64 bits would cost as much as the exponentials
         x_target = tl.load(logits_ptr + chosen * logits_column, mask=known, other=0.0).to(tl.float32)
 
         # Each lane keeps a maximum and a sum of its own, so that no block waits for all warps to meet.
@@ -307,33 +305,44 @@ def _rows(  # type: ignore[no-untyped-def]
             x = ahead.to(tl.float32)
             ahead = _columns(logits_ptr, column + D * L * 8, vocabulary, logits_column, UNIT, "evict_last")
             new_L = tl.maximum(top_L, tl.max(tl.max(x, 2), 0))
-            shift_L = tl.where(new_L == float("-inf"), 0.0, new_L)  # -inf - -inf would be NaN
-            e = tl.where(column == target, 0.0, tl.exp(x - shift_L[None, :, None]))
-            others_L = others_L * tl.exp(top_L - shift_L) + tl.sum(tl.sum(e, 2), 0)
+            base_L = tl.where(new_L == float("-inf"), 0.0, new_L) * LOG2_E  # -inf - -inf would be NaN
+            e = tl.exp2(tl.fma(x, LOG2_E, -base_L[None, :, None]))
+            if (chosen >= first) & (chosen < first + D * L * 8):
+                e = tl.where(column == chosen, 0.0, e)
+            others_L = others_L * tl.exp2(top_L * LOG2_E - base_L) + tl.sum(tl.sum(e, 2), 0)
             top_L = new_L
 
         top = tl.max(top_L, 0)
         shift = tl.where(top == float("-inf"), 0.0, top)
-        others = tl.sum(others_L * tl.exp(top_L - shift), 0)
-        e_target = tl.exp(x_target - shift)
+        base = shift * LOG2_E
+        others = tl.sum(others_L * tl.exp2(top_L * LOG2_E - base), 0)
+        e_target = tl.exp2(tl.fma(x_target, LOG2_E, -base))
         total = others + e_target
-        loss = tl.where(x_target == top, _log1p(tl.div_rn(others, e_target)), (top - x_target) + tl.log(total))
+        # All sums are off by one and the same factor, as base is rounded: it is that of the maximum itself.
+        against_top = tl.div_rn(total, tl.exp2(tl.fma(shift, LOG2_E, -base)))
+        loss = tl.where(x_target == top, _log1p(tl.div_rn(others, e_target)), (top - x_target) + tl.log(against_top))
         tl.store(losses_ptr + row, loss * nan_or_1)
         if GRADIENT:
             scale *= nan_or_1
             factor = tl.div_rn(scale, total)
             at_target = -tl.div_rn(others, total) * scale
-            blocks = tl.cdiv(vocabulary, D * L * 8)
-            last = (blocks - 1) * (D * L * 8)
+            if DTYPE.primitive_bitwidth == 16:  # the factor goes into the exponent: that is exact enough for 16 bits
+                base -= tl.log2(factor)
+            last = (tl.cdiv(vocabulary, D * L * 8) - 1) * (D * L * 8)
             ahead = _columns(logits_ptr, last + lane, vocabulary, logits_column, UNIT, "evict_first")
             for before in range(0, vocabulary, D * L * 8):  # backwards: what was read last is still near
-                column = last - before + lane
+                first = last - before
+                column = first + lane
                 x = ahead.to(tl.float32)
                 ahead = _columns(logits_ptr, column - D * L * 8, vocabulary, logits_column, UNIT, "evict_first")
-                gradient = tl.exp(x - shift) * factor
-                gradient = rounded(tl.where(column == target, at_target, gradient), DTYPE, BY_HAND)
+                gradient = tl.exp2(tl.fma(x, LOG2_E, -base))
+                if DTYPE.primitive_bitwidth != 16:
+                    gradient *= factor
+                if (chosen >= first) & (chosen < first + D * L * 8):
+                    gradient = tl.where(column == chosen, at_target, gradient)
                 to = column if UNIT_GRADIENT else column.to(tl.int64) * gradient_column
-                tl.store(gradient_ptr + to, gradient, mask=column < vocabulary, eviction_policy="evict_first")
+                result = rounded(gradient, DTYPE, BY_HAND)
+                tl.store(gradient_ptr + to, result, mask=column < vocabulary, eviction_policy="evict_first")
 
 
 @jit()

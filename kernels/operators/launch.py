@@ -32,3 +32,9 @@ def cdiv(count: int, block: int) -> int:
 def strides(*matrices: Tensor) -> list[int]:
     """Row and column stride of each; a stride of 1 becomes a constant of the kernel, as Triton specialises it."""
     return [stride for matrix in matrices for stride in matrix.stride()]
+
+
+def after(overlap: bool) -> dict[str, bool]:
+    """Options of a launch that, with `overlap`, may begin while the one ahead of it ends; its kernel then waits for
+    that one before it touches memory. Where each of a row of kernels does, the end of one is the end of all before."""
+    return {"OVERLAP": True, "launch_pdl": True} if overlap else {"OVERLAP": False}

@@ -19,19 +19,19 @@ from kernels.hardware import arch_of
 from kernels.jit import jit, tl
 from kernels.operators.configs import ListConfig, list_candidates, pick
 from kernels.operators.counting import (
-    AHEAD,
-    CHUNKS,
     STEP,
-    WARPS,
-    chunk_length,
+    add,
     clamped,
-    count_chunks,
+    count_keys,
     counted,
     digit,
     earlier,
+    rows_of_counts,
+    sizes_of_count,
+    steps_of_chunk,
     whole_numbers,
 )
-from kernels.operators.launch import cdiv, strides
+from kernels.operators.launch import after, cdiv, strides
 from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
@@ -75,11 +75,11 @@ def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
     passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
-    zeros = index.new_empty((passes - 1) * CHUNKS * BUCKETS + rows, dtype=dtype)
-    starts, ends = index.new_empty(rows, dtype=dtype), zeros[-rows:]
-    later = zeros[:-rows].view(-1, CHUNKS, BUCKETS)
-    counts = [count_chunks(index, rows, BUCKETS, zero=zeros, fill=starts), *later]
-    early = _early(overlap)
+    counters = passes * rows_of_counts(count) * BUCKETS
+    zeros = torch.zeros(counters + rows, dtype=dtype, device=index.device)
+    counts, ends = zeros[:counters].view(passes, -1, BUCKETS), zeros[counters:]
+    starts = index.new_empty(rows, dtype=dtype)
+    count_keys(index, rows, counts[0], fill=starts, value=count)
     keys, order = index, None
     for number in range(passes):
         last = number == passes - 1
@@ -87,18 +87,12 @@ def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
         next_order = index.new_empty(count, dtype=dtype)
         _place[(cdiv(count, STEP),)](
             keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
-            starts if last else None, ends if last else None, count, rows, chunk_length(count), DIGIT_BITS * number,
-            K=CHUNKS, B=BUCKETS, A=AHEAD, S=STEP, num_warps=WARPS, **early,
+            starts if last else None, ends if last else None, count, rows, steps_of_chunk(count), DIGIT_BITS * number,
+            **sizes_of_count(BUCKETS), **after(overlap),
         )  # fmt: skip
         keys, order = next_keys, next_order
     assert order is not None
     return Lists(order, starts, ends)
-
-
-def _early(overlap: bool) -> dict[str, bool]:
-    """What lets a kernel start while the one ahead of it ends: it waits for that one before it touches memory. Each
-    kernel of the row does, so that the end of one means the end of all before it."""
-    return {"OVERLAP": True, "launch_pdl": True} if overlap else {"OVERLAP": False}
 
 
 def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig) -> None:
@@ -110,33 +104,31 @@ def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig
     _sum_lists[((parts + rows) * cdiv(width, config.columns),)](
         x, index, lists.order, lists.starts, lists.ends, out, partial, begins, count, rows, width, parts, *strides(x),
         BY_HAND=by_hand, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
-        **_early(config.overlap),
+        **after(config.overlap),
     )  # fmt: skip
     _sum_parts[(parts * cdiv(width, config.part_columns),)](
         partial, begins, lists.starts, lists.ends, out, width,
         BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
-        **_early(config.overlap),
+        **after(config.overlap),
     )  # fmt: skip
 
 
-@jit(do_not_specialize=["count", "limit", "chunk", "shift"])
+@jit(do_not_specialize=["count", "limit", "steps", "shift"])
 def _place(  # type: ignore[no-untyped-def]
     keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
-    count, limit, chunk, shift,
-    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, A: tl.constexpr, S: tl.constexpr,
+    count, limit, steps, shift,
+    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     """One pass of the sort: S keys to their places by one digit. It counts for the next pass, the last one marks where
     the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    start = tl.program_id(0).to(tl.int64) * S
-    at_S = start + tl.arange(0, S)
+    at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
     inside_S = at_S < count
     key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
     digit_S = digit(key_S, shift, B)
-    all_B, before_B = counted(keys_ptr, counts_ptr, start, count, limit, chunk, shift, K, B, A)
+    all_B, before_B = counted(counts_ptr, tl.program_id(0), steps, K, B, F)
     first_B = tl.cumsum(all_B, 0) - all_B + before_B
     # Keys that are not there come last, and so count for none.
     to_S = tl.gather(first_B, digit_S, 0).to(tl.int64) + earlier(digit_S[:, None] == digit_S[None, :], S)
@@ -144,8 +136,7 @@ def _place(  # type: ignore[no-untyped-def]
     tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
     if next_keys_ptr is not None:
         tl.store(next_keys_ptr + to_S, key_S, mask=inside_S)
-        next_S = (to_S // chunk) * B + digit(key_S // B, shift, B)
-        tl.atomic_add(next_counts_ptr + next_S, tl.full((S,), 1, DTYPE), mask=inside_S, sem="relaxed")
+        add(next_counts_ptr, to_S, digit(key_S // B, shift, B), inside_S, steps, K, B, S)
     else:
         same_SS = key_S[:, None] == key_S[None, :]
         before_S = earlier(same_SS, S)

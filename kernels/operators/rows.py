@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
 from kernels.operators.configs import pick, power_of_two, row_candidates, sum_candidates
-from kernels.operators.launch import cdiv, layout_of, strides
+from kernels.operators.launch import after, cdiv, layout_of, strides
 from kernels.operators.tiles import tile
 from kernels.paths import Path, on, path_of
 from kernels.rounding import rounded
@@ -50,8 +50,8 @@ def fetch_rows(
 def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
     """out[g] = sum of the rows of group g, [offs[g - 1], offs[g]) clamped to the rows of x, in fp32; an empty one is 0.
 
-    One launch where the columns alone make enough programs. Else two: parts of groups, none of which reaches over the
-    end of its group, then the parts of a group; so no program has more to do than a part. No atomics, no host read.
+    First in parts of groups, none of which reaches over the end of its group, then over the parts of a group: however
+    rows fall into groups, no program has more to do than a part. Two launches, no atomics, no host read.
     x (rows, width) any strides; offs (G,) int32 or int64, contiguous; out (G, width) with contiguous rows.
     """
     groups, width = out.shape
@@ -67,18 +67,20 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
         return
     arch = arch_of(x.device)
     config = pick(sum_candidates(arch, width), candidate)
-    blocks = cdiv(width, config.columns)
-    constants = {"G": power_of_two(groups), "D": config.depth, "R": config.rows, "C": config.columns}
-    constants |= {"PART": config.part, "num_warps": config.warps}
+    constants = {"G": power_of_two(groups), "PART": config.part, "num_warps": config.warps}
+    values, sizes = x, {"D": config.depth, "R": config.rows, "C": config.columns}
     with on(x):
-        values = x
         if config.part is not None:
             # A bound that needs no data: each group ends with at most one part that is not whole.
             values = x.new_empty((rows // config.part + groups, width), dtype=torch.float32)
-            _sum_parts[(values.shape[0] * blocks,)](x, offs, values, rows, width, groups, *strides(x), **constants)
-        _sum_groups[(groups * blocks,)](
-            values, offs, out, rows, width, groups, *strides(values), *strides(out), BY_HAND=arch == "cpu", **constants
-        )
+            _sum_parts[(values.shape[0] * cdiv(width, config.columns),)](
+                x, offs, values, rows, width, groups, *strides(x), **sizes, **constants
+            )
+            sizes = {"D": config.part_depth, "R": config.part_rows, "C": config.part_columns}
+        _sum_groups[(groups * cdiv(width, sizes["C"]),)](
+            values, offs, out, rows, width, groups, *strides(values), *strides(out),
+            BY_HAND=arch == "cpu", **sizes, **constants, **after(config.overlap),
+        )  # fmt: skip
 
 
 @jit(do_not_specialize=["count", "source_rows"])
@@ -147,9 +149,12 @@ def _sum_parts(  # type: ignore[no-untyped-def]
 @jit(do_not_specialize=["rows", "groups"])
 def _sum_groups(  # type: ignore[no-untyped-def]
     values_ptr, offs_ptr, out_ptr, rows, width, groups, values_row, values_column, out_row, out_column,
-    BY_HAND: tl.constexpr, PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr,
+    PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """What the rows of a group sum up to, or the parts of it."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     group = (tl.program_id(0) // blocks).to(tl.int64)
     if PART is None:

@@ -4,8 +4,8 @@
     out[rev[i]] = x[i], rows of one expert in the order of x; everything else in out is zero
     dx[i] = grad[rev[i]]
 
-Saved for backward: rev. Places are found by counting (`counting`), in one launch where the rows are few and in two
-where they are many; one more writes all of out, rows and zeros alike. Origin: the permute-and-pad in front of
+Saved for backward: rev. Places are found by counting (`counting`), and one kernel writes all of out, rows and zeros
+alike. Origin: the permute-and-pad in front of
 grouped GEMMs (torchtitan `generate_permute_indices`, Megatron's token permutation), here stable and with the tail zero.
 
 Shape suffixes: M rows of x, H width, G groups, P rows of the result, S places of a program, B groups and the one after.
@@ -28,14 +28,14 @@ from kernels.operators.arguments import (
 )
 from kernels.operators.configs import power_of_two
 from kernels.operators.counting import (
-    AHEAD,
-    CHUNKS,
     STEP,
-    chunk_length,
     clamped,
-    count_chunks,
+    count_keys,
     counted,
     earlier,
+    rows_of_counts,
+    sizes_of_count,
+    steps_of_chunk,
     whole_numbers,
 )
 from kernels.operators.launch import cdiv
@@ -43,7 +43,6 @@ from kernels.operators.rows import fetch_rows
 from kernels.paths import on, path_of
 
 MOST_GROUPS = 512  # whose counts a program holds in registers; more are sorted by torch
-COUNTED_BY_ALL = 8192  # rows up to which every program counts all of them, and no launch goes ahead
 
 
 class Scattered(NamedTuple):
@@ -118,10 +117,11 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
     count, buckets = expert.shape[0], power_of_two(groups + 1)
     with on(expert):
         expert = expert.contiguous()
-        counts = count_chunks(expert, groups, buckets) if count > COUNTED_BY_ALL else None
-        _place[(max(1, cdiv(rows, STEP)),)](
-            expert, counts, rev, offs, ks, source, count, groups, alignment, rows, chunk_length(count),
-            K=CHUNKS, B=buckets, A=AHEAD if counts is not None else 4 * AHEAD, S=STEP, num_warps=8,
+        counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=expert.device)
+        count_keys(expert, groups, counts, fill=source, value=-1)
+        _place[(cdiv(max(count, 1), STEP),)](
+            expert, counts, rev, offs, ks, source, count, groups, alignment, steps_of_chunk(count),
+            **sizes_of_count(buckets),
         )  # fmt: skip
     return rev, offs, ks, source
 
@@ -197,31 +197,23 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
 _scatter.register_autograd(_differentiate, setup_context=_save)
 
 
-@jit(do_not_specialize=["count", "groups", "alignment", "rows", "chunk"])
+@jit(do_not_specialize=["count", "groups", "alignment", "steps"])
 def _place(  # type: ignore[no-untyped-def]
-    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, rows, chunk,
-    K: tl.constexpr, B: tl.constexpr, A: tl.constexpr, S: tl.constexpr,
+    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, steps,
+    K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """Where S rows of x go; which of S places nobody goes to; in the first program where groups end."""
-    start = tl.program_id(0).to(tl.int64) * S
-    at_S = start + tl.arange(0, S)
-    all_B, before_B = counted(expert_ptr, counts_ptr, tl.minimum(start, count), count, groups, chunk, 0, K, B, A)
+    """Where S rows of x go; in the first program where groups end."""
+    at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
+    inside_S = at_S < count
+    key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
+    all_B, before_B = counted(counts_ptr, tl.program_id(0), steps, K, B, F)
     group_B = tl.arange(0, B)
     ks_B = tl.where(group_B < groups, (all_B + alignment - 1) // alignment * alignment, 0)
     ends_B = tl.cumsum(ks_B, 0)
-    starts_B = ends_B - ks_B
-    if start == 0:
+    if tl.program_id(0) == 0:
         tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
-
-    is_taken_BS = (at_S[None, :] >= starts_B[:, None]) & (at_S[None, :] < (starts_B + all_B)[:, None])
-    is_taken_S = tl.max((is_taken_BS & (group_B < groups)[:, None]).to(tl.int32), 0) > 0
-    none_S = tl.full((S,), -1, source_ptr.dtype.element_ty)
-    tl.store(source_ptr + at_S, none_S, mask=(at_S < rows) & (is_taken_S == 0))
-    if start < count:
-        inside_S = at_S < count
-        key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
-        rank_S = earlier(key_S[:, None] == key_S[None, :], S)
-        to_S = (tl.gather(starts_B + before_B, key_S, 0) + rank_S).to(tl.int64)
-        tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
-        tl.store(source_ptr + to_S, at_S.to(source_ptr.dtype.element_ty), mask=inside_S & (key_S < groups))
+    first_S = tl.gather(ends_B - ks_B + before_B, key_S, 0).to(tl.int64)
+    to_S = first_S + earlier(key_S[:, None] == key_S[None, :], S)
+    tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
+    tl.store(source_ptr + to_S, at_S.to(source_ptr.dtype.element_ty), mask=inside_S & (key_S < groups))

@@ -1,0 +1,75 @@
+"""How many targets count, and the loss of all of them: by one program each, where torch takes six launches.
+
+One number a row is nothing beside the row's logits, so that one program is enough for it.
+
+Shape suffixes: N rows, L lanes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.jit import jit, tl
+from kernels.paths import on, path_of
+
+_LANES = 1024
+
+
+@torch.library.custom_op("perfguard_kernels::cross_entropy_kept", mutates_args=())
+def kept_rows(target: Tensor, ignore_index: int) -> Tensor:
+    """target (N,) int64 -> how many are not `ignore_index`, an int64 scalar."""
+    if path_of(_kept, target.device) == "eager":
+        return (target != ignore_index).sum()
+    kept = _kept_output(target, ignore_index)
+    with on(target):
+        _kept[(1,)](target, kept, target.shape[0], target.stride(0), ignore_index, L=_LANES, num_warps=8)
+    return kept
+
+
+@kept_rows.register_fake
+def _kept_output(target: Tensor, ignore_index: int) -> Tensor:
+    return target.new_empty(())
+
+
+@torch.library.custom_op("perfguard_kernels::cross_entropy_total", mutates_args=())
+def total_loss(losses: Tensor, kept: Tensor | None) -> Tensor:
+    """losses (N,) fp32, contiguous -> their sum, divided by max(1, kept) if given: an fp32 scalar."""
+    return reduced(losses, kept)
+
+
+@total_loss.register_fake
+def _total_output(losses: Tensor, kept: Tensor | None) -> Tensor:
+    return losses.new_empty(())
+
+
+def reduced(losses: Tensor, kept: Tensor | None) -> Tensor:
+    """`total_loss`, for what is an operator itself."""
+    if path_of(_total, losses.device) == "eager":
+        return losses.sum() if kept is None else losses.sum() / kept.clamp_min(1)
+    total = _total_output(losses, kept)
+    with on(losses):
+        _total[(1,)](losses, kept, total, losses.shape[0], L=_LANES, num_warps=8)
+    return total
+
+
+@jit(do_not_specialize=["rows", "ignore_index"])
+def _kept(target_ptr, kept_ptr, rows, stride, ignore_index, L: tl.constexpr):  # type: ignore[no-untyped-def]
+    kept_L = tl.zeros((L,), tl.int64)
+    for first in range(0, rows, L):
+        row_L = (first + tl.arange(0, L)).to(tl.int64)
+        target_L = tl.load(target_ptr + row_L * stride, mask=row_L < rows, other=0)
+        kept_L += ((target_L != ignore_index) & (row_L < rows)).to(tl.int64)
+    tl.store(kept_ptr, tl.sum(kept_L, 0))
+
+
+@jit(do_not_specialize=["rows"])
+def _total(losses_ptr, kept_ptr, total_ptr, rows, L: tl.constexpr):  # type: ignore[no-untyped-def]
+    sum_L = tl.zeros((L,), tl.float32)
+    for first in range(0, rows, L):
+        row_L = first + tl.arange(0, L)
+        sum_L += tl.load(losses_ptr + row_L, mask=row_L < rows, other=0.0)
+    total = tl.sum(sum_L, 0)
+    if kept_ptr is not None:
+        total = tl.div_rn(total, tl.maximum(tl.load(kept_ptr), 1).to(tl.float32))
+    tl.store(total_ptr, total)
