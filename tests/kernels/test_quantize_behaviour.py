@@ -337,9 +337,8 @@ def test_a_walk_over_token_counts_compiles_once(q: Quantizer, gpu: torch.device)
     from kernels.fp8.rows import quantize_rows
 
     def compiled() -> int:
-        return sum(
-            len(cache[0]) for kernel in (quantize_rows, quantize_columns) for cache in kernel.device_caches.values()
-        )
+        kernels = (quantize_rows, quantize_columns, quantize_both)
+        return sum(len(cache[0]) for kernel in kernels for cache in kernel.device_caches.values())
 
     def call(rows: int) -> None:
         split, width = (Split("", (2048,)), rows) if q.kind == "matrix" else (shapes.equal(rows, 4), 2048)

@@ -243,7 +243,7 @@ def _share(q: Quantizer, turn: int) -> list[tuple[torch.dtype, Format, bool]]:
     """
     if q.keeps_layout:
         return COMBINATIONS
-    count = 8 if GPU else 3
+    count = 8 if GPU else 1 if q.reads_once else 3
     first = count * QUANTIZERS.index(q) + (0 if GPU else turn)
     # 7 has no factor in common with 24, and changes dtype, format and scale at each step.
     return [COMBINATIONS[7 * (first + step) % len(COMBINATIONS)] for step in range(count)]
