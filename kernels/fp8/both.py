@@ -10,10 +10,10 @@ draws a line), then the next group's. Whichever comes first to an element brings
 other takes it. Neither waits for the other, so nothing depends on that order but the time. Row programs stream, while
 column programs mostly wait for each other, and an SM has both to choose from.
 
-Bytes an element of 16 bits, codes written twice: 4 from and to memory where a group fits the cache beside what runs
-(a group of 1040 x 5120 has 10.6 MB), against 6 of two kernels. Of a larger group, or an expert of 8192 x 5120 (84 MB),
-rows and columns move through it at the same relative pace and meet near the diagonal only: with a cache of a fraction
-f of it, about 6 - 4 f, until f = 1/2. Groups of a token batch, and experts of narrow models, are of the first kind.
+Bytes an element of 16 bits, codes written twice, as counted and not measured: 4 from and to memory where a group fits
+the cache beside what runs (a group of 1040 x 5120 has 10.6 MB), against 6 of two kernels. Through a larger group, or an
+expert of 8192 x 5120 (84 MB), rows and columns move at the same relative pace and meet near the diagonal only: with a
+cache of a small share f of it, about 6 - 4 f.
 """
 
 from __future__ import annotations

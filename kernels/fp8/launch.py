@@ -1,4 +1,4 @@
-"""From tensors to launches: strides, grids, workspaces. The only caller of the Triton kernels."""
+"""From tensors to launches: strides, grids, workspaces. With `launch_both.py` the only caller of the Triton kernels."""
 
 from __future__ import annotations
 

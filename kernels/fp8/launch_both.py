@@ -120,7 +120,7 @@ def _launch(
         rows,
         width,
         slots,
-        one.code_rows,
+        None if one.padded_offs is None else one.code_rows,
         *x.stride()[:2],
         *tiles.stride()[:2],
         X_DTYPE=TRITON_DTYPES[x.dtype],

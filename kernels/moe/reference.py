@@ -15,12 +15,17 @@ from torch.nn import functional as F
 from kernels.moe.config import MoEConfig
 from kernels.moe.gpt_oss import ClampedExperts
 from kernels.moe.layer import MoE
+from kernels.moe.matmul import GroupedMatmul
 from kernels.moe.precision import wide
 from kernels.moe.router import Router, Routing
 
 
-def moe(layer: MoE, x_TD: Tensor) -> Tensor:
-    """What `layer(x)` returns, (T, D)."""
+def moe(layer: MoE, x_TD: Tensor, multiply: GroupedMatmul | None = None) -> Tensor:
+    """What `layer(x)` returns, (T, D).
+
+    multiply: (a (R, K), b (E, K, N), offs (E,)) -> (R, N), for SwiGLU experts whose matmuls are others than x's dtype
+    has: `fp8.reference.grouped_mm` is the truth of a layer in fp8.
+    """
     config = layer.config
     weights_TK, ids_TK, _ = route(layer.router, x_TD, layer.expert_bias)
     position_M = ids_TK.flatten().argsort(stable=True)
@@ -29,7 +34,10 @@ def moe(layer: MoE, x_TD: Tensor) -> Tensor:
     weights_M1 = weights_TK.flatten()[position_M].unsqueeze(-1)
     if config.weight_before:
         rows_MD = (rows_MD * weights_M1).to(x_TD.dtype)
-    y_MD = torch.cat([_expert(layer, number, x) for number, x in enumerate(rows_MD.split(sizes))])
+    if multiply is None:
+        y_MD = torch.cat([_expert(layer, number, x) for number, x in enumerate(rows_MD.split(sizes))])
+    else:
+        y_MD = _together(layer, rows_MD, sizes, multiply)
     if not config.weight_before:
         y_MD = y_MD * weights_M1
     # Stable again: back in the order of tokens and choices.
@@ -79,6 +87,16 @@ def _expert(layer: MoE, number: int, x: Tensor) -> Tensor:
     gate, up = F.linear(x, gate_up, gate_up_bias).unflatten(-1, (-1, 2)).unbind(-1)
     gate, up = gate.clamp(max=experts.limit), up.clamp(-experts.limit, experts.limit)
     return F.linear((up + 1) * gate * torch.sigmoid(experts.alpha * gate), down, down_bias)
+
+
+def _together(layer: MoE, rows_MD: Tensor, sizes: list[int], multiply: GroupedMatmul) -> Tensor:
+    experts = layer.experts
+    if isinstance(experts, ClampedExperts):
+        raise ValueError("multiply: is for SwiGLU experts; leave it out for clamped ones")
+    offs_E = torch.tensor(sizes, device=rows_MD.device).cumsum(0).int()
+    w1, w2, w3 = (weight.to(rows_MD.dtype).mT for weight in (experts.w1, experts.w2, experts.w3))
+    hidden_MF = F.silu(multiply(rows_MD, w1, offs_E)) * multiply(rows_MD, w3, offs_E)
+    return multiply(hidden_MF, w2, offs_E)
 
 
 def _swiglu(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """Compile the fp8 quantisers for an architecture that need not be here, and say what came out.
 
-    python -m tests.kernels.quantize_targets sm_90 gfx942 [all]
+    python -m tests.kernels.quantize_targets sm_90 gfx942 [QUANTISER ...] [all]
 
 A process of its own, because the tests define the kernels as interpreted functions. The launchers run on tensors
 that are never touched, and what they would launch is compiled instead, specialised as Triton's launcher does it. Prints
-one JSON object for each kernel on the widths of shape A: what it asks of the chip. `all`: every candidate.
+one JSON object for each kernel on the widths of shape A: what it asks of the chip. Without the name of a quantiser all
+are built, and with `all` every candidate.
 """
 
 from __future__ import annotations
@@ -116,13 +117,15 @@ def built(arch: str, every: bool, names: Collection[str] | None = None) -> Itera
                     yield name, candidate, build(launches.kernel, arguments, arch)
 
 
-def main(arch: str, every: bool) -> None:
-    for name, candidate, compiled in built(arch, every):
-        found = {key: value for key, value in facts(compiled).items() if key not in MATMUL}
-        print(json.dumps({"arch": arch, "kernel": name, "candidate": candidate} | found), flush=True)
+def main(arguments: list[str]) -> None:
+    names = [argument for argument in arguments if argument in calls()] or None
+    for arch in arguments:
+        if arch == "all" or arch in calls():
+            continue
+        for name, candidate, compiled in built(arch, "all" in arguments, names):
+            found = {key: value for key, value in facts(compiled).items() if key not in MATMUL}
+            print(json.dumps({"arch": arch, "kernel": name, "candidate": candidate} | found), flush=True)
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        if name != "all":
-            main(name, every="all" in sys.argv[2:])
+    main(sys.argv[1:])

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
 from torch.profiler import ProfilerActivity, profile
 
 from kernels import fp8

@@ -21,7 +21,7 @@ from kernels.fp8.inputs import LAYOUTS, VALUES
 from kernels.fp8.shapes import Split
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name
+from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name, without_nan
 
 EVERY = pytest.mark.parametrize("q", QUANTIZERS, ids=name)
 WITH_TOKENS = pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.kind != "weight"], ids=name)
@@ -105,7 +105,7 @@ def test_wrong_arguments_are_named(q: Quantizer, arguments: dict[str, Any], mess
 @EVERY
 def test_opcheck(q: Quantizer, compiled_path: KernelPath) -> None:
     """Schema, fake and autograd registration, and the same traced with symbolic sizes."""
-    arguments = q.arguments(SMALL, WIDTH, compiled_path.device)
+    arguments = tuple(without_nan(tensor) for tensor in q.arguments(SMALL, WIDTH, compiled_path.device))
     torch.library.opcheck(operator(q), operator_arguments(q, arguments))
 
 
@@ -274,6 +274,7 @@ def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_pat
 
 def _record_launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Filled with the compile-time arguments of each launch from now on; nothing runs any more."""
+    from kernels.fp8.both import quantize_both
     from kernels.fp8.columns import quantize_columns
     from kernels.fp8.rows import quantize_rows
 
@@ -284,6 +285,7 @@ def _record_launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(quantize_rows, "run", record)
     monkeypatch.setattr(quantize_columns, "run", record)
+    monkeypatch.setattr(quantize_both, "run", record)
     return launches
 
 
@@ -316,13 +318,13 @@ def test_configuration_does_not_depend_on_counts(
 @WITH_TOKENS
 def test_a_walk_over_token_counts_compiles_once(q: Quantizer, gpu: torch.device) -> None:
     """The same, asked of Triton's own cache, which also tells specialisation of arguments."""
+    from kernels.fp8.both import quantize_both
     from kernels.fp8.columns import quantize_columns
     from kernels.fp8.rows import quantize_rows
 
     def compiled() -> int:
-        return sum(
-            len(cache[0]) for kernel in (quantize_rows, quantize_columns) for cache in kernel.device_caches.values()
-        )
+        kernels = (quantize_rows, quantize_columns, quantize_both)
+        return sum(len(cache[0]) for kernel in kernels for cache in kernel.device_caches.values())
 
     def call(rows: int) -> None:
         split, width = (Split("", (2048,)), rows) if q.kind == "matrix" else (shapes.equal(rows, 4), 2048)

@@ -34,6 +34,11 @@ def once(elements: int) -> Work:
     return Work(bytes=3 * elements)
 
 
+def twice_written(elements: int) -> Work:
+    """2 bytes read and 2 written, where codes along both axes come of one read."""
+    return Work(bytes=4 * elements)
+
+
 @MATRICES
 def test_quantize_rowwise(perfguard: Any, shape: MatrixShape, path: str) -> None:
     perfguard(
@@ -109,5 +114,27 @@ def test_quantize_colwise_3d(perfguard: Any, shape: WeightShape, path: str) -> N
         *shape.inputs(perfguard.device),
         reference=fp8.reference.quantize_colwise_3d,
         work=once(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@GROUPED
+def test_quantize_rowwise_colwise_per_group(perfguard: Any, shape: GroupedShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_rowwise_colwise_per_group,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_rowwise_colwise_per_group,
+        work=twice_written(shape.elements),
+        timed=path != "interpreter",
+    )
+
+
+@WEIGHTS
+def test_quantize_colwise_transpose_3d(perfguard: Any, shape: WeightShape, path: str) -> None:
+    perfguard(
+        fp8.quantize_colwise_transpose_3d,
+        *shape.inputs(perfguard.device),
+        reference=fp8.reference.quantize_colwise_transpose_3d,
+        work=twice_written(shape.elements),
         timed=path != "interpreter",
     )

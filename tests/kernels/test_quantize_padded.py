@@ -19,11 +19,12 @@ from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES
 from kernels.fp8.shapes import Split, splits
 from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import Quantizer, Tensors, assert_bit_equal
+from tests.kernels.quantizers import Quantizer, Tensors, assert_bit_equal, without_nan
 
 SINGLE = Quantizer("colwise_per_group", "grouped")
 DUAL = Quantizer("colwise_per_group_dual", "dual")
-EITHER = pytest.mark.parametrize("q", [SINGLE, DUAL], ids=["single", "dual"])
+BOTH = Quantizer("rowwise_colwise_per_group", "grouped")
+ANY = pytest.mark.parametrize("q", [SINGLE, DUAL, BOTH], ids=["single", "dual", "read-once"])
 ODD = Split("odd", (19, 0, 14), unused=4)  # a gap, an empty group, and a tail of the buffer
 TALL = Split("tall", (7, 0, 71), unused=2)  # several chunks in one group
 
@@ -68,7 +69,7 @@ def test_splits(split: Split, triton_path: KernelPath) -> None:
     check(SINGLE, SINGLE.arguments(split, 6, triton_path.device), str(split))
 
 
-@EITHER
+@ANY
 @pytest.mark.parametrize("width", [1, 0, 16, 31, 34])
 def test_widths(q: Quantizer, width: int, triton_path: KernelPath) -> None:
     """Without columns there are no programs, and the offsets are due all the same."""
@@ -94,13 +95,13 @@ def test_values(format_: Format, values: str, triton_path: KernelPath) -> None:
     assert not codes.view(torch.uint8)[46:].any()
 
 
-@EITHER
+@ANY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_other_inputs(q: Quantizer, dtype: torch.dtype, triton_path: KernelPath) -> None:
     check(q, q.arguments(TALL, 6, triton_path.device, dtype=dtype), str(dtype))
 
 
-@EITHER
+@ANY
 def test_every_candidate_gives_the_same_bits(q: Quantizer, triton_path: KernelPath) -> None:
     arguments = q.arguments(TALL, 12, triton_path.device)
     for number in range(configs.MAX_CANDIDATES):
@@ -131,10 +132,10 @@ def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
         padded_ends(arguments[-1])
 
 
-@EITHER
+@ANY
 def test_opcheck(q: Quantizer, compiled_path: KernelPath) -> None:
     operator = getattr(torch.ops.perfguard_kernels, f"fp8_quantize_{q.name}_padded").default
-    arguments = q.arguments(ODD, 6, compiled_path.device)
+    arguments = tuple(without_nan(tensor) for tensor in q.arguments(ODD, 6, compiled_path.device))
     torch.library.opcheck(operator, (*arguments, torch.float8_e4m3fn, True, None))
 
 
@@ -145,6 +146,8 @@ def test_wrong_alignment_is_named() -> None:
             module.quantize_colwise_per_group(x, offs, alignment=8)
         with pytest.raises(ValueError, match=f"^{re.escape('alignment: is 32; may be None or 16')}"):
             module.quantize_colwise_per_group_dual(x, x, offs, alignment=32)
+        with pytest.raises(ValueError, match=f"^{re.escape('alignment: is 8; may be None or 16')}"):
+            module.quantize_rowwise_colwise_per_group(x, offs, alignment=8)
 
 
 def test_more_than_two_to_the_31_padded_codes(gpu: torch.device) -> None:
