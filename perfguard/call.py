@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -79,6 +79,7 @@ class Call:
         oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
+        configurations: keyword arguments that choose another configuration each, or a function that returns them.
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
     """
 
@@ -93,6 +94,7 @@ class Call:
     timed: bool = True
     cache: Literal["cold", "warm"] = "cold"
     seed: int = 0
+    configurations: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] = ()
 
     def run(self) -> Outputs:
         """The candidate, once."""

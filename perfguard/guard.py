@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -101,6 +101,7 @@ class Guarded:
         timed: bool = True,
         cache: Literal["cold", "warm"] = "cold",
         label: str = "",
+        configurations: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] = (),
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
 
@@ -116,6 +117,10 @@ class Guarded:
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
             label: tells a second call in the same test from the first.
+            configurations: keyword arguments that choose another configuration of the kernels each, as
+                [{"candidate": 0}, {"candidate": 1}], or a function that returns them for the device that torch
+                names when it is called: every one is checked, and compiled for every target. A kernel under
+                triton.autotune needs none: its configurations are found.
 
         Raises:
             WrongResult: the numerics rule is violated; nothing is timed then.
@@ -148,6 +153,7 @@ class Guarded:
             timed,
             cache,
             seed_of(case, "calls"),
+            configurations,
         )
         if self._run is None:
             problems = check(call).wrong

@@ -64,6 +64,35 @@ def backward(call: Call) -> Callable[[], object]:
     return run
 
 
+def follow(call: Call, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
+    """The call with `kwargs` laid over its own, forward, and backward where its outputs depend on what requires grad.
+
+    For whoever watches what it launches: `entering` is told which pass begins. Arguments that the call writes are
+    copied before.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    def own(value: object) -> object:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().requires_grad_() if value.requires_grad else value
+
+    args = [_pytree.tree_map(own, value) for value in call.args]
+    for position in call.mutates:
+        args[position] = _pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, args[position])
+    keywords = _pytree.tree_map(own, {**call.kwargs, **kwargs})
+    entering("forward")
+    leaves = _pytree.tree_leaves(call.fn(*args, **keywords))
+    outputs = [leaf for leaf in leaves if getattr(leaf, "requires_grad", False)]
+    inputs = [leaf for leaf in _pytree.tree_leaves((args, keywords)) if getattr(leaf, "requires_grad", False)]
+    inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
+    if outputs and inputs:
+        entering("backward")
+        upstream = [torch.ones(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
+        torch.autograd.grad(outputs, inputs, upstream, allow_unused=True)
+
+
 def copies(call: Call, direction: Pass) -> Copies:
     """What makes n passes like `forward(call)` or `backward(call)`, each on inputs of its own.
 

@@ -16,12 +16,16 @@ import msgspec
 
 from perfguard.answering import Answering, open_answering
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
+from perfguard.binaries.calls import Binaries
+from perfguard.binaries.compiling import Compiler
+from perfguard.binaries.targets import TARGETS, target_of
 from perfguard.call import Call
 from perfguard.config import Config
 from perfguard.controls import Controls, controls_beside
 from perfguard.judge import CommonMode, Lane, common_modes, count_guarded, covered, find_stale, judge_case
 from perfguard.records import (
     SCHEMA,
+    Baseline,
     Case,
     CaseResult,
     Pass,
@@ -269,7 +273,7 @@ class Run:
             if change.before is None and change.after is not None:
                 value = change.after
                 number = value.sessions[-1] if isinstance(value, TimedEntry) else value
-                shown = "" if isinstance(number, str | list) else f" {format_value(number, change.unit)}"
+                shown = "" if isinstance(number, str | list | dict) else f" {format_value(number, change.unit)}"
                 note = f" ({change.note})" if change.note else ""
                 name = f"{change.category}: {change.folder} {change.suite} {change.key}"
                 new.setdefault(name, []).append(f"{change.metric}{shown}{note}")
@@ -310,7 +314,9 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     """
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
-    lane = load_lane(store, device, toolchain, suites, config.settings.confirmations)
+    for name in config.settings.targets:
+        target_of(name)
+    lane = load_lane(store, device, toolchain, suites, config.settings.confirmations, config.settings.targets)
     answering = None
     if config.session_folder is not None:
         answering = open_answering(config.session_folder, device, _stored_timers(lane))
@@ -332,6 +338,9 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         numerics=answering is None or answering.numerics,
         exact=answering is None or answering.exact,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
+        binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
+        if config.session_folder is None and config.settings.targets
+        else None,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
     )
@@ -346,10 +355,19 @@ def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozens
     return unread
 
 
-def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str], confirmations: int) -> Lane:
+def load_lane(
+    store: Store,
+    device: Device,
+    toolchain: Toolchain,
+    suites: Sequence[str],
+    confirmations: int,
+    targets: Sequence[str] = (),
+) -> Lane:
     """The baselines that cases of `suites` are judged with on `device`."""
     identity = device.identity
     own = {suite: store.load(identity.slug, suite) for suite in suites}
+    # A GPU is asked for its own architecture alone: what its kernels are elsewhere, a machine without one tells.
+    compiled_for = targets if device.torch_device.type == "cpu" else {identity.architecture} & set(TARGETS)
     target = f"targets/{identity.target}" if identity.target else None
     portable = {suite: store.load(target, suite) for suite in suites} if target else {}
     return Lane(
@@ -357,9 +375,14 @@ def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequen
         toolchain=toolchain,
         baselines={suite: baseline for suite, baseline in own.items() if baseline},
         portable={suite: baseline for suite, baseline in portable.items() if baseline},
+        targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
         elsewhere=store.elsewhere(suites, identity.slug),
         confirmations=confirmations,
     )
+
+
+def _files(store: Store, folder: str, suites: Sequence[str]) -> dict[str, Baseline]:
+    return {suite: baseline for suite in suites if (baseline := store.load(folder, suite)) is not None}
 
 
 def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:

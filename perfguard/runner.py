@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfguard.binaries.calls import Binaries, Follow
 from perfguard.call import Call
 from perfguard.check import Checked, check
 from perfguard.config import Settings
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.passes import backward, copies, differentiable_outputs, forward, touched_bytes
+from perfguard.passes import backward, copies, differentiable_outputs, follow, forward, touched_bytes
 from perfguard.records import Accuracy, Case, CaseResult, Pass, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
@@ -56,6 +58,7 @@ class Runner:
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
+        binaries: who compiles for targets; None: nobody reads what the kernels are there.
         rivals: whether methods that perfguard is compared with read the case too.
     """
 
@@ -66,8 +69,10 @@ class Runner:
     exact: bool = True
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
     collect: Callable[[Case], Collect | None] = collected_here
+    binaries: Binaries | None = None
     rivals: bool = False
     copy_bytes_per_second: float | None = None
+    _last: tuple[Call, Follow] | None = None
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
@@ -127,8 +132,17 @@ class Runner:
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
+            follow=self._followed(call),
+            configurations=call.configurations,
+            binaries=self.binaries,
             rivals=self.rivals,
         )
+
+    def _followed(self, call: Call) -> Follow:
+        """One object for both passes of a call, so that what it launches is looked at once."""
+        if self._last is None or self._last[0] is not call:
+            self._last = call, partial(follow, call)
+        return self._last[1]
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Throughput from the declared work, and refusal of times that no memory could deliver."""

@@ -32,6 +32,7 @@ FLOORS = {
     "poison": 2,
     "hardware": 2,
     "timing": 3,
+    "binaries": 3,
     "judge": 3,
     "baselines": 3,
     "render": 3,
@@ -56,7 +57,7 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }
-TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes", "runner"}
+TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes", "runner", "binaries"}
 # In these packages files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "metrics": {"subject"},
