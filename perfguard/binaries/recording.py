@@ -204,6 +204,7 @@ def _answer(trace: Trace, target: Target, write: int) -> None:
     for stream in (1, 2):
         os.dup2(quiet, stream)
     try:
+        warnings.simplefilter("ignore")  # the call was made before, and warned then
         torch.set_num_threads(1)  # the parent's pool of threads is not here
         with pretended(target):
             recording = record(trace, target)

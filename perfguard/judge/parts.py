@@ -28,7 +28,6 @@ def judge_parts(reading: Reading, value: Parts, stored: Parts, drift: Sequence[s
     other = [name for name in (*value, *stored) if (name in value) != (name in stored) and name not in better]
     told = worse or list(dict.fromkeys(other)) or better
     reason = describe_parts(reading, value, stored, told or None)
-    ratio = None
     if not reading.gated:
         word, reason = Word.PASS, f"not gated: {reason}" if reason else ""
     elif not told:
@@ -36,13 +35,10 @@ def judge_parts(reading: Reading, value: Parts, stored: Parts, drift: Sequence[s
     elif reading.drifts and drift:
         word, reason = Word.DRIFT, f"{reason}; another toolchain: {', '.join(drift)}"
     elif worse:
-        word, ratio = (
-            Word.CHANGED,
-            max(filter(None, (_ratio(reading, stored.get(n), value[n]) for n in worse)), default=None),
-        )
+        word = Word.CHANGED
     else:
         word = Word.NEW if other else Word.FASTER
-    return Verdict(word, reading.metric, reason, before=stored, after=value, unit=reading.unit, ratio=ratio)
+    return Verdict(word, reading.metric, reason, before=stored, after=value, unit=reading.unit)
 
 
 def describe_parts(reading: Reading, value: Parts, stored: Parts, names: Sequence[str] | None = None) -> str:
@@ -100,10 +96,3 @@ def _moved(reading: Reading, before: int | float, after: int | float) -> bool:
     before, after = (significant(part) if isinstance(part, float) else part for part in (before, after))
     size = abs(after - before)
     return size > reading.tolerance * abs(before) and size > reading.floor
-
-
-def _ratio(reading: Reading, before: Part | None, after: Part) -> float | None:
-    """Above 1 is worse; None where there is none."""
-    if not isinstance(before, int | float) or not isinstance(after, int | float) or before <= 0 or after <= 0:
-        return None
-    return max(before, after) / min(before, after)
