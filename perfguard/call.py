@@ -11,6 +11,9 @@ from perfguard.errors import UsageError
 Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
 
 
+Configurations = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """The least work that one call must do; turns its time into throughput.
@@ -79,8 +82,11 @@ class Call:
         oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
-        configurations: keyword arguments that choose another configuration each, or a function that returns them.
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
+        walk: further inputs that a compiled candidate is taken over: each a tuple like `args`, or a function that
+            prepares one.
+        configurations: keyword arguments that choose another configuration each, or a function that returns them.
+        every: whether all configurations are checked, however long that takes.
     """
 
     fn: Callable[..., Outputs]
@@ -94,7 +100,9 @@ class Call:
     timed: bool = True
     cache: Literal["cold", "warm"] = "cold"
     seed: int = 0
-    configurations: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] = ()
+    walk: tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...] = ()
+    configurations: Configurations = ()
+    every: bool = False
 
     def run(self) -> Outputs:
         """The candidate, once."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from perfguard.binaries.calls import Binaries, Follow
+from perfguard.binaries.calls import Binaries
 from perfguard.call import Call
-from perfguard.check import Checked, check
+from perfguard.check import Checked
 from perfguard.config import Settings
+from perfguard.configurations import check_configurations
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.passes import backward, copies, differentiable_outputs, follow, forward, touched_bytes
+from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, touched_bytes
 from perfguard.records import Accuracy, Case, CaseResult, Pass, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
@@ -72,7 +72,7 @@ class Runner:
     binaries: Binaries | None = None
     rivals: bool = False
     copy_bytes_per_second: float | None = None
-    _last: tuple[Call, Follow] | None = None
+    _followed: Followed | None = None
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
@@ -82,7 +82,7 @@ class Runner:
         """
         self._preheat()
         started = time.monotonic()
-        checked = check(call) if self.numerics else None
+        checked = check_configurations(call) if self.numerics else None
         results = []
         for direction in _passes(call, checked):
             result = CaseResult(
@@ -132,17 +132,16 @@ class Runner:
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
-            follow=self._followed(call),
-            configurations=call.configurations,
+            followed=self._follow(call),
             binaries=self.binaries,
             rivals=self.rivals,
         )
 
-    def _followed(self, call: Call) -> Follow:
+    def _follow(self, call: Call) -> Followed:
         """One object for both passes of a call, so that what it launches is looked at once."""
-        if self._last is None or self._last[0] is not call:
-            self._last = call, partial(follow, call)
-        return self._last[1]
+        if self._followed is None or self._followed.call is not call:
+            self._followed = Followed(call)
+        return self._followed
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Throughput from the declared work, and refusal of times that no memory could deliver."""

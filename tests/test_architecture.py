@@ -33,6 +33,7 @@ FLOORS = {
     "hardware": 2,
     "timing": 3,
     "binaries": 3,
+    "configurations": 4,
     "judge": 3,
     "baselines": 3,
     "render": 3,

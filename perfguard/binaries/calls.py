@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from perfguard.binaries.compiling import Compiler
-from perfguard.binaries.recording import Recorder, knows_triton, record, record_elsewhere
+from perfguard.binaries.recording import Followed, Recorder, knows_triton, record, record_elsewhere
 from perfguard.binaries.records import Facts, Launch, Pass, Recording
 from perfguard.binaries.targets import TARGETS, Target, target_of
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
-
-# Makes the guarded call with other keyword arguments, forward and backward; tells which pass begins.
-Follow = Callable[[Mapping[str, Any], Callable[[Pass], None]], None]
-Configurations = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]]
 
 RECORDING_SECONDS = 120.0
 
@@ -49,32 +47,22 @@ class Binaries:
 
     names: tuple[str, ...]
     compiler: Compiler
-    _last: tuple[object, list[OnTarget]] | None = field(default=None)
+    _last: tuple[Followed, list[OnTarget]] | None = field(default=None)
 
-    def of(self, follow: Follow, configurations: Configurations, device: Device) -> list[OnTarget]:
-        """What a call launches on every target; none where Triton has no part in it.
+    def of(self, followed: Followed, device: Device) -> list[OnTarget]:
+        """What a call launches on every target; none where Triton has no part in it. Asked again, it is known.
 
         On a GPU the target is the GPU's own architecture, and the kernels are those that it runs.
-
-        Args:
-            follow: makes the call. One object stands for one call: asked again, the answer is the same.
-            configurations: keyword arguments that choose a configuration each, in addition to the plain call.
         """
         if not knows_triton():
             return []
-        if self._last is None or self._last[0] is not follow:
-            self._last = follow, self._examine(follow, configurations, device)
+        if self._last is None or self._last[0] is not followed:
+            self._last = followed, self._examine(followed, device)
         return self._last[1]
 
-    def _examine(self, follow: Follow, configurations: Configurations, device: Device) -> list[OnTarget]:
+    def _examine(self, followed: Followed, device: Device) -> list[OnTarget]:
         def trace(recorder: Recorder) -> None:
-            def enter(direction: Pass) -> None:
-                recorder.direction = direction
-
-            follow({}, enter)
-            for number, chosen in enumerate(configurations() if callable(configurations) else configurations):
-                recorder.configuration = number
-                follow(chosen, enter)
+            recorder.follow(followed)
 
         if device.torch_device.type == "cpu":
             targets = [target_of(name) for name in self.names]
@@ -105,11 +93,20 @@ class Binaries:
 
 
 def _distinct(recording: Recording) -> Recording:
-    """Each specialisation once in each pass; a configuration that is the one chosen is told by that."""
+    """Each specialisation once in each pass; of what was chosen it is noted which configuration is the same."""
     seen: dict[tuple[str, str, str, str], Launch] = {}
     for launch in recording.launches:
-        seen.setdefault((launch.direction, launch.file, launch.function, launch.data), launch)
-    return Recording(list(seen.values()), list(dict.fromkeys(recording.tunings)), recording.problem)
+        key = _identity(launch)
+        if key in seen and seen[key].configuration is None and seen[key].twin is None:
+            seen[key] = msgspec.structs.replace(seen[key], twin=launch.configuration)
+        seen.setdefault(key, launch)
+    walked = {_identity(launch): launch for launch in recording.walked}
+    tunings = dict.fromkeys(recording.tunings)
+    return Recording(list(seen.values()), list(walked.values()), list(tunings), recording.problem)
+
+
+def _identity(launch: Launch) -> tuple[str, str, str, str]:
+    return launch.direction, launch.file, launch.function, launch.data
 
 
 def _named(launches: Sequence[Launch], direction: Pass) -> list[tuple[str, Launch]]:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 import msgspec
@@ -24,8 +24,20 @@ from perfguard.binaries.records import Launch, Pass, Recording, Tuning
 from perfguard.binaries.sources import Sources
 from perfguard.binaries.targets import Target
 
-Configurations = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]]
 Trace = Callable[["Recorder"], None]  # makes the calls, and tells the recorder which they are
+
+
+class Followed(Protocol):
+    """A call that makes itself for whoever watches. `entering` is told which pass begins."""
+
+    def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
+        """With `kwargs` laid over its own."""
+
+    def walk(self, entering: Callable[[Pass], None]) -> None:
+        """On each of its further inputs, if it has any."""
+
+    def configurations(self) -> Sequence[Mapping[str, Any]]:
+        """Keyword arguments that choose another configuration each."""
 
 
 class Recorder:
@@ -36,6 +48,7 @@ class Recorder:
         self.direction: Pass = "forward"
         self.configuration: int | None = None
         self.launches: list[Launch] = []
+        self.walked: list[Launch] = []
         self.tunings: list[Tuning] = []
         self._sources = Sources()
 
@@ -65,6 +78,25 @@ class Recorder:
         finally:
             knobs.runtime.jit_cache_hook = before
             driver._active = active
+
+    def follow(self, followed: Followed) -> None:
+        """The plain call, its configurations, its walk."""
+
+        def enter(direction: Pass) -> None:
+            self.direction = direction
+
+        followed.once({}, enter)
+        plain = list(self.launches)
+        followed.walk(enter)
+        if len(self.launches) > len(plain):
+            self.walked, self.launches = self.launches, plain
+        found, tunings = list(self.launches), list(self.tunings)
+        configurations = followed.configurations()  # may try which there are
+        self.launches = found
+        for number, chosen in enumerate(configurations):
+            self.configuration = number
+            followed.once(chosen, enter)
+        self.tunings = tunings
 
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         """Triton's hook in front of a compilation; True: it need not be done, and nothing is launched."""
@@ -237,7 +269,7 @@ def record(trace: Trace, target: Target) -> Recording:
             trace(recorder)
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    return Recording(recorder.launches, recorder.tunings, problem)
+    return Recording(recorder.launches, recorder.walked, recorder.tunings, problem)
 
 
 def knows_triton() -> bool:

@@ -16,6 +16,7 @@ class Launch(Struct, frozen=True):
         module, file, function: where the kernel is defined; `function` is its qualified name.
         data: what Triton's own hook says of the specialisation, as JSON; it can compile from that.
         configuration: the number of the configuration; None for what the plain call chose.
+        twin: of what the plain call chose, the number of the configuration that is the same.
         source: hash of the code that the kernel may depend on, free of comments, paths and line numbers.
     """
 
@@ -25,6 +26,7 @@ class Launch(Struct, frozen=True):
     data: str
     direction: Pass = "forward"
     configuration: int | None = None
+    twin: int | None = None
     source: str = ""
 
     @property
@@ -43,9 +45,16 @@ class Tuning(Struct, frozen=True):
 
 
 class Recording(Struct, frozen=True):
-    """What one call would launch on one target. `problem`: why the call could not be followed to its end."""
+    """What one call would launch on one target.
+
+    Attributes:
+        walked: the launches of its walk, the plain call's among them.
+        tunings: one for each key that tuners would meet on the walk.
+        problem: why the call could not be followed to its end.
+    """
 
     launches: list[Launch] = []
+    walked: list[Launch] = []
     tunings: list[Tuning] = []
     problem: str = ""
 

@@ -26,9 +26,9 @@ _WIDTH_TOLERANCE = 0.1
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The readings of every target on which the pass launches Triton kernels, or cannot be followed."""
-    if subject.binaries is None or subject.follow is None:
+    if subject.binaries is None or subject.followed is None:
         return []
-    found = subject.binaries.of(subject.follow, subject.configurations, device)
+    found = subject.binaries.of(subject.followed, device)
     return [reading for each in found for reading in _of_target(each, each.kernels[subject.direction])]
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from perfguard.binaries.calls import Binaries, Configurations, Follow
+from perfguard.binaries.calls import Binaries
 from perfguard.call import Outputs
+from perfguard.passes import Followed
 from perfguard.records import Pass
 from perfguard.timing.blocks import Collect, collect
 
@@ -29,8 +30,7 @@ class Subject:
             they cannot be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
         collect: how the blocks of a timed metric are gathered; another process may conduct them.
-        follow: makes the call forward and backward with other keyword arguments (`perfguard.binaries.calls`).
-        configurations: keyword arguments that choose another configuration each.
+        followed: the call for whoever watches what it launches, the same object for both passes.
         binaries: who compiles for targets; None: their metrics are not read.
         rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
     """
@@ -45,7 +45,6 @@ class Subject:
     copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
     bytes: int = 0
     collect: Collect = collect
-    follow: Follow | None = None
-    configurations: Configurations = ()
+    followed: Followed | None = None
     binaries: Binaries | None = None
     rivals: bool = False
