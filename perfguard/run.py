@@ -18,21 +18,19 @@ from perfguard.answering import Answering, open_answering
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.binaries.calls import Binaries
 from perfguard.binaries.compiling import Compiler
-from perfguard.binaries.targets import TARGETS, target_of
 from perfguard.call import Call
 from perfguard.config import Config
 from perfguard.controls import Controls, controls_beside
 from perfguard.judge import CommonMode, Lane, common_modes, count_guarded, covered, find_stale, judge_case
+from perfguard.lanes import load_lane
 from perfguard.records import (
     SCHEMA,
-    Baseline,
     Case,
     CaseResult,
     Pass,
     Provenance,
     Report,
     TimedEntry,
-    Toolchain,
     Verdict,
     Word,
 )
@@ -314,8 +312,6 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     """
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
-    for name in config.settings.targets:
-        target_of(name)
     lane = load_lane(store, device, toolchain, suites, config.settings.confirmations, config.settings.targets)
     answering = None
     if config.session_folder is not None:
@@ -338,6 +334,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         numerics=answering is None or answering.numerics,
         exact=answering is None or answering.exact,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
+        # A fresh process reads times: what its parent has compiled is not compiled again.
         binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
         if config.session_folder is None and config.settings.targets
         else None,
@@ -353,36 +350,6 @@ def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozens
         return frozenset() if controls.draw(result, unchanged) else unchanged
 
     return unread
-
-
-def load_lane(
-    store: Store,
-    device: Device,
-    toolchain: Toolchain,
-    suites: Sequence[str],
-    confirmations: int,
-    targets: Sequence[str] = (),
-) -> Lane:
-    """The baselines that cases of `suites` are judged with on `device`."""
-    identity = device.identity
-    own = {suite: store.load(identity.slug, suite) for suite in suites}
-    # A GPU is asked for its own architecture alone: what its kernels are elsewhere, a machine without one tells.
-    compiled_for = targets if device.torch_device.type == "cpu" else {identity.architecture} & set(TARGETS)
-    target = f"targets/{identity.target}" if identity.target else None
-    portable = {suite: store.load(target, suite) for suite in suites} if target else {}
-    return Lane(
-        hardware=identity,
-        toolchain=toolchain,
-        baselines={suite: baseline for suite, baseline in own.items() if baseline},
-        portable={suite: baseline for suite, baseline in portable.items() if baseline},
-        targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
-        elsewhere=store.elsewhere(suites, identity.slug),
-        confirmations=confirmations,
-    )
-
-
-def _files(store: Store, folder: str, suites: Sequence[str]) -> dict[str, Baseline]:
-    return {suite: baseline for suite in suites if (baseline := store.load(folder, suite)) is not None}
 
 
 def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:

@@ -34,6 +34,7 @@ FLOORS = {
     "timing": 3,
     "binaries": 3,
     "configurations": 4,
+    "lanes": 4,
     "judge": 3,
     "baselines": 3,
     "render": 3,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
-import importlib.metadata
 import os
 import queue
 import select
@@ -64,7 +63,7 @@ class Compiler:
 
     @cached_property
     def _toolchain(self) -> str:
-        return f"triton {importlib.metadata.version('triton')}"
+        return f"triton {sys.modules['triton'].__version__}"
 
     def _key(self, target: str, launch: Launch) -> str:
         facts = (_FORMAT, self._toolchain, target, launch.module, launch.function, launch.source, launch.data)
@@ -79,7 +78,7 @@ class Compiler:
     def _remember(self, key: str, facts: Facts) -> None:
         self.compiled += 1
         self._known[key] = facts
-        if not facts.error:  # may be the machine's fault: tried again next time
+        if not facts.passing:
             with contextlib.suppress(OSError):  # a cache that cannot be written is slow, and no more
                 write_atomically(self.folder / f"{key}.json", msgspec.json.encode(facts))
 
@@ -135,7 +134,8 @@ class _Worker:
         code = None if problem else self._process.wait()
         words = self._words.read_text(errors="replace").strip()[-_WORDS:]
         self.stop()
-        return Facts(error=problem or f"does not compile: the compiler ended with status {code}: {words}")
+        problem = problem or f"does not compile: the compiler ended with status {code}: {words}"
+        return Facts(error=problem, passing=True)
 
     def stop(self) -> None:
         """End the process and remove what it left."""

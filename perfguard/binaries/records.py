@@ -64,6 +64,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         error: the compiler's last words, where it gave no binary; nothing else is set then.
+        passing: the error may be the machine's and not the kernel's: it is worth another try.
         binary: hash of the machine code.
         registers: of a thread (AMD: vector registers, accumulation registers among them).
         spills: instructions that move spilled or local values (AMD: vector registers that were spilled).
@@ -76,6 +77,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     """
 
     error: str = ""
+    passing: bool = False
     binary: str = ""
     threads: int = 0
     registers: int = 0

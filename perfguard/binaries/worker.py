@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -48,8 +50,16 @@ def answer(request: Request) -> Facts:
         kernel = _kernel(request.launch)
         return _compiled(kernel, request.launch.data, target_of(request.target))
     except Exception as error:
-        lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or ["no reason given"]
-        return Facts(error=f"does not compile: {type(error).__name__}: {lines[-1]}")
+        passing = isinstance(error, OSError | MemoryError | ImportError | subprocess.SubprocessError)
+        return Facts(error=f"does not compile: {type(error).__name__}: {_told(str(error))}", passing=passing)
+
+
+def _told(text: str) -> str:
+    """The line that says what is wrong, without folders: they are others on every machine."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and "Repro command" not in line]
+    blamed = [line for line in lines if re.search(r"\b(error|fatal)\b", line, re.IGNORECASE)]
+    line = (blamed or lines or ["no reason given"])[-1]
+    return re.sub(r"\S*/(?=[^/\s])", "", line)
 
 
 def _compiled(kernel: Any, data: str, target: Target) -> Facts:

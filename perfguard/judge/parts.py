@@ -51,9 +51,8 @@ def describe_parts(reading: Reading, value: Parts, stored: Parts, names: Sequenc
         if after is None:
             told.append(f"- {name}")
         elif before is None:
-            told.append(
-                f"{name} {_text(reading, after)}" if isinstance(after, str) else f"+ {name} {_text(reading, after)}"
-            )
+            wrong = isinstance(after, str) and reading.better is Better.LOWER
+            told.append(f"{'' if wrong else '+ '}{name} {_text(reading, after)}")
         else:
             change = _change(before, after)
             told.append(f"{name} {_text(reading, before)} -> {_text(reading, after)}{change}")

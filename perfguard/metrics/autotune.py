@@ -44,8 +44,7 @@ def _of_target(found: OnTarget, direction: Pass) -> list[Reading]:
     launches = [kernel for kernel in found.kernels[direction] if kernel.launch.configuration is None]
     tunings = [tuning for tuning in found.recording.tunings if tuning.direction == direction]
     chosen: Parts = {kernel.name: _described(kernel.launch) for kernel in launches}
-    for tuning in tunings:
-        chosen[tuning.kernel] = f"tuned: one of {tuning.configurations}"
+    chosen |= {each.kernel: f"tuned: one of {each.configurations}" for each in tunings if each.configurations > 1}
     if not chosen:
         return []
     target = found.target.name
