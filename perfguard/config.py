@@ -51,8 +51,8 @@ class Config(Struct, frozen=True):
 
     @property
     def cache_dir(self) -> Path:
-        """Of what is cheap to keep and costs time to make again."""
-        return self.reports_dir / "cache"
+        """Of what takes time to make again. The same for all workers, whose reports lie in folders of their own."""
+        return self.root / ".perfguard" / "cache"
 
 
 def read_settings(root: Path, **overrides: Any) -> Settings:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.binaries.compiling import Compiler
-from perfguard.binaries.recording import Followed, Recorder, knows_triton, record, record_elsewhere
+from perfguard.binaries.recording import Followed, Recorder, knows_triton, record_elsewhere, record_here
 from perfguard.binaries.records import Facts, Launch, Pass, Recording
 from perfguard.binaries.targets import TARGETS, Target, target_of
 
@@ -70,7 +70,7 @@ class Binaries:
         else:
             own = TARGETS.get(device.identity.architecture)
             targets = [] if own is None else [own]
-            recordings = [record(trace, target) for target in targets]
+            recordings = [record_here(trace, target) for target in targets]
         return self._compiled(list(zip(targets, map(_distinct, recordings), strict=True)))
 
     def _compiled(self, recorded: list[tuple[Target, Recording]]) -> list[OnTarget]:

@@ -41,7 +41,7 @@ def pretended(target: Target) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.Tensor, "device", property(lambda tensor: device)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_cuda", property(lambda tensor: True)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_cpu", property(lambda tensor: False)))
-        stack.enter_context(OnTheHost())  # type: ignore[no-untyped-call]
+        stack.enter_context(Unwritten(on_the_host=True))
         yield
 
 
@@ -66,12 +66,16 @@ def _properties(target: Target) -> SimpleNamespace:
     )
 
 
-class OnTheHost(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What is asked of a GPU is done on the host; memory that nobody wrote holds zeros.
+class Unwritten(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Memory that nobody wrote holds zeros; on the host, what is asked of a GPU is done there.
 
     The kernels do not run, so their outputs would hold whatever lay there before: indices among them would lead
     astray, and every run another way.
     """
+
+    def __init__(self, on_the_host: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_the_host = on_the_host
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -79,9 +83,10 @@ class OnTheHost(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if own is not None:  # an operator of the user's: what it calls must come by here too
             with self:
                 return own(*args, **kwargs)
-        if isinstance(kwargs.get("device"), torch.device) and kwargs["device"].type != "meta":
+        device = kwargs.get("device")
+        if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":
             kwargs["device"] = torch.device("cpu")
-        if kwargs.get("pin_memory"):
+        if self.on_the_host and kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         result = func(*args, **kwargs)
         if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):

@@ -137,6 +137,7 @@ class Recorder:
                     configuration.pre_hook({**given, **configuration.all_kwargs()})
                 tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
         self.configuration = outer
+        tuner.nargs = None  # as Triton leaves it
 
 
 def canonical(data: str) -> str:
@@ -236,10 +237,9 @@ def _answer(trace: Trace, target: Target, write: int) -> None:
     for stream in (1, 2):
         os.dup2(quiet, stream)
     try:
-        warnings.simplefilter("ignore")  # the call was made before, and warned then
         torch.set_num_threads(1)  # the parent's pool of threads is not here
         with pretended(target):
-            recording = record(trace, target)
+            recording = _record(trace, target)
         with os.fdopen(write, "wb") as answer:
             answer.write(msgspec.json.encode(recording))
     finally:
@@ -260,11 +260,19 @@ def _read_all(pipe: int, child: int, seconds: float) -> bytes:
         parts.append(part)
 
 
-def record(trace: Trace, target: Target) -> Recording:
-    """What `trace` launches on `target`, which tensors and torch already say that they are on."""
+def record_here(trace: Trace, target: Target) -> Recording:
+    """What `trace` launches on the GPU that its inputs lie on, which is a `target`."""
+    from perfguard.binaries.pretending import Unwritten
+
+    with Unwritten(on_the_host=False):
+        return _record(trace, target)
+
+
+def _record(trace: Trace, target: Target) -> Recording:
     recorder = Recorder(target)
     problem = ""
-    with recorder.recording():
+    with recorder.recording(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the call was made before, and warned then
         try:
             trace(recorder)
         except Exception as error:

@@ -7,13 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from perfguard.binaries.calls import Binaries
+from perfguard.binaries.recording import record_elsewhere
+from perfguard.binaries.targets import target_of
+from perfguard.call import Call
+from perfguard.passes import Followed
 from perfguard.records import Word
 from perfguard.units import Unit
-from tests.metrics.binaries import PRODUCT, SCALE, Reader, changed
+from tests.metrics.binaries import PRODUCT, SCALE, Reader, changed, load
 
 BOTH = ("sm_90", "gfx942")
 X = torch.randn(64, 128)
@@ -167,3 +173,34 @@ def test_neither_hash_seed_nor_folder_moves_a_reading(tmp_path: Path) -> None:
         told.append(json.loads(done.stdout))
     assert told[0] == told[1]
     assert len(told[0]) == 26
+
+
+def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
+    """A device that says it is a GPU: nothing is forked, nothing pretended, and nothing launched."""
+    source = SCALE.replace('    if x.device.type == "cpu":\n        return x * 2.0\n', "")
+    gpu = SimpleNamespace(torch_device=torch.device("cuda"), identity=SimpleNamespace(architecture="sm_90"))
+    call = Call(load(reader.folder, source), (X,), lambda *_, **__: None)
+    (found,) = Binaries(("gfx942",), reader.compiler).of(Followed(call), gpu)  # type: ignore[arg-type]
+    assert found.target.name == "sm_90"
+    assert [kernel.name for kernel in found.kernels["forward"]] == ["scale_kernel"]
+    assert found.kernels["forward"][0].facts.load_bits == 128.0
+    assert found.recording.problem == ""
+
+
+def test_ten_recordings_are_one(reader: Reader) -> None:
+    call = Call(load(reader.folder, PRODUCT), (A, B), lambda *_, **__: None)
+    recorded = [
+        record_elsewhere(lambda recorder: recorder.follow(Followed(call)), target_of("gfx942"), 60.0) for _ in range(10)
+    ]
+    assert len(recorded[0].launches) == 1
+    assert all(each == recorded[0] for each in recorded)
+
+
+def test_what_a_call_learns_of_a_target_does_not_stay(reader: Reader) -> None:
+    source = SCALE.replace("def call(", "LEARNT = []\n\n\ndef call(").replace(
+        "    out =", "    LEARNT.append(torch.cuda.get_device_capability())\n    out ="
+    )
+    function = load(reader.folder, source)
+    reader.read_call(Call(function, (X,), lambda *_, **__: None), ("gfx942",))
+    assert function.__globals__["LEARNT"] == []
+    assert X.device.type == "cpu"
