@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfguard.coldstart import Asked, asked
 from perfguard.records import Case, CaseResult
 from perfguard.reports import read_report
 from perfguard.sessions import REQUEST, TIMES_ONLY
@@ -36,6 +37,7 @@ class Answering:
         numerics: whether results are checked too; the parent of a fresh session has done so.
         exact: whether exact metrics are read too; a run's own fresh processes read what it could not judge: times.
         rivals: whether methods that perfguard is compared with read the cases as well.
+        cold: the case whose first result is wanted, and nothing else of anything; None as a rule.
         interleaved: holds the meters for the later passes; None in a comparison, whose conductor says when to measure.
     """
 
@@ -45,6 +47,7 @@ class Answering:
     exact: bool
     rivals: bool
     interleaved: Interleaved | None
+    cold: Asked | None = None
 
     @property
     def conducted(self) -> bool:
@@ -87,6 +90,7 @@ def open_answering(folder: Path, device: Device, stored: Timers) -> Answering:
         exact=not (folder / TIMES_ONLY).exists(),
         rivals=(folder / RIVALS).exists(),
         interleaved=interleaved,
+        cold=asked(folder),
     )
 
 

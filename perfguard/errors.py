@@ -8,6 +8,7 @@
         ├── BaselineError         a baseline file that cannot be read or may not be written
         ├── DeviceError           a device that is absent, busy or cannot be measured
         ├── GitHubError           GitHub could not be asked or told something (perfguard/github/troubles.py)
+        ├── LaneError             what a lane delivered is refused
         └── MeasurementError      a call that could not be measured (it raised, hung, was not deterministic …)
     AssertionError
     └── GuardFailure              a guarded case failed: the test fails like any other
@@ -38,6 +39,10 @@ class DeviceError(PerfguardError):
 
 class GitHubError(PerfguardError):
     """GitHub could not be asked or told something; never a reason for another verdict."""
+
+
+class LaneError(PerfguardError):
+    """What a lane delivered is refused: not the archive, the report or the commit that it has to be."""
 
 
 class MeasurementError(PerfguardError):
@@ -73,6 +78,7 @@ class ExitStatus(enum.IntEnum):
     WRONG = 11
     NOTHING_MEASURED = 12
     UNGUARDED = 13
+    NOT_POSTED = 14
 
 
 EXIT_MEANINGS: dict[ExitStatus, str] = {
@@ -86,4 +92,5 @@ EXIT_MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.WRONG: "a guarded case is WRONG",
     ExitStatus.NOTHING_MEASURED: "no case was measured",
     ExitStatus.UNGUARDED: "strict: a case is not guarded (NEW, UNRESOLVED, METHOD_CHANGED, DRIFT, OTHER_HARDWARE)",
+    ExitStatus.NOT_POSTED: "perfguard comment: every lane passed, but GitHub could not be told",
 }

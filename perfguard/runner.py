@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,8 @@ from perfguard.configurations import check_configurations
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, touched_bytes
-from perfguard.records import Accuracy, Case, CaseResult, Pass, Throughput, Verdict, Word
+from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, touched_bytes, weights
+from perfguard.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
 
@@ -43,6 +43,8 @@ def collected_here(case: Case) -> Collect | None:
 PREHEAT_US = 1e6
 MOST_PREHEAT_BURSTS = 200
 
+CONDITIONS_SECONDS = 5.0  # how old a device's state may be that stands beside a time
+
 # A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
 MOST_OF_COPY = 1.05
 
@@ -60,6 +62,7 @@ class Runner:
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
         binaries: who compiles for targets; None: nobody reads what the kernels are there.
         rivals: whether methods that perfguard is compared with read the case too.
+        cold: what starts a cold process for a case that asks for one; None where nobody may.
     """
 
     device: Device
@@ -71,7 +74,9 @@ class Runner:
     collect: Callable[[Case], Collect | None] = collected_here
     binaries: Binaries | None = None
     rivals: bool = False
+    cold: Callable[[Case], list[Reading]] | None = None
     copy_bytes_per_second: float | None = None
+    _seen: tuple[float, Conditions] | None = None  # the device's state, and when it was asked for
     _followed: Followed | None = None
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
@@ -112,12 +117,24 @@ class Runner:
         """The exact readings, then those times that these do not show to be as they were."""
         subject = self._subject(call, result.case)
         exact = read_exact(subject, self.device) if self.exact else []
-        result = msgspec.structs.replace(result, readings=exact)
+        wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
+        result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
+        if wrong:
+            return result
         unchanged = self.unchanged(result)
         timed = read_timed(subject, self.device, unchanged)
-        result = msgspec.structs.replace(result, readings=exact + timed)
+        result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Work belongs to the first time that there is: without it nothing tells how fast the case was.
         return result if unchanged else self._with_throughput(call, result)
+
+    def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
+        """The device's state while its clocks are up; asking may take a tenth of a second, so not for every case."""
+        if not timed or not self.device.asynchronous:
+            return None
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > CONDITIONS_SECONDS:
+            self._seen = now, self.device.conditions()
+        return self._seen[1]
 
     def _subject(self, call: Call, case: Case) -> Subject:
         run = forward(call) if case.direction == "forward" else backward(call)
@@ -129,13 +146,21 @@ class Runner:
             seconds=self.settings.case_seconds,
             stored_timers=self.stored_timers(case),
             args=(*call.args, *call.kwargs.values()),
+            weights=weights(call),
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
             followed=self._follow(call),
             binaries=self.binaries,
             rivals=self.rivals,
+            cold=self._cold(call, case),
         )
+
+    def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
+        """The forward case holds the start of both passes."""
+        start = self.cold
+        wanted = call.cold_start and call.timed and case.direction == "forward"
+        return (lambda: start(case)) if wanted and start is not None else None
 
     def _follow(self, call: Call) -> Followed:
         """One object for both passes of a call, so that what it launches is looked at once."""

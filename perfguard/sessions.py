@@ -14,13 +14,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from perfguard.errors import UsageError
-from perfguard.records import CaseResult, Report
+from perfguard.records import CaseResult, Report, Session
 from perfguard.reports import read_report, save_report
 
 SESSION_OPTION = "--perfguard-session"
@@ -102,6 +104,14 @@ class FreshSessions:
     reports: list[Report] = field(default_factory=list)
     problem: str = ""
 
+    @property
+    def sessions(self) -> list[Session]:
+        """For the report: what the processes read, without what judging and recording do not need."""
+        return [
+            Session([_slim(result) for result in report.results if result.readings], report.hardware.index)
+            for report in self.reports
+        ]
+
     def of(self, suite: str, key: str) -> list[CaseResult]:
         """The results of one case, oldest first; sessions that did not measure it are left out."""
         return [
@@ -110,6 +120,11 @@ class FreshSessions:
             for result in report.results
             if result.case.suite == suite and result.case.key == key and result.readings
         ]
+
+
+def _slim(result: CaseResult) -> CaseResult:
+    readings = [replace(reading, blocks=[], note="") for reading in result.readings]
+    return CaseResult(result.case, result.inputs, readings=readings)
 
 
 def measure_fresh(
@@ -140,7 +155,7 @@ def measure_fresh(
             order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
             selection.write_text(command.selection(order), encoding="utf-8")
             progress(f"fresh process {number} of {count}: {len(nodeids)} test{'s' * (len(nodeids) != 1)}")
-            fresh.problem = _run(command.line(selection, folder), command.folder, minutes)
+            fresh.problem = run_fresh(command.line(selection, folder), command.folder, minutes)
             try:
                 report = read_report(folder / ANSWER)
             except UsageError:
@@ -153,10 +168,10 @@ def measure_fresh(
     return fresh
 
 
-def _run(line: list[str], folder: Path, minutes: float) -> str:
+def run_fresh(line: list[str], folder: Path, minutes: float, environment: Mapping[str, str] | None = None) -> str:
     """Run one fresh process; empty when it ended by itself, else what went wrong with its last words."""
     with subprocess.Popen(
-        line, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        line, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", start_new_session=True,
     ) as process:  # fmt: skip
         try:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from kernels.hardware import hardware_of
+
 MAX_CANDIDATES = 4
 # Whether the columns of all operands are neighbours in memory.
 Layout = Literal["unit", "strided"]
@@ -47,6 +49,7 @@ class ListConfig:
     long: int = 256  # places from which on a list is cut into parts
     part_rows: int = 64  # partial sums that one program adds at a time, a power of two
     part_columns: int = 128  # of a program that adds partial sums, a power of two
+    overlap: bool = False  # each launch starts as the one ahead ends (programmatic dependent launch)
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,12 @@ def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
     that no sum crosses threads."""
     if arch == "cpu":
         return (ListConfig(16, min(1024, power_of_two(width)), 4, 16, 4, 64), ListConfig(8, 32, 4, 32, 2, 32))
-    sizes = ((8, 1024, 4), (8, 2048, 8), (4, 1024, 4), (16, 1024, 4))
-    return tuple(ListConfig(rows, min(columns, power_of_two(width)), warps) for rows, columns, warps in sizes)
+    early = hardware_of(arch).launches_early
+    tables = ((8, 1024, 4, False), (8, 1024, 4, early), (8, 2048, 8, early), (4, 2048, 8, early))
+    return tuple(
+        ListConfig(rows, min(columns, power_of_two(width)), warps, overlap=overlap)
+        for rows, columns, warps, overlap in tables
+    )
 
 
 # The row is read twice, the second time from the L2 if the rows in flight fit into it: a row of 128k bf16 logits is

@@ -63,9 +63,12 @@ def digit(key_S, shift, B: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @jit()
 def earlier(same_SS, S: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each of S keys: how many before it are the same, of `same` (S, S)."""
+    """Of each of S keys: how many before it are the same, of `same` (S, S).
+
+    Over the first dimension, along which elements lie in one thread: over the other one threads would have to meet.
+    """
     lane_S = tl.arange(0, S)
-    return tl.sum((same_SS & (lane_S[None, :] < lane_S[:, None])).to(tl.int32), 1)
+    return tl.sum((same_SS & (lane_S[:, None] < lane_S[None, :])).to(tl.int32), 0)
 
 
 @jit()

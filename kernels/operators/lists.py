@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
-from kernels.operators.configs import list_candidates, pick
+from kernels.operators.configs import ListConfig, list_candidates, pick
 from kernels.operators.counting import (
     AHEAD,
     CHUNKS,
@@ -64,12 +64,14 @@ def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -
     if index.shape[0] == 0:
         out.zero_()
         return
+    config = pick(list_candidates(arch_of(x.device), out.shape[1]), candidate)
     with on(x):
         index = index.contiguous()
-        _sum(x, index, _lists(index, rows), out, candidate)
+        _sum(x, index, lists_of(index, rows, config.overlap), out, config)
 
 
-def _lists(index: Tensor, rows: int) -> Lists:
+def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
+    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
     passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
@@ -77,6 +79,7 @@ def _lists(index: Tensor, rows: int) -> Lists:
     starts, ends = index.new_empty(rows, dtype=dtype), zeros[-rows:]
     later = zeros[:-rows].view(-1, CHUNKS, BUCKETS)
     counts = [count_chunks(index, rows, BUCKETS, zero=zeros, fill=starts), *later]
+    early = _early(overlap)
     keys, order = index, None
     for number in range(passes):
         last = number == passes - 1
@@ -85,38 +88,49 @@ def _lists(index: Tensor, rows: int) -> Lists:
         _place[(cdiv(count, STEP),)](
             keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
             starts if last else None, ends if last else None, count, rows, chunk_length(count), DIGIT_BITS * number,
-            K=CHUNKS, B=BUCKETS, A=AHEAD, S=STEP, num_warps=WARPS,
+            K=CHUNKS, B=BUCKETS, A=AHEAD, S=STEP, num_warps=WARPS, **early,
         )  # fmt: skip
         keys, order = next_keys, next_order
     assert order is not None
     return Lists(order, starts, ends)
 
 
-def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, candidate: int | None) -> None:
+def _early(overlap: bool) -> dict[str, bool]:
+    """What lets a kernel start while the one ahead of it ends: it waits for that one before it touches memory. Each
+    kernel of the row does, so that the end of one means the end of all before it."""
+    return {"OVERLAP": True, "launch_pdl": True} if overlap else {"OVERLAP": False}
+
+
+def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig) -> None:
     count, (rows, width) = index.shape[0], out.shape
-    arch = arch_of(x.device)
-    config = pick(list_candidates(arch, width), candidate)
+    by_hand = arch_of(x.device) == "cpu"
     parts = cdiv(count, config.long)
     partial = x.new_empty((2 * parts, width), dtype=torch.float32)
     begins = index.new_empty(parts, dtype=lists.order.dtype)
     _sum_lists[((parts + rows) * cdiv(width, config.columns),)](
         x, index, lists.order, lists.starts, lists.ends, out, partial, begins, count, rows, width, parts, *strides(x),
-        BY_HAND=arch == "cpu", LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
+        BY_HAND=by_hand, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
+        **_early(config.overlap),
     )  # fmt: skip
     _sum_parts[(parts * cdiv(width, config.part_columns),)](
         partial, begins, lists.starts, lists.ends, out, width,
-        BY_HAND=arch == "cpu", LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
+        BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
+        **_early(config.overlap),
     )  # fmt: skip
 
 
 @jit(do_not_specialize=["count", "limit", "chunk", "shift"])
 def _place(  # type: ignore[no-untyped-def]
     keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
-    count, limit, chunk, shift, K: tl.constexpr, B: tl.constexpr, A: tl.constexpr, S: tl.constexpr,
+    count, limit, chunk, shift,
+    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, A: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     """One pass of the sort: S keys to their places by one digit. It counts for the next pass, the last one marks where
     the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     start = tl.program_id(0).to(tl.int64) * S
     at_S = start + tl.arange(0, S)
     inside_S = at_S < count
@@ -139,7 +153,7 @@ def _place(  # type: ignore[no-untyped-def]
         to_S = to_S.to(DTYPE)
         # One key speaks for its like: thousands of them at one address would wait for each other.
         tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & (before_S == 0), sem="relaxed")
-        is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 1)
+        is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 0)
         tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
 
 
@@ -161,10 +175,12 @@ def _sum_places(  # type: ignore[no-untyped-def]
 def _sum_lists(  # type: ignore[no-untyped-def]
     x_ptr, index_ptr, order_ptr, starts_ptr, ends_ptr, out_ptr, partial_ptr, begins_ptr,
     count, rows, width, parts, x_row, x_column,
-    BY_HAND: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The first programs take a part of the sorted order each, of which they add up what belongs to long lists: at most
     the lists of its first and its last place. The others take a row each, if its list is short."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
     column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
@@ -204,9 +220,11 @@ def _sum_lists(  # type: ignore[no-untyped-def]
 @jit()
 def _sum_parts(  # type: ignore[no-untyped-def]
     partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width,
-    BY_HAND: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The long list that begins in a part, if one does: its sum here, and those of the parts that it reaches into."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
     row = tl.load(begins_ptr + number).to(tl.int64)

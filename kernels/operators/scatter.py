@@ -95,7 +95,7 @@ def scatter_for_grouped_gemm(
     for value, name in ((G, "G"), (alignment, "alignment"), (row_multiple, "row_multiple")):
         require_positive(value, name)
     most = _up(x.shape[0] + G * (alignment - 1), row_multiple)
-    rev, offs, ks_tensor, source = _places(expert, G, alignment, most)
+    rev, offs, ks_tensor, source = places_of(expert, G, alignment, most)
     ks: list[int] | None = ks_tensor.tolist() if host_counts else None
     rows = most if ks is None else _up(sum(ks), row_multiple)
     return Scattered(_scatter(x, rev, source, rows, candidate), rev, offs, ks, ks_tensor)
@@ -106,7 +106,7 @@ def _up(count: int, multiple: int) -> int:
 
 
 @torch.library.custom_op("perfguard_kernels::scatter_places", mutates_args=())
-def _places(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """rev (M,) int64, offs (G,) int32, ks (G,) int32, source (rows,) int32: which row lies at each place, or -1.
 
     rows is at least M + G * (alignment - 1), as many as there could be.
@@ -126,7 +126,7 @@ def _places(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Ten
     return rev, offs, ks, source
 
 
-@_places.register_fake
+@places_of.register_fake
 def _places_outputs(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ends = expert.new_empty(groups, dtype=torch.int32)
     return (
@@ -214,8 +214,8 @@ def _place(  # type: ignore[no-untyped-def]
         tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
 
-    is_taken_SB = (at_S[:, None] >= starts_B[None, :]) & (at_S[:, None] < (starts_B + all_B)[None, :])
-    is_taken_S = tl.max((is_taken_SB & (group_B < groups)[None, :]).to(tl.int32), 1) > 0
+    is_taken_BS = (at_S[None, :] >= starts_B[:, None]) & (at_S[None, :] < (starts_B + all_B)[:, None])
+    is_taken_S = tl.max((is_taken_BS & (group_B < groups)[:, None]).to(tl.int32), 0) > 0
     none_S = tl.full((S,), -1, source_ptr.dtype.element_ty)
     tl.store(source_ptr + at_S, none_S, mask=(at_S < rows) & (is_taken_S == 0))
     if start < count:

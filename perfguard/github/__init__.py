@@ -7,7 +7,7 @@ from perfguard.github.artifacts import LaneArtifact, fetch_artifacts
 from perfguard.github.client import Client, open_client
 from perfguard.github.clock import Clock
 from perfguard.github.comments import Action, Posted, Rules, post_comment
-from perfguard.github.contents import MergeBase, Tree, fetch_tree, find_merge_base
+from perfguard.github.contents import MergeBase, Tree, fetch_file, fetch_tree, find_merge_base
 from perfguard.github.identity import State
 from perfguard.github.pulls import Found, Pull, find_pull
 from perfguard.github.runs import Run, fetch_run, read_event, reason_to_stop
@@ -29,6 +29,7 @@ __all__ = [
     "Status",
     "Tree",
     "fetch_artifacts",
+    "fetch_file",
     "fetch_run",
     "fetch_tree",
     "find_merge_base",

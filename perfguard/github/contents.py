@@ -131,6 +131,18 @@ def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] 
     return tree
 
 
+def fetch_file(client: Client, path: str, ref: str) -> bytes | None:
+    """The bytes of one file at commit `ref`, at most 1 MB; None where there is none.
+
+    Raises:
+        GitHubError: it is too large or no file, or GitHub cannot be asked.
+    """
+    try:
+        return _file(client, path, ref).data
+    except NotFound:
+        return None
+
+
 def _listed(client: Client, folder: str, ref: str, tree: Tree, depth: int) -> list[_Entry]:
     """The YAML files of a folder and of those below it."""
     try:

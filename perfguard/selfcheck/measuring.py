@@ -26,11 +26,17 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SuiteCommand(Command):
-    """pytest with the user's own arguments, unchanged: what they select is what is measured."""
+    """pytest with the user's own arguments, unchanged: what they select is what is measured.
+
+    `rivals`: whether other methods read the cases, too.
+    """
+
+    rivals: bool = True
 
     def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
         """The command of one session; its folder is told here that rivals are wanted."""
-        (session_folder / RIVALS).touch()
+        if self.rivals:
+            (session_folder / RIVALS).touch()
         return [
             sys.executable, "-m", "pytest", *self.arguments, *self.extra, "-q", "-p", "no:cacheprovider",
             "-p", _PLUGIN, "--color=no", f"{SESSION_OPTION}={session_folder}",
@@ -77,12 +83,14 @@ def measure_sessions(
     minutes: float,
     progress: Progress,
     timers_of: Callable[[Report], Report] = lambda report: report,
+    exact: bool = True,
 ) -> list[Report]:
     """Measure until `folder` holds `count` sessions, each saved as soon as it is through.
 
     Args:
         minutes: after this a session is given up.
         timers_of: from the first session's report to the request of the others, whose timers they use.
+        exact: whether the sessions read exact metrics, too.
 
     Raises:
         UsageError: the folder holds sessions of something else.
@@ -96,7 +104,7 @@ def measure_sessions(
         number = len(reports) + 1
         progress(f"session {number} of {count}: a fresh process")
         request = timers_of(reports[0]) if reports else _NOTHING
-        fresh = measure_fresh(command, request, (), 1, minutes=minutes, progress=lambda _: None)
+        fresh = measure_fresh(command, request, (), 1, minutes=minutes, progress=lambda _: None, exact=exact)
         if fresh.problem or not fresh.reports:
             raise MeasurementError(
                 f"session {number}: {fresh.problem}\nthe {len(reports)} sessions before it are kept in {folder}; "

@@ -9,7 +9,9 @@ of them. Prints one JSON object for each compiled kernel.
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,15 +26,14 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from kernels import operators
-from kernels.operators import clamped_swiglu, cross_entropy, gather, indexed_bias_add, lists, rows, scatter, silu_mul
 from kernels.operators.configs import MAX_CANDIDATES
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
 from tests.kernels.grouped_targets import facts, target_of
 
-MODULES = [sys.modules[module.__module__] if callable(module) else module for module in (
-    clamped_swiglu, cross_entropy, gather, indexed_bias_add, lists, rows, scatter, silu_mul,
-)]  # fmt: skip
-OPTIONS = ("num_warps", "num_stages")
+MODULES = [
+    importlib.import_module(f"kernels.operators.{found.name}") for found in pkgutil.iter_modules(operators.__path__)
+]
+OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,13 @@ class Launch:
 
 
 def type_of(value: Any) -> str:
-    names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
+    names = {
+        torch.bfloat16: "bf16",
+        torch.float16: "fp16",
+        torch.float32: "fp32",
+        torch.int32: "i32",
+        torch.int64: "i64",
+    }
     if isinstance(value, torch.Tensor):
         return f"*{names[value.dtype]}"
     return "fp32" if isinstance(value, float) else "i32" if -(2**31) <= value < 2**31 else "i64"

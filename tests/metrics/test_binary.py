@@ -19,7 +19,7 @@ from perfguard.call import Call
 from perfguard.passes import Followed
 from perfguard.records import Word
 from perfguard.units import Unit
-from tests.metrics.binaries import PRODUCT, SCALE, Reader, changed, load
+from tests.metrics.binaries import PRODUCT, SCALE, TUNED, Reader, changed, load
 
 BOTH = ("sm_90", "gfx942")
 X = torch.randn(64, 128)
@@ -204,3 +204,13 @@ def test_what_a_call_learns_of_a_target_does_not_stay(reader: Reader) -> None:
     reader.read_call(Call(function, (X,), lambda *_, **__: None), ("gfx942",))
     assert function.__globals__["LEARNT"] == []
     assert X.device.type == "cpu"
+
+
+def test_the_limits_that_lanes_hold_are_these(reader: Reader) -> None:
+    """A report of a pull request is judged by no softer limits than the metrics write."""
+    from perfguard.lanes.limits import OF_TARGETS
+
+    walk = tuple((X[:count],) for count in (1, 63))
+    readings = reader.read(TUNED, X, walk=walk) | reader.read(SCALE, X)
+    written = {name.partition(".")[2]: (each.better, each.gated, each.tolerance) for name, each in readings.items()}
+    assert written == {name: (each.better, each.gated, each.tolerance) for name, each in OF_TARGETS.items()}

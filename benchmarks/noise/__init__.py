@@ -1,0 +1,1 @@
+"""What perfguard's own noise and error rates are measured on: one case of every kind."""
