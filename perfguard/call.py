@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfguard.errors import UsageError
 
 Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
+
+
+Configurations = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,10 @@ class Call:
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
         cold_start: whether a process of its own reads how long the first result takes.
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
+        walk: further inputs that a compiled candidate is taken over: each a tuple like `args`, or a function that
+            prepares one.
+        configurations: keyword arguments that choose another configuration each, or a function that returns them.
+        every: whether all configurations are checked, however long that takes.
     """
 
     fn: Callable[..., Outputs]
@@ -95,6 +102,9 @@ class Call:
     cache: Literal["cold", "warm"] = "cold"
     seed: int = 0
     cold_start: bool = False
+    walk: tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...] = ()
+    configurations: Configurations = ()
+    every: bool = False
 
     def run(self) -> Outputs:
         """The candidate, once."""

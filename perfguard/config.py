@@ -25,6 +25,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = False  # cases that are not guarded fail
     sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes that a recorded baseline rests on
     confirmations: Annotated[int, Meta(ge=1, le=10)] = 3  # fresh processes that must agree before SLOWER
+    targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # that kernels are compiled for
     case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time a timed metric may take
     session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up
     case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # after this a case hangs: BROKEN, and the run ends
@@ -54,6 +55,11 @@ class Config(Struct, frozen=True):
     @property
     def reports_dir(self) -> Path:
         return self.root / self.settings.reports
+
+    @property
+    def cache_dir(self) -> Path:
+        """Of what takes time to make again. The same for all workers, whose reports lie in folders of their own."""
+        return self.root / ".perfguard" / "cache"
 
 
 def read_settings(root: Path, **overrides: Any) -> Settings:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
-from perfguard.call import Call, Tolerance, Work
-from perfguard.check import check
+from perfguard.call import Call, Configurations, Tolerance, Work
 from perfguard.config import read_settings
+from perfguard.configurations import check_configurations
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
 from perfguard.passes import seeded
@@ -71,10 +71,11 @@ def seed_of(case: Case, purpose: str = "inputs") -> int:
 class Guarded:
     """The `perfguard` fixture of one test."""
 
-    def __init__(self, case: Case, device: Device, run: Run | None) -> None:
+    def __init__(self, case: Case, device: Device, run: Run | None, every: bool = False) -> None:
         self._case = case
         self._device = device
         self._run = run
+        self._every = every  # configuration is checked
         self._labels: set[str] = set()
 
     @property
@@ -101,6 +102,8 @@ class Guarded:
         timed: bool = True,
         cache: Literal["cold", "warm"] = "cold",
         cold_start: bool = False,
+        walk: Sequence[Any] = (),
+        configurations: Configurations = (),
         label: str = "",
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
@@ -117,6 +120,13 @@ class Guarded:
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
             cold_start: True: a process of its own, with empty compiler caches, reads how long the first result takes.
+            walk: further inputs, e.g. other token counts and expert loads: each a tuple of arguments, a single tensor,
+                or a function without arguments that prepares and returns one of these. Recompilations and tunings are
+                counted over it; results are not checked.
+            configurations: keyword arguments that choose another configuration of the kernels each, as
+                [{"candidate": 0}, {"candidate": 1}], or a function that returns them for the device that the inputs
+                say they are on when it is called: every one is checked, and compiled for every target. A kernel under
+                triton.autotune needs none: its configurations are found.
             label: tells a second call in the same test from the first.
 
         Raises:
@@ -151,15 +161,32 @@ class Guarded:
             cache,
             seed_of(case, "calls"),
             cold_start,
+            _walk(walk),
+            configurations,
+            self._every,
         )
         if self._run is None:
-            problems = check(call).wrong
+            problems = check_configurations(call).wrong
             if problems:
                 raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
             return
         results = self._run.guard(call, case)
         if not self._run.is_session:
             raise_for(self._run, results)
+
+
+def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...]:
+    """Each step as a tuple of arguments, or a function that returns one."""
+
+    def arguments(given: Any) -> tuple[Any, ...]:
+        return given if isinstance(given, tuple) else (given,)
+
+    def prepared(step: Callable[[], Any]) -> Callable[[], tuple[Any, ...]]:
+        return lambda: arguments(step())
+
+    if not isinstance(steps, Sequence):
+        raise UsageError(f"perfguard(walk=…): is a {type(steps).__name__}; give a list with one entry for each step")
+    return tuple(prepared(step) if callable(step) else arguments(step) for step in steps)
 
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:
@@ -204,7 +231,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
         device = config.stash[DEVICE] = open_device(settings.device)
     try:
         with seeded(seed_of(case), device):
-            yield Guarded(case, device, run)
+            yield Guarded(case, device, run, config.option.perfguard_all_configs)
     except Exception:
         if LOST not in config.stash:  # a lost device's random state cannot be put back, and nobody will use it
             raise

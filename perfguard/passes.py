@@ -64,6 +64,55 @@ def backward(call: Call) -> Callable[[], object]:
     return run
 
 
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """A call for whoever watches what it launches. One object stands for one call.
+
+    Arguments that the call writes are copied before. `entering` is told which pass begins.
+    """
+
+    call: Call
+
+    def configurations(self) -> Sequence[Mapping[str, Any]]:
+        """Keyword arguments that choose another configuration each, on the device that the inputs say they are on."""
+        given = self.call.configurations
+        return given() if callable(given) else given
+
+    def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
+        """With `kwargs` laid over the call's own, forward, and backward where outputs depend on what requires grad."""
+        self._step(self.call.args, {**self.call.kwargs, **kwargs}, entering)
+
+    def walk(self, entering: Callable[[Pass], None]) -> None:
+        """The same on the inputs of each step of the walk."""
+        for step in self.call.walk:
+            self._step(step() if callable(step) else step, dict(self.call.kwargs), entering)
+
+    def _step(self, args: Sequence[Any], kwargs: dict[str, Any], entering: Callable[[Pass], None]) -> None:
+        import torch
+        from torch.utils import _pytree
+
+        def own(value: object) -> object:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return value.detach().requires_grad_() if value.requires_grad else value
+
+        def copied(value: object) -> object:
+            return value.clone() if isinstance(value, torch.Tensor) else value
+
+        mutated = self.call.mutates
+        given = [_pytree.tree_map(copied if at in mutated else own, value) for at, value in enumerate(args)]
+        keywords = _pytree.tree_map(own, kwargs)
+        entering("forward")
+        leaves = _pytree.tree_leaves(self.call.fn(*given, **keywords))
+        outputs = [leaf for leaf in leaves if getattr(leaf, "requires_grad", False)]
+        inputs = [leaf for leaf in _pytree.tree_leaves((given, keywords)) if getattr(leaf, "requires_grad", False)]
+        inputs += [value for value in _parameters(self.call.fn).values() if value.requires_grad]
+        if outputs and inputs:
+            entering("backward")
+            upstream = [torch.ones(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
+            torch.autograd.grad(outputs, inputs, upstream, allow_unused=True)
+
+
 def copies(call: Call, direction: Pass) -> Copies:
     """What makes n passes like `forward(call)` or `backward(call)`, each on inputs of its own.
 

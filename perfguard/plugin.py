@@ -36,6 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted")
     group.addoption("--perfguard-device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, xpu, fake (default: auto)")
     group.addoption("--perfguard-reports", metavar="DIR", help="folder of report-<hardware>.json (default: .perfguard)")
+    group.addoption(
+        "--perfguard-all-configs",
+        action="store_true",
+        default=False,
+        help="check every configuration of every kernel, however long that takes",
+    )
     group.addoption("--perfguard-session", metavar="FILE", help="internal: measure once for another run, write FILE")
 
 

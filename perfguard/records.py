@@ -16,7 +16,8 @@ from perfguard.units import Unit
 SCHEMA = 1
 
 Pass = Literal["forward", "backward"]
-Value = int | float | str | list[str]
+Parts = dict[str, int | float | str]  # of a whole, by name: kernel -> its registers
+Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
 
 
@@ -106,6 +107,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     tolerance: float = 0.0
     gated: bool = True  # False: stored and shown, explains other verdicts, never one by itself
     portable: bool = False  # holds on every machine of the target (contract, operators), not on this one only
+    target: str = ""  # the architecture that it is about, wherever it was read: stored for that target
     covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
     rank: int = 50
@@ -256,7 +258,7 @@ class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True):
     timer: str
 
 
-Entry = TimedEntry | int | float | str | list[str]
+Entry = TimedEntry | int | float | str | list[str] | Parts
 
 
 class CaseBaseline(Struct, frozen=True):

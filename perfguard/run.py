@@ -16,6 +16,8 @@ import msgspec
 
 from perfguard.answering import Answering, open_answering
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
+from perfguard.binaries.calls import Binaries
+from perfguard.binaries.compiling import Compiler
 from perfguard.call import Call
 from perfguard.coldstart import first_results
 from perfguard.config import Config
@@ -28,10 +30,10 @@ from perfguard.records import (
     Pass,
     Report,
     TimedEntry,
-    Toolchain,
     Verdict,
     Word,
 )
+from perfguard.remembering import load_lane
 from perfguard.reports import save_report
 from perfguard.runner import Runner, collected_here, nothing_unchanged
 from perfguard.sessions import ANSWER, Command, FreshSessions, measure_fresh
@@ -248,7 +250,7 @@ class Run:
             if change.before is None and change.after is not None:
                 value = change.after
                 number = value.sessions[-1] if isinstance(value, TimedEntry) else value
-                shown = "" if isinstance(number, str | list) else f" {format_value(number, change.unit)}"
+                shown = "" if isinstance(number, str | list | dict) else f" {format_value(number, change.unit)}"
                 note = f" ({change.note})" if change.note else ""
                 name = f"{change.category}: {change.folder} {change.suite} {change.key}"
                 new.setdefault(name, []).append(f"{change.metric}{shown}{note}")
@@ -285,7 +287,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     """
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
-    lane = load_lane(store, device, toolchain, suites, config.settings.confirmations)
+    lane = load_lane(store, device, toolchain, suites, config.settings.confirmations, config.settings.targets)
     answering = None
     if config.session_folder is not None:
         answering = open_answering(config.session_folder, device, _stored_timers(lane))
@@ -307,6 +309,10 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         numerics=answering is None or answering.numerics,
         exact=answering is None or answering.exact,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
+        # A fresh process reads times: what its parent has compiled is not compiled again.
+        binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
+        if config.session_folder is None and config.settings.targets
+        else None,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
     )
@@ -319,22 +325,6 @@ def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozens
         return frozenset() if controls.draw(result, unchanged) else unchanged
 
     return unread
-
-
-def load_lane(store: Store, device: Device, toolchain: Toolchain, suites: Sequence[str], confirmations: int) -> Lane:
-    """The baselines that cases of `suites` are judged with on `device`."""
-    identity = device.identity
-    own = {suite: store.load(identity.slug, suite) for suite in suites}
-    target = f"targets/{identity.target}" if identity.target else None
-    portable = {suite: store.load(target, suite) for suite in suites} if target else {}
-    return Lane(
-        hardware=identity,
-        toolchain=toolchain,
-        baselines={suite: baseline for suite, baseline in own.items() if baseline},
-        portable={suite: baseline for suite, baseline in portable.items() if baseline},
-        elsewhere=store.elsewhere(suites, identity.slug),
-        confirmations=confirmations,
-    )
 
 
 def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfguard.binaries.calls import Binaries
 from perfguard.call import Call
-from perfguard.check import Checked, check
+from perfguard.check import Checked
 from perfguard.config import Settings
+from perfguard.configurations import check_configurations
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.passes import backward, copies, differentiable_outputs, forward, touched_bytes, weights
+from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, touched_bytes, weights
 from perfguard.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
@@ -58,6 +60,7 @@ class Runner:
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
+        binaries: who compiles for targets; None: nobody reads what the kernels are there.
         rivals: whether methods that perfguard is compared with read the case too.
         cold: what starts a cold process for a case that asks for one; None where nobody may.
     """
@@ -69,10 +72,12 @@ class Runner:
     exact: bool = True
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
     collect: Callable[[Case], Collect | None] = collected_here
+    binaries: Binaries | None = None
     rivals: bool = False
     cold: Callable[[Case], list[Reading]] | None = None
     copy_bytes_per_second: float | None = None
     _seen: tuple[float, Conditions] | None = None  # the device's state, and when it was asked for
+    _followed: Followed | None = None
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
@@ -82,7 +87,7 @@ class Runner:
         """
         self._preheat()
         started = time.monotonic()
-        checked = check(call) if self.numerics else None
+        checked = check_configurations(call) if self.numerics else None
         results = []
         for direction in _passes(call, checked):
             result = CaseResult(
@@ -145,6 +150,8 @@ class Runner:
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
+            followed=self._follow(call),
+            binaries=self.binaries,
             rivals=self.rivals,
             cold=self._cold(call, case),
         )
@@ -154,6 +161,12 @@ class Runner:
         start = self.cold
         wanted = call.cold_start and call.timed and case.direction == "forward"
         return (lambda: start(case)) if wanted and start is not None else None
+
+    def _follow(self, call: Call) -> Followed:
+        """One object for both passes of a call, so that what it launches is looked at once."""
+        if self._followed is None or self._followed.call is not call:
+            self._followed = Followed(call)
+        return self._followed
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Throughput from the declared work, and refusal of times that no memory could deliver."""

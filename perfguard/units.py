@@ -62,8 +62,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def format_value(value: float | int | str | list[str], unit: Unit) -> str:
+def format_value(value: float | int | str | list[str] | dict[str, int | float | str], unit: Unit) -> str:
     """A reading's value in its unit."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {format_value(part, unit)}" for name, part in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(value) or "none"
     if isinstance(value, str):

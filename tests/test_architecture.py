@@ -32,11 +32,14 @@ FLOORS = {
     "poison": 2,
     "hardware": 2,
     "timing": 3,
+    "binaries": 3,
+    "configurations": 4,
+    "lanes": 4,
+    "remembering": 4,
     "judge": 3,
     "baselines": 3,
     "render": 3,
     "github": 3,
-    "lanes": 4,
     "check": 3,
     "passes": 3,
     "metrics": 4,
@@ -61,7 +64,7 @@ FLOORS = {
     "cli": 10,
     "__main__": 11,
 }
-TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes", "runner"}
+TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes", "runner", "binaries"}
 # In these packages files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "metrics": {"subject"},

@@ -79,7 +79,7 @@ def _is_wrong(result: CaseResult) -> bool:
 
 
 def _removals(store: Store, hardware: Hardware, verdict: Verdict) -> list[Change]:
-    folders = [hardware.slug, *([f"targets/{hardware.target}"] if hardware.target else [])]
+    folders = list(dict.fromkeys([hardware.slug, *store.targets()]))
     baselines = [(folder, store.load(folder, verdict.suite)) for folder in folders]
     return [
         Change(category="stale", folder=folder, suite=verdict.suite, key=verdict.case, note=verdict.reason)
@@ -174,6 +174,8 @@ class _Planner:
     # -- what is stored ------------------------------------------------------------------------------------------
 
     def folder(self, reading: Reading) -> str:
+        if reading.target:
+            return f"targets/{reading.target}"
         portable = reading.portable and self.hardware.target is not None
         return f"targets/{self.hardware.target}" if portable else self.hardware.slug
 

@@ -187,6 +187,9 @@ class _Parser:
             return [self.text(item) for item in node.value]
         if isinstance(node, yaml.ScalarNode):
             return str(node.value) if node.style else self.number(node)
+        parts = self.pairs(node, "a metric")
+        if not {"sessions", "timer"} & set(parts):
+            return {name: self.part(value) for name, (_, value) in parts.items()}
         fields = self.fields(node, "a timed metric", ("sessions", "timer"))
         if len(fields) < 2:
             raise self.at(node, f"only {', '.join(fields) or 'nothing'}", "{sessions: [61.2, 61.3], timer: name}")
@@ -199,6 +202,9 @@ class _Parser:
         except msgspec.ValidationError as error:
             wrong = next((item for item in sessions.value if not 0 < self.number(item) < 1e12), sessions)
             raise self.at(wrong, _named(wrong), "1 to 20 times in µs, each above 0") from error
+
+    def part(self, node: yaml.Node) -> int | float | str:
+        return self.text(node) if isinstance(node, yaml.ScalarNode) and node.style else self.number(node)
 
     def provenance(self, node: yaml.Node) -> Provenance:
         fields = self.fields(node, "provenance", Provenance.__struct_fields__)

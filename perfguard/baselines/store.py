@@ -83,6 +83,11 @@ class Store:
             if folder.name != "targets" and folder.is_dir() and any(folder.rglob("*.yaml"))
         )
 
+    def targets(self) -> list[str]:
+        """The folders of what holds on every machine, `targets/sm_90`, sorted."""
+        folder = self.root / "targets"
+        return sorted(f"targets/{each.name}" for each in (folder.iterdir() if folder.is_dir() else ()) if each.is_dir())
+
     def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
         """(suite, case key) -> the slugs of other hardware that remember the case, sorted."""
         found: dict[tuple[str, str], list[str]] = {}

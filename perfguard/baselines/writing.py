@@ -47,6 +47,8 @@ def as_stored(entry: Entry) -> Entry:
     """An entry as a file holds it: whole numbers exactly, times and other numbers with four significant digits."""
     if isinstance(entry, TimedEntry):
         return TimedEntry(sessions=[significant(value) for value in entry.sessions], timer=entry.timer)
+    if isinstance(entry, dict):
+        return {name: significant(part) if isinstance(part, float) else part for name, part in entry.items()}
     return significant(entry) if isinstance(entry, float) and not entry.is_integer() else entry
 
 
@@ -92,6 +94,13 @@ def _entry(metric: str, entry: Entry) -> list[str]:
         items = [_scalar(item, _PLAIN_ITEM) for item in entry]
         line = f"    {metric}: [{', '.join(items)}]"
         return [line] if len(line) <= _WIDTH else [f"    {metric}:", *(f"      - {item}" for item in items)]
+    if isinstance(entry, dict):
+        parts = [
+            f"{_scalar(name, _PLAIN_ITEM)}: {_quoted(part) if isinstance(part, str) else _number(part)}"
+            for name, part in entry.items()
+        ]
+        line = f"    {metric}: {{{', '.join(parts)}}}"
+        return [line] if len(line) <= _WIDTH else [f"    {metric}:", *(f"      {part}" for part in parts)]
     if isinstance(entry, str):
         return [f"    {metric}: {_quoted(entry)}"]
     return [f"    {metric}: {_number(entry)}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from perfguard.judge.parts import describe_parts, judge_parts
 from perfguard.records import Better, Reading, Value, Verdict, Word
 from perfguard.units import Unit, format_change, format_value, significant
 
@@ -18,6 +19,8 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
     Args:
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
     """
+    if isinstance(reading.value, dict) and isinstance(stored, dict):
+        return judge_parts(reading, reading.value, stored, drift)
     moved, ratio = _moved(reading, stored)
     difference = describe_difference(reading, stored)
     word, reason = Word.PASS, difference
@@ -44,6 +47,8 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
 def describe_difference(reading: Reading, stored: Value) -> str:
     """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, or nothing where both are equal."""
     value = reading.value
+    if isinstance(value, dict) and isinstance(stored, dict):
+        return describe_parts(reading, value, stored)
     if isinstance(value, list) and isinstance(stored, list):
         if value == stored:
             return ""
@@ -90,13 +95,13 @@ def _moved(reading: Reading, stored: Value) -> tuple[bool, float | None]:
 
 def _limit(reading: Reading, stored: Value) -> float | None:
     """The smallest relative change that counts; None for text, and where nothing is stored to relate it to."""
-    if isinstance(reading.value, str | list) or isinstance(stored, str | list) or stored == 0:
+    if isinstance(reading.value, str | list | dict) or isinstance(stored, str | list | dict) or stored == 0:
         return None
     return max(reading.tolerance, reading.floor / abs(stored))
 
 
 def _improved(reading: Reading, stored: Value) -> bool:
     value = reading.value
-    if reading.better is Better.SAME or isinstance(value, str | list) or isinstance(stored, str | list):
+    if reading.better is Better.SAME or isinstance(value, str | list | dict) or isinstance(stored, str | list | dict):
         return False
     return value > stored if reading.better is Better.HIGHER else value < stored

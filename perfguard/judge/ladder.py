@@ -108,6 +108,8 @@ def _judge_reading(
     if changed:
         return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
     drift = differing_versions(provenance, lane.toolchain, portable=lane.is_portable(reading))
+    if reading.target:  # what was compiled knows nothing of the torch that called it
+        drift = [change for change in drift if change.startswith("triton ")]
     if not isinstance(entry, TimedEntry):
         return judge_exact(reading, entry, drift)
     read = _confirmations(result, reading, again)
@@ -138,7 +140,8 @@ def _unknown(result: CaseResult, reading: Reading, lane: Lane, stored: CaseBasel
     if stored is None and slugs and not lane.is_portable(reading):
         reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
         return _unjudged(Word.OTHER_HARDWARE, reading, reason)
-    where = lane.hardware.target if lane.is_portable(reading) else lane.hardware.slug
+    target = reading.target or lane.hardware.target
+    where = target if lane.is_portable(reading) else lane.hardware.slug
     return _unjudged(Word.NEW, reading, f"no baseline on {where}")
 
 
@@ -158,6 +161,8 @@ def _method(read: Reading | Entry) -> str:
     if isinstance(read, Reading | TimedEntry) and read.timer is not None:
         return f"timer {read.timer}"
     value = read.value if isinstance(read, Reading) else read
+    if isinstance(value, dict):
+        return "parts"
     return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "a number"
 
 

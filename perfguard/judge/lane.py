@@ -58,6 +58,7 @@ class Lane:
     Attributes:
         baselines: suite -> what was read on this hardware.
         portable: suite -> what holds on every machine of `hardware.target`.
+        targets: architecture -> suite -> what kernels compiled for it are, whatever machine compiled them.
         elsewhere: (suite, case key) -> slugs of other hardware that remember the case.
         timed_now: timed readings of this run, where they are known to be more than those stored.
         confirmations: fresh processes that must agree before a time is SLOWER or FASTER.
@@ -68,6 +69,7 @@ class Lane:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     portable: Mapping[str, Baseline] = field(default_factory=dict)
     elsewhere: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    targets: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     timed_now: int = 0
     confirmations: int = 3
 
@@ -138,17 +140,19 @@ class Lane:
         return Family(self.family_size, self.priors.get(timer_class(timer), UNLEARNT), self.confirmations)
 
     def is_portable(self, reading: Reading) -> bool:
-        """Whether `reading` is remembered for the target, not for this hardware."""
-        return reading.portable and self.hardware.target is not None
+        """Whether `reading` is remembered for a target, not for this hardware."""
+        return bool(reading.target) or (reading.portable and self.hardware.target is not None)
 
     def baseline_of(self, suite: str, reading: Reading) -> Baseline | None:
         """The file that remembers `reading`."""
+        if reading.target:
+            return self.targets.get(reading.target, {}).get(suite)
         return (self.portable if self.is_portable(reading) else self.baselines).get(suite)
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
-        """What is remembered of a case, on this hardware and for its target."""
-        files = (self.baselines.get(suite), self.portable.get(suite))
-        return [file.cases[key] for file in files if file is not None and key in file.cases]
+        """What is remembered of a case, on this hardware and for targets."""
+        files = (self.baselines, self.portable, *self.targets.values())
+        return [file[suite].cases[key] for file in files if suite in file and key in file[suite].cases]
 
 
 def timer_class(timer: str) -> str:

@@ -148,7 +148,7 @@ def _moves(result: CaseResult, lane: Lane) -> Iterator[tuple[str, Moved]]:
     for reading in result.readings:
         known = lane.timed.get((suite, key, reading.metric))
         value = reading.value
-        if known is None or reading.timer != known.entry.timer or isinstance(value, str | list) or not value > 0:
+        if known is None or reading.timer != known.entry.timer or isinstance(value, str | list | dict) or not value > 0:
             continue
         if len(known.entry.sessions) < MIN_SESSIONS or not math.isfinite(value):
             continue

@@ -71,7 +71,7 @@ def judge_timed(
         fresh_common: the same of each fresh session. Their shifts are removed only if all of them are known.
     """
     value = reading.value
-    if isinstance(value, str | list) or not 0 < value < math.inf:
+    if isinstance(value, str | list | dict) or not 0 < value < math.inf:
         reason = f"NOISY: read {value}, which is no time"
         return Verdict(Word.UNRESOLVED, reading.metric, reason, unit=reading.unit)
     judgement = _judgement(reading, entry, family, (common,))

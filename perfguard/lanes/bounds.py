@@ -51,13 +51,13 @@ def _check_reading(reading: Reading) -> None:
         raise LaneError("invalid value: a reading without a metric")
     lists = (("value", reading.value), ("blocks", reading.blocks), ("covers", reading.covers))
     for what, items in lists:
-        if isinstance(items, list) and len(items) > _MOST_ITEMS:
+        if isinstance(items, list | dict) and len(items) > _MOST_ITEMS:
             raise LaneError(f"invalid value: {name}: {len(items):,} items of {what}, {_MOST_ITEMS:,} at most")
     value = reading.value
     if isinstance(value, bool) or (reading.timed and not isinstance(value, int | float)):
         raise LaneError(f"invalid value: {name}: no number")
-    if isinstance(value, int | float):
-        _check_number(name, value, -_MOST, _MOST)
+    for number in _numbers(value):
+        _check_number(name, number, -_MOST, _MOST)
     if reading.timed:
         for microseconds in (*_numbers(value), *reading.blocks):
             if not 0 < microseconds < _MOST_US:
@@ -71,6 +71,8 @@ def _check_reading(reading: Reading) -> None:
 def _numbers(value: Value) -> Iterator[float]:
     if isinstance(value, int | float):
         yield value
+    elif isinstance(value, dict):
+        yield from (part for part in value.values() if not isinstance(part, str))
 
 
 def _check_number(what: str, number: float | None, least: float, most: float) -> None:
@@ -85,8 +87,11 @@ def _texts(result: CaseResult) -> Iterator[str]:
         yield from (reading.metric, reading.timer or "", reading.note, reading.details, *reading.covers)
         if isinstance(reading.value, str):
             yield reading.value
-        elif isinstance(reading.value, list):
+        elif isinstance(reading.value, list | dict):
             yield from reading.value
+        if isinstance(reading.value, dict):
+            yield from (part for part in reading.value.values() if isinstance(part, str))
+        yield reading.target
     for accuracy in result.accuracy:
         yield from (accuracy.output, accuracy.dtype, accuracy.worst_group, accuracy.got, accuracy.want)
         yield accuracy.problem

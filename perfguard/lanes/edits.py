@@ -197,7 +197,7 @@ def _unit(metric: str, entry: Entry) -> Unit:
     """By the name that the house gives its metrics, where no report tells."""
     if isinstance(entry, TimedEntry):
         return Unit.MICROSECONDS
-    if isinstance(entry, str | list):
+    if isinstance(entry, str | list) or (isinstance(entry, dict) and any(isinstance(p, str) for p in entry.values())):
         return Unit.TEXT
     return Unit.BYTES if metric.endswith("_bytes") else Unit.COUNT
 

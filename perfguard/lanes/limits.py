@@ -53,6 +53,26 @@ OWN: dict[str, Limits] = {
 }
 
 
+#: The same of what is read for each target, `sm_90.spills`, by the name behind the target's.
+OF_TARGETS: dict[str, Limits] = {
+    "binary": Limits(Better.SAME, gated=False),
+    "compilations": Limits(Better.LOWER),
+    "configuration": Limits(Better.SAME, gated=False),
+    "instructions": Limits(Better.LOWER, gated=False),
+    "load_bits": Limits(Better.HIGHER, tolerance=0.1),
+    "mix": Limits(Better.SAME, gated=False),
+    "registers": Limits(Better.LOWER, gated=False),
+    "resident_warps": Limits(Better.HIGHER),
+    "shared_bytes": Limits(Better.LOWER, gated=False),
+    "special": Limits(Better.SAME),
+    "spills": Limits(Better.LOWER),
+    "stack_bytes": Limits(Better.LOWER),
+    "store_bits": Limits(Better.HIGHER, tolerance=0.1),
+    "tunings": Limits(Better.LOWER),
+    "unfit": Limits(Better.LOWER),
+}
+
+
 def hold(result: CaseResult) -> CaseResult:
     """The case with limits no more lenient than ours. What a metric that we do not know says of itself stands."""
     readings = [_held(reading) for reading in result.readings]
@@ -70,7 +90,8 @@ def lenient(given: Sequence[CaseResult], held: Sequence[CaseResult]) -> dict[str
 
 
 def _held(reading: Reading) -> Reading:
-    own = OWN.get(reading.metric)
+    target, _, name = reading.metric.rpartition(".")
+    own = OF_TARGETS.get(name) if target and target == reading.target else OWN.get(reading.metric)
     if own is None:
         return reading
     floor = min(reading.floor, own.floor)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from perfguard.baselines.reading import parse
+from perfguard.binaries.targets import TARGETS
 from perfguard.errors import BaselineError
 from perfguard.judge import Lane
 from perfguard.records import Baseline, CaseBaseline, Hardware, Reading, Toolchain
@@ -31,7 +32,12 @@ class Remembered:
                     elsewhere.setdefault((suite, key), []).append(slug)
         target = target_folder(hardware)
         portable = self.folders.get(target, {}) if target else {}
-        return Lane(hardware, toolchain, own, portable, elsewhere, confirmations=confirmations)
+        # As a run reads them: without a GPU all that is compiled for, on a GPU its own architecture.
+        compiled = TARGETS if hardware.target else {hardware.architecture} & set(TARGETS)
+        targets = {name: self.folders[folder] for name in compiled if (folder := f"{_TARGETS}/{name}") in self.folders}
+        return Lane(
+            hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets, confirmations=confirmations
+        )
 
     def case(self, folder: str, suite: str, key: str) -> CaseBaseline | None:
         """What the folder remembers of a case."""
@@ -76,6 +82,8 @@ def target_folder(hardware: Hardware) -> str | None:
 
 def folder_of(hardware: Hardware, reading: Reading) -> str:
     """The folder that remembers a reading."""
+    if reading.target:
+        return f"{_TARGETS}/{reading.target}"
     target = target_folder(hardware)
     return target if reading.portable and target is not None else hardware.slug
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfguard.binaries.calls import Binaries
 from perfguard.call import Outputs
+from perfguard.passes import Followed
 from perfguard.records import Pass, Reading
 from perfguard.timing.blocks import Collect, collect
 
@@ -32,6 +34,8 @@ class Subject:
             they cannot be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
         collect: how the blocks of a timed metric are gathered; another process may conduct them.
+        followed: the call for whoever watches what it launches, the same object for both passes.
+        binaries: who compiles for targets; None: their metrics are not read.
         rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
         cold: starts a process that makes the call for the first time, and returns what it read; None where that is
             not wanted.
@@ -48,6 +52,8 @@ class Subject:
     copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
     bytes: int = 0
     collect: Collect = collect
+    followed: Followed | None = None
+    binaries: Binaries | None = None
     rivals: bool = False
     cold: Callable[[], list[Reading]] | None = None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)

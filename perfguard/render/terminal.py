@@ -25,6 +25,7 @@ COUNTED = {
     Word.UNSUPPORTED: "are declared unsupported here",
 }
 MOST_DETAILED = 20
+MOST_NAMED = 8  # metrics of one case in a line
 MOST_ROWS = 60
 
 
@@ -173,7 +174,8 @@ def _named(result: CaseResult) -> str:
     """The case, and which metrics the word is about where others of it were judged."""
     own = [verdict.metric for verdict in result.verdicts if verdict.word is result.word and verdict.metric]
     partly = len(own) < len(result.verdicts)
-    return f"{result.case.key}: {', '.join(own)}" if own and partly else result.case.key
+    more = f" … and {len(own) - MOST_NAMED} more" if len(own) > MOST_NAMED else ""
+    return f"{result.case.key}: {', '.join(own[:MOST_NAMED])}{more}" if own and partly else result.case.key
 
 
 def _unchanged(report: Report) -> list[Line]:

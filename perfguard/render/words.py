@@ -43,6 +43,10 @@ def describe_verdict(verdict: Verdict) -> list[str]:
 
 def change_text(before: Value, after: Value, unit: Unit) -> str:
     """`1 -> 2`; for long lists only what went and what came."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        moved = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+        then, now = ({name: parts[name] for name in moved if name in parts} for parts in (before, after))
+        return f"{format_value(then, unit)} -> {format_value(now, unit)}"
     if isinstance(before, list) and isinstance(after, list):
         gone = [name for name in before if name not in after]
         came = [name for name in after if name not in before]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,3 +103,22 @@ def open_path(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VARIABLE, "1")
     else:
         monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def candidates(operator: Callable[..., Any], *args: Any) -> Callable[[], list[dict[str, int]]]:
+    """For `perfguard(configurations=…)`: every candidate that the operator's table holds for the device of its inputs.
+
+    None on a CPU, where no candidate is launched; the interpreter's are the business of the behaviour tests.
+    """
+
+    def find() -> list[dict[str, int]]:
+        found: list[dict[str, int]] = []
+        while args[0].device.type != "cpu":
+            try:
+                operator(*args, candidate=len(found))
+            except ValueError:  # "candidate: is 3; may be 0 to 2 here"
+                break
+            found.append({"candidate": len(found)})
+        return found
+
+    return find

@@ -14,7 +14,7 @@ from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
 from perfguard import Work
-from tests.kernels.paths import GPU, cases, open_path
+from tests.kernels.paths import GPU, candidates, cases, open_path
 
 MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
 GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
@@ -41,12 +41,14 @@ def twice_written(elements: int) -> Work:
 
 @MATRICES
 def test_quantize_rowwise(perfguard: Any, shape: MatrixShape, path: str) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_rowwise,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_rowwise,
         work=once(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_rowwise, *inputs),
     )
 
 

@@ -40,13 +40,13 @@ def test_exact_metrics_come_before_timed_ones() -> None:
 
 def test_a_new_file_is_a_new_metric(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("more")
-    (folder / "bark.py").write_text("TIMED = False\ndef read(subject, device): return []\n")
+    (folder / "abacus.py").write_text("TIMED = False\ndef read(subject, device): return []\n")
     (folder / "base.py").write_text("TIMED = False  # no read(): no metric\n")
     before = names()
     monkeypatch.setattr(metrics, "__path__", [*metrics.__path__, str(folder)])
     loaded = dict(sys.modules)
     try:
-        assert names() == ["bark", *before]
+        assert names() == ["abacus", *before]
     finally:
         for name in set(sys.modules) - set(loaded):
             del sys.modules[name]

@@ -8,7 +8,7 @@ from perfguard.records import Report, Value, Verdict
 from perfguard.render.escaping import code
 from perfguard.render.survey import MOVED
 from perfguard.render.words import change_text, moved
-from perfguard.units import Unit, format_change, format_value
+from perfguard.units import Unit, counted, format_change, format_value
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
@@ -24,7 +24,7 @@ def value(of: Value | None, unit: Unit, nothing: str = "") -> str:
     if of is None:
         return nothing
     shown = format_value(of, unit)
-    return code(shown) if isinstance(of, str | list) else together(shown)
+    return code(shown) if isinstance(of, str | list | dict) else together(shown)
 
 
 def together(quantity: str) -> str:
@@ -37,6 +37,8 @@ def before_and_after(verdict: Verdict) -> tuple[str, str]:
     before, after = verdict.before, verdict.after
     if isinstance(before, list) and isinstance(after, list):
         return f"{len(before)} entries", code(change_text(before, after, verdict.unit))
+    if isinstance(before, dict) and isinstance(after, dict):
+        return counted(len(before), "part"), code(change_text(before, after, verdict.unit))
     return value(before, verdict.unit), value(after, verdict.unit)
 
 

@@ -1,0 +1,120 @@
+"""A guarded call's kernels on every target, for as long as the call is being read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.binaries.compiling import Compiler
+from perfguard.binaries.recording import Followed, Recorder, knows_triton, record_elsewhere, record_here
+from perfguard.binaries.records import Facts, Launch, Pass, Recording
+from perfguard.binaries.targets import TARGETS, Target, target_of
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+RECORDING_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a call on a target. `name` tells configurations and specialisations apart: `rows`, `rows@1`."""
+
+    name: str
+    launch: Launch
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class OnTarget:
+    """What a call is on one target."""
+
+    target: Target
+    recording: Recording
+    kernels: dict[Pass, list[Kernel]]
+
+
+@dataclass
+class Binaries:
+    """Reads the binaries of guarded calls.
+
+    Attributes:
+        names: the targets that are asked for.
+    """
+
+    names: tuple[str, ...]
+    compiler: Compiler
+    _last: tuple[Followed, list[OnTarget]] | None = field(default=None)
+
+    def of(self, followed: Followed, device: Device) -> list[OnTarget]:
+        """What a call launches on every target; none where Triton has no part in it. Asked again, it is known.
+
+        On a GPU the target is the GPU's own architecture, and the kernels are those that it runs.
+        """
+        if not knows_triton():
+            return []
+        if self._last is None or self._last[0] is not followed:
+            self._last = followed, self._examine(followed, device)
+        return self._last[1]
+
+    def _examine(self, followed: Followed, device: Device) -> list[OnTarget]:
+        def trace(recorder: Recorder) -> None:
+            recorder.follow(followed)
+
+        if device.torch_device.type == "cpu":
+            targets = [target_of(name) for name in self.names]
+            recordings = [record_elsewhere(trace, target, RECORDING_SECONDS) for target in targets]
+        else:
+            own = TARGETS.get(device.identity.architecture)
+            targets = [] if own is None else [own]
+            recordings = [record_here(trace, target) for target in targets]
+        return self._compiled(list(zip(targets, map(_distinct, recordings), strict=True)))
+
+    def _compiled(self, recorded: list[tuple[Target, Recording]]) -> list[OnTarget]:
+        wanted = [(target.name, launch) for target, recording in recorded for launch in recording.launches]
+        facts = self.compiler.facts(wanted)
+        return [
+            OnTarget(
+                target,
+                recording,
+                {
+                    direction: [
+                        Kernel(name, launch, facts[target.name, launch])
+                        for name, launch in _named(recording.launches, direction)
+                    ]
+                    for direction in ("forward", "backward")
+                },
+            )
+            for target, recording in recorded
+        ]
+
+
+def _distinct(recording: Recording) -> Recording:
+    """Each specialisation once in each pass; of what was chosen it is noted which configuration is the same."""
+    seen: dict[tuple[str, str, str, str], Launch] = {}
+    for launch in recording.launches:
+        key = _identity(launch)
+        if key in seen and seen[key].configuration is None and seen[key].twin is None:
+            seen[key] = msgspec.structs.replace(seen[key], twin=launch.configuration)
+        seen.setdefault(key, launch)
+    walked = {_identity(launch): launch for launch in recording.walked}
+    tunings = dict.fromkeys(recording.tunings)
+    return Recording(list(seen.values()), list(walked.values()), list(tunings), recording.problem)
+
+
+def _identity(launch: Launch) -> tuple[str, str, str, str]:
+    return launch.direction, launch.file, launch.function, launch.data
+
+
+def _named(launches: Sequence[Launch], direction: Pass) -> list[tuple[str, Launch]]:
+    counts: dict[str, int] = {}
+    named = []
+    for launch in launches:
+        if launch.direction == direction:
+            name = launch.kernel if launch.configuration is None else f"{launch.kernel}@{launch.configuration}"
+            counts[name] = counts.get(name, 0) + 1
+            named.append((name if counts[name] == 1 else f"{name}/{counts[name]}", launch))
+    return named

@@ -1,0 +1,161 @@
+"""Launches into facts: from the cache, or from child processes that compile what it does not hold.
+
+What is cached goes by the kernel's code, its specialisation, the target and the toolchain, so that an unchanged
+kernel costs nothing. A compiler that hangs or dies takes its process with it and nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import queue
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from perfguard.binaries.records import Facts, Launch
+from perfguard.binaries.worker import Request
+from perfguard.reports import write_atomically
+
+_FORMAT = 1  # of the cached facts, and of how they are read
+_MOST_WORKERS = 8
+_WORDS = 300  # characters of a dying compiler's last words
+
+
+@dataclass
+class Compiler:
+    """Compiles for targets, and remembers.
+
+    Attributes:
+        folder: of the cache; one small file a kernel, specialisation and target.
+        seconds: after which one compilation is given up.
+    """
+
+    folder: Path
+    seconds: float = 120.0
+    compiled: int = 0  # that no cache held, for tests and reports
+    _known: dict[str, Facts] = field(default_factory=dict)
+    _idle: queue.SimpleQueue[_Worker] = field(default_factory=queue.SimpleQueue)
+
+    def facts(self, wanted: Sequence[tuple[str, Launch]]) -> dict[tuple[str, Launch], Facts]:
+        """(target, launch) -> its facts."""
+        keys = {each: self._key(*each) for each in wanted}
+        missing = {key: each for each, key in keys.items() if self._remembered(key) is None}
+        if missing:
+            with ThreadPoolExecutor(self._size) as threads:
+                for key, facts in zip(missing, threads.map(self._compile, missing.values()), strict=True):
+                    self._remember(key, facts)
+        return {each: self._known[key] for each, key in keys.items()}
+
+    @cached_property
+    def _size(self) -> int:
+        return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0))))
+
+    @cached_property
+    def _toolchain(self) -> str:
+        return f"triton {sys.modules['triton'].__version__}"
+
+    def _key(self, target: str, launch: Launch) -> str:
+        facts = (_FORMAT, self._toolchain, target, launch.module, launch.function, launch.source, launch.data)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+    def _remembered(self, key: str) -> Facts | None:
+        if key not in self._known:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent, or cut short by something else
+                self._known[key] = msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=Facts)
+        return self._known.get(key)
+
+    def _remember(self, key: str, facts: Facts) -> None:
+        self.compiled += 1
+        self._known[key] = facts
+        if not facts.passing:
+            with contextlib.suppress(OSError):  # a cache that cannot be written is slow, and no more
+                write_atomically(self.folder / f"{key}.json", msgspec.json.encode(facts))
+
+    def _compile(self, wanted: tuple[str, Launch]) -> Facts:
+        target, launch = wanted
+        try:
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            worker = _Worker()
+            atexit.register(worker.stop)
+        answer = worker.ask(Request(target, launch, list(sys.path)), self.seconds)
+        if worker.alive:
+            self._idle.put(worker)
+        return answer
+
+    def close(self) -> None:
+        """End the child processes."""
+        while not self._idle.empty():
+            self._idle.get_nowait().stop()
+
+
+class _Worker:
+    """One compiling process."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="perfguard-triton-")
+        self._words = Path(self._folder.name) / "stderr"
+        with self._words.open("wb") as words:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "perfguard.binaries.worker"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
+                env=_environment(os.environ, self._folder.name), start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: Request, seconds: float) -> Facts:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        problem = ""
+        try:
+            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.flush()
+            ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+            line = self._process.stdout.readline() if ready else b""
+            problem = "" if ready else f"does not compile: the compiler took longer than {seconds:g} s"
+        except OSError:
+            line = b""
+        if line.endswith(b"\n"):
+            return msgspec.json.decode(line, type=Facts)
+        code = None if problem else self._process.wait()
+        words = self._words.read_text(errors="replace").strip()[-_WORDS:]
+        self.stop()
+        problem = problem or f"does not compile: the compiler ended with status {code}: {words}"
+        return Facts(error=problem, passing=True)
+
+    def stop(self) -> None:
+        """End the process and remove what it left."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._folder.cleanup()
+        atexit.unregister(self.stop)
+
+
+def _environment(given: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Without what changes binaries: only the code, the specialisation and the toolchain may."""
+    kept = {name: value for name, value in given.items() if not name.startswith(("TRITON_", "PYTEST_"))}
+    kept |= {name: given[name] for name in ("TRITON_LIBDEVICE_PATH",) if name in given}
+    return kept | {
+        "TRITON_DISABLE_LINE_INFO": "1",
+        "TRITON_CACHE_DIR": folder,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",
+    }

@@ -1,0 +1,105 @@
+"""A process in which tensors in host memory say that they lie on a GPU of another architecture.
+
+Operators still run on the host, where the data is; only what Python asks of tensors and of torch.cuda is answered
+as the target would. For a child process: torch remembers that it was asked for a GPU, and so may the user's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfguard.binaries.targets import Target
+
+_FRESH = ("empty", "new_empty")  # operators whose result holds whatever lay there before
+
+
+@contextmanager
+def pretended(target: Target) -> Iterator[None]:
+    """Within, every tensor is on `cuda:0`, which is a `target`."""
+    device = torch.device("cuda", 0)
+    answers: dict[str, Any] = {
+        "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
+        "get_device_capability": target.capability, "get_device_name": target.chip,
+        "get_device_properties": _properties(target), "get_arch_list": [target.name], "synchronize": None,
+        "empty_cache": None, "set_device": None, "_lazy_init": None, "_exchange_device": 0,
+        "_maybe_exchange_device": 0, "current_stream": SimpleNamespace(cuda_stream=0, device=device),
+        "is_current_stream_capturing": False, "is_bf16_supported": True,
+    }  # fmt: skip
+    hip = target.backend == "hip"
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, _always(answer), create=True))
+        stack.enter_context(mock.patch.object(torch.version, "hip", "7.0" if hip else None))
+        stack.enter_context(mock.patch.object(torch.version, "cuda", None if hip else "13.0"))
+        stack.enter_context(mock.patch.object(torch.Tensor, "device", property(lambda tensor: device)))
+        stack.enter_context(mock.patch.object(torch.Tensor, "is_cuda", property(lambda tensor: True)))
+        stack.enter_context(mock.patch.object(torch.Tensor, "is_cpu", property(lambda tensor: False)))
+        stack.enter_context(Unwritten(on_the_host=True))
+        yield
+
+
+def _always(answer: Any) -> Any:
+    return lambda *_, **__: answer
+
+
+def _properties(target: Target) -> SimpleNamespace:
+    """What is known of the chip; another name raises AttributeError, which says it."""
+    major, minor = target.capability
+    return SimpleNamespace(
+        name=target.chip,
+        major=major,
+        minor=minor,
+        multi_processor_count=target.processors,
+        warp_size=target.warp_width,
+        max_threads_per_multi_processor=target.warps * target.warp_width,
+        shared_memory_per_block_optin=target.block_shared_bytes,
+        shared_memory_per_multiprocessor=target.shared_bytes,
+        regs_per_multiprocessor=target.registers or 65536,
+        gcnArchName=target.name,
+    )
+
+
+class Unwritten(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Memory that nobody wrote holds zeros; on the host, what is asked of a GPU is done there.
+
+    The kernels do not run, so their outputs would hold whatever lay there before: indices among them would lead
+    astray, and every run another way.
+    """
+
+    def __init__(self, on_the_host: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_the_host = on_the_host
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        own = _own_implementation(func)
+        if own is not None:  # an operator of the user's: what it calls must come by here too
+            with self:
+                return own(*args, **kwargs)
+        device = kwargs.get("device")
+        if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":
+            kwargs["device"] = torch.device("cpu")
+        if self.on_the_host and kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        result = func(*args, **kwargs)
+        if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):
+            result.zero_()
+        return result
+
+
+def _own_implementation(func: Any) -> Any:
+    """The Python function of an operator made by torch.library.custom_op, as it would run on a GPU."""
+    from torch._library.custom_ops import OPDEFS
+
+    definition = OPDEFS.get(func._schema.name)
+    if definition is None:
+        return None
+    found = getattr(definition, "_backend_fns", {})
+    return found.get("cuda") or found.get(None)

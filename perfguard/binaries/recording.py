@@ -1,0 +1,285 @@
+"""Follow a call to every launch that it makes on a target, and run none of them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Protocol
+from unittest import mock
+
+import msgspec
+
+from perfguard.binaries.records import Launch, Pass, Recording, Tuning
+from perfguard.binaries.sources import Sources
+from perfguard.binaries.targets import Target
+
+Trace = Callable[["Recorder"], None]  # makes the calls, and tells the recorder which they are
+
+
+class Followed(Protocol):
+    """A call that makes itself for whoever watches. `entering` is told which pass begins."""
+
+    def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
+        """With `kwargs` laid over its own."""
+
+    def walk(self, entering: Callable[[Pass], None]) -> None:
+        """On each of its further inputs, if it has any."""
+
+    def configurations(self) -> Sequence[Mapping[str, Any]]:
+        """Keyword arguments that choose another configuration each."""
+
+
+class Recorder:
+    """Takes the place of Triton's launchers while `recording`. `direction` and `configuration` go with each launch."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.direction: Pass = "forward"
+        self.configuration: int | None = None
+        self.launches: list[Launch] = []
+        self.walked: list[Launch] = []
+        self.tunings: list[Tuning] = []
+        self._sources = Sources()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Within, launches are noted and not made. An autotuned kernel is noted in each of its configurations."""
+        from triton import knobs
+        from triton.runtime import autotuner, driver, interpreter, jit
+
+        def interpreted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            return jit.JITFunction(kernel.fn, **kernel.kwargs).run(*args, **kwargs)
+
+        def tuned(tuner: Any, *args: Any, **kwargs: Any) -> None:
+            self._tune(tuner, args, kwargs)
+
+        before, active = knobs.runtime.jit_cache_hook, driver._active
+        driver.set_active(Driver(self.target))
+        knobs.runtime.jit_cache_hook = self._note
+        try:
+            with (
+                mock.patch.object(interpreter.InterpretedFunction, "run", interpreted),
+                mock.patch.object(autotuner.Autotuner, "run", tuned),
+                mock.patch.dict(os.environ),
+            ):
+                os.environ.pop("TRITON_INTERPRET", None)
+                yield
+        finally:
+            knobs.runtime.jit_cache_hook = before
+            driver._active = active
+
+    def follow(self, followed: Followed) -> None:
+        """The plain call, its configurations, its walk."""
+
+        def enter(direction: Pass) -> None:
+            self.direction = direction
+
+        followed.once({}, enter)
+        plain = list(self.launches)
+        followed.walk(enter)
+        if len(self.launches) > len(plain):
+            self.walked, self.launches = self.launches, plain
+        found, tunings = list(self.launches), list(self.tunings)
+        configurations = followed.configurations()  # may try which there are
+        self.launches = found
+        for number, chosen in enumerate(configurations):
+            self.configuration = number
+            followed.once(chosen, enter)
+        self.tunings = tunings
+
+    def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
+        """Triton's hook in front of a compilation; True: it need not be done, and nothing is launched."""
+        function = fn.jit_function.fn
+        file = inspect.getsourcefile(function) or ""
+        self.launches.append(
+            Launch(
+                module=fn.module,
+                file=os.path.abspath(file),
+                function=fn.name,
+                data=canonical(compile["specialization_data"]),
+                direction=self.direction,
+                configuration=self.configuration,
+                source=self._sources.hash_of(fn.module),
+            )
+        )
+        return True
+
+    def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        given = {**tuner.nargs, **kwargs}
+        key = [str(given[name]) for name in tuner.keys if name in given]
+        key += [
+            str(value.dtype) for name, value in given.items() if name in tuner.arg_names and hasattr(value, "dtype")
+        ]
+        configurations = tuner.configs
+        if tuner.early_config_prune:
+            kept = tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)
+            configurations = [configuration for configuration in tuner.configs if configuration in kept]
+        self.tunings.append(
+            Tuning(tuner.base_fn.__name__, ", ".join(key), len(configurations), direction=self.direction)
+        )
+        outer = self.configuration
+        for number, configuration in enumerate(tuner.configs):
+            if configuration in configurations:
+                self.configuration = number if len(tuner.configs) > 1 else outer
+                if configuration.pre_hook is not None:
+                    configuration.pre_hook({**given, **configuration.all_kwargs()})
+                tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
+        self.configuration = outer
+        tuner.nargs = None  # as Triton leaves it
+
+
+def canonical(data: str) -> str:
+    """The specialisation without what only names it: the same text for the same work."""
+    described = json.loads(data)
+    described.pop("key", None)
+    return json.dumps(described)
+
+
+class Driver:
+    """What Triton's launchers ask of a device, answered for one that is not here."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.utils = SimpleNamespace(get_device_properties=self._properties)
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        arch = int(self.target.name.removeprefix("sm_")) if self.target.backend == "cuda" else self.target.name
+        return GPUTarget(self.target.backend, arch, self.target.warp_width)
+
+    def get_current_device(self) -> str:
+        return f"perfguard-{self.target.name}"  # a kernel keeps its back end by this
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", 0)
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.cuda
+
+    def _properties(self, device: Any = 0) -> dict[str, int]:
+        return {
+            "max_shared_mem": self.target.block_shared_bytes,
+            "multiprocessor_count": self.target.processors,
+            "warpSize": self.target.warp_width,
+            "max_num_regs": self.target.registers or 65536,
+        }
+
+
+def record_elsewhere(trace: Trace, target: Target, seconds: float) -> Recording:
+    """What `trace` would launch on `target`, which need not be here.
+
+    The calls are made in a forked process, so that nothing that they learn of the pretended device stays.
+
+    Args:
+        seconds: after which the process is given up.
+    """
+    _import_what_launches_need()
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive: the child starts none
+        child = os.fork()
+    if child == 0:
+        os.close(read)
+        _answer(trace, target, write)
+    os.close(write)
+    with os.fdopen(read, "rb") as answers:
+        data = _read_all(answers.fileno(), child, seconds)
+    _, status = os.waitpid(child, 0)
+    if not data:
+        code = os.waitstatus_to_exitcode(status)
+        late = code == -signal.SIGKILL
+        return Recording(problem=f"took longer than {seconds:g} s" if late else f"its process ended with {code}")
+    return msgspec.json.decode(data, type=Recording)
+
+
+@functools.cache
+def _import_what_launches_need() -> None:
+    """Here and once, not in each child: the compiler's front, and what torch's custom operators import when called.
+
+    Where Triton was imported to interpret, the rest of it can be imported in no other way.
+    """
+    from triton.language import standard
+    from triton.runtime import JITFunction
+
+    interpreted = {} if isinstance(standard.cdiv, JITFunction) else {"TRITON_INTERPRET": "1"}
+    with mock.patch.dict(os.environ, interpreted):
+        for name in ("triton.compiler", "triton.experimental.gluon", "torch._dynamo"):
+            importlib.import_module(name)
+
+
+def _answer(trace: Trace, target: Target, write: int) -> None:
+    """The child's whole life."""
+    import torch
+
+    from perfguard.binaries.pretending import pretended
+
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(quiet, stream)
+    try:
+        torch.set_num_threads(1)  # the parent's pool of threads is not here
+        with pretended(target):
+            recording = _record(trace, target)
+        with os.fdopen(write, "wb") as answer:
+            answer.write(msgspec.json.encode(recording))
+    finally:
+        os._exit(0)
+
+
+def _read_all(pipe: int, child: int, seconds: float) -> bytes:
+    end = time.monotonic() + seconds
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+            return b""
+        part = os.read(pipe, 1 << 20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def record_here(trace: Trace, target: Target) -> Recording:
+    """What `trace` launches on the GPU that its inputs lie on, which is a `target`."""
+    from perfguard.binaries.pretending import Unwritten
+
+    with Unwritten(on_the_host=False):
+        return _record(trace, target)
+
+
+def _record(trace: Trace, target: Target) -> Recording:
+    recorder = Recorder(target)
+    problem = ""
+    with recorder.recording(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the call was made before, and warned then
+        try:
+            trace(recorder)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return Recording(recorder.launches, recorder.walked, recorder.tunings, problem)
+
+
+def knows_triton() -> bool:
+    """Whether Triton is loaded: what never imported it launches none of its kernels."""
+    return "triton" in sys.modules

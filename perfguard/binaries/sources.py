@@ -1,0 +1,76 @@
+"""What a kernel's code depends on, as a hash that no comment, path, line number or formatting moves."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+# Known by their versions, which are part of the toolchain.
+_TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
+
+
+class Sources:
+    """Hashes of modules with all modules that they import, for as long as no file changes."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, tuple[str, frozenset[str]]] = {}
+
+    def hash_of(self, module: str) -> str:
+        """Of a loaded module: the code of its file and of every file that it leads to, but the toolchain's."""
+        reached: set[str] = set()
+        waiting = [module]
+        while waiting:
+            name = waiting.pop()
+            if name not in reached and name in sys.modules:
+                reached.add(name)
+                waiting += self._read(sys.modules[name])[1]
+        described = sorted((name, self._read(sys.modules[name])[0]) for name in reached)
+        return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+
+    def _read(self, module: ModuleType) -> tuple[str, frozenset[str]]:
+        name = module.__name__
+        if name not in self._own:
+            self._own[name] = _described(module)
+        return self._own[name]
+
+
+def _described(module: ModuleType) -> tuple[str, frozenset[str]]:
+    """Hash of a module's statements, and the names of modules that they import."""
+    file = getattr(module, "__file__", None)
+    try:
+        tree = ast.parse(Path(file).read_bytes()) if file and file.endswith(".py") else None
+    except (OSError, SyntaxError):
+        tree = None
+    if tree is None:
+        return f"unreadable {getattr(module, '__version__', '')}", frozenset()
+    imported = frozenset(_imports(tree, module.__package__ or ""))
+    return hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest(), imported
+
+
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            base = ".".join(filter(None, (above if node.level else "", node.module or "")))
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (name for name in names if name.partition(".")[0] not in _TOOLCHAIN | sys.stdlib_module_names)
+
+
+def _without_docstrings(tree: ast.AST) -> ast.AST:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_text(each)] or [ast.Pass()]  # type: ignore[attr-defined]
+    return tree
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

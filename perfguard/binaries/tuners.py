@@ -1,0 +1,84 @@
+"""The autotuners that a call comes by on a device that is here, and what they have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from perfguard.binaries.recording import knows_triton
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One tuner's choice.
+
+    Attributes:
+        chosen: the configuration, as Triton writes it.
+        spread: by how much the second best was slower when it chose, relative; None where it timed fewer than two.
+        seconds: that the last choice took; None where it made none in this process.
+    """
+
+    kernel: str
+    chosen: str
+    spread: float | None
+    seconds: float | None
+
+
+def tuners_of(run: Callable[[], object]) -> list[Tuned]:
+    """The tuners that `run` comes by, in this order, each once. Their first calls are behind them."""
+    with tuners_met() as tuners:
+        run()
+    return [_choice(tuner) for tuner in tuners]
+
+
+@contextmanager
+def tuners_met() -> Iterator[list[Any]]:
+    """Within, the autotuners that choose between configurations are listed as they are called, each once."""
+    met: list[Any] = []
+    if not knows_triton():
+        yield met
+        return
+    from triton.runtime.autotuner import Autotuner
+
+    launch = Autotuner.run
+
+    def noted(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        result = launch(tuner, *args, **kwargs)
+        if len(tuner.configs) > 1 and not any(tuner is each for each in met):
+            met.append(tuner)
+        return result
+
+    with mock.patch.object(Autotuner, "run", noted):
+        yield met
+
+
+def _choice(tuner: Any) -> Tuned:
+    timings = getattr(tuner, "configs_timings", None) or {}
+    # Triton gives the quantiles of each configuration, the median first; or the one figure of another benchmark.
+    medians = sorted(float(each[0] if isinstance(each, list | tuple) else each) for each in timings.values())
+    finite = [median for median in medians if 0 < median < float("inf")]
+    return Tuned(
+        kernel=tuner.base_fn.__name__,
+        chosen=str(tuner.best_config),
+        spread=round(finite[1] / finite[0] - 1, 3) if len(finite) > 1 else None,
+        seconds=getattr(tuner, "bench_time", None),
+    )
+
+
+def pinned(number: int) -> AbstractContextManager[Any]:
+    """Within, every autotuned kernel runs in its configuration of this number; one with fewer in its last."""
+    from triton.runtime.autotuner import Autotuner
+
+    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        configuration = tuner.configs[min(number, len(tuner.configs) - 1)]
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        whole = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
+        if configuration.pre_hook is not None:
+            configuration.pre_hook(whole)
+        tuner.best_config = configuration
+        return tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
+
+    return mock.patch.object(Autotuner, "run", run)

@@ -1,0 +1,85 @@
+"""Whether a call is right in every configuration, not only in the one that is chosen today."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from perfguard.binaries.tuners import pinned, tuners_met
+from perfguard.call import Call
+from perfguard.check import Checked, check
+
+CHEAP_SECONDS = 2.0  # that the check of the chosen configuration may take for the others to be checked unasked
+
+
+@dataclass(frozen=True)
+class _Other:
+    """A configuration that was not chosen: how it is called, and what keeps tuners to it."""
+
+    name: str
+    call: Call
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def check_configurations(call: Call) -> Checked:
+    """`check(call)`, and where that is right the same of every other configuration, gradients included.
+
+    Others are what `call.configurations` names, and those of every autotuned kernel that the call comes by. Where the
+    first check was not cheap and `call.every` is not set, a note says that they were left out.
+
+    Raises:
+        MeasurementError: the reference cannot be the oracle.
+        Exception: what the candidate or the reference raises, with a note on the run that raised it.
+    """
+    started = time.monotonic()
+    with tuners_met() as tuners:
+        checked = check(call)
+    seconds = time.monotonic() - started
+    if checked.wrong:
+        return checked
+    others = [*_named(call), *_tuned(call, tuners)]
+    if others and seconds > CHEAP_SECONDS and not call.every:
+        note = f"{len(others)} configurations not checked, as one takes {seconds:.1f} s; check them with: "
+        return replace(checked, notes=[*checked.notes, f"{note}--perfguard-all-configs"])
+    problems = [problem for other in others for problem in _problems(other)]
+    return replace(checked, problems=[*checked.problems, *problems])
+
+
+def _named(call: Call) -> Iterator[_Other]:
+    given = call.configurations
+    for number, chosen in enumerate(given() if callable(given) else given):
+        described = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
+        other = replace(call, kwargs={**call.kwargs, **chosen}, reference=_without(call, chosen))
+        yield _Other(f"configuration {number} ({described})", other)
+
+
+def _without(call: Call, chosen: Mapping[str, Any]) -> Callable[..., Any]:
+    """The reference, which knows nothing of configurations."""
+    added = set(chosen) - set(call.kwargs)
+
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        return call.reference(*args, **{name: value for name, value in kwargs.items() if name not in added})
+
+    return reference
+
+
+def _tuned(call: Call, tuners: Sequence[Any]) -> Iterator[_Other]:
+    for number in range(max((len(tuner.configs) for tuner in tuners), default=0)):
+        here = [tuner for tuner in tuners if number < len(tuner.configs)]
+        name = "; ".join(f"{tuner.base_fn.__name__} in {tuner.configs[number]}" for tuner in here)
+        yield _Other(f"configuration {number} ({name})", call, partial(pinned, number))
+
+
+def _problems(other: _Other) -> list[str]:
+    """What is wrong with one configuration, each with its name in front."""
+    try:
+        with other.around():
+            wrong = check(other.call, full=False).wrong
+    except Exception as error:
+        error.add_note(f"perfguard: raised in {other.name}")
+        raise
+    return [f"{other.name}: {problem}" for problem in wrong]

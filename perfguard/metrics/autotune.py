@@ -1,0 +1,98 @@
+"""Which configuration each kernel of a call runs in, where that choice came from, and how often a choice is made.
+
+On a target that is compiled for, what is read is what would be launched there: a table's row, with its number where
+the call names its configurations, or that a tuner is to choose. On a GPU tuners have chosen: their choice, the
+distance to the second best and the seconds that it took are theirs. docs/binaries.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from perfguard.binaries.calls import OnTarget
+from perfguard.binaries.records import Launch, Pass
+from perfguard.binaries.tuners import Tuned, tuners_of
+from perfguard.metrics.subject import Subject
+from perfguard.records import Better, Parts, Reading
+from perfguard.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+TIMED = False
+
+# Options that a configuration sets, beside the constants of the kernel.
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim")
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """For each target `configuration`, not gated, and `tunings`, gated: how often the call, or its walk, makes tuners
+    choose; on a GPU also `autotune`, `autotune_spread` and `autotune_seconds`, which explain a time and gate
+    nothing."""
+    if subject.binaries is None or subject.followed is None:
+        return []
+    readings = []
+    for found in subject.binaries.of(subject.followed, device):
+        readings += _of_target(found, subject.direction)
+    if device.asynchronous and readings:
+        readings += _of_tuners(tuners_of(subject.run))
+    return readings
+
+
+def _of_target(found: OnTarget, direction: Pass) -> list[Reading]:
+    launches = [kernel for kernel in found.kernels[direction] if kernel.launch.configuration is None]
+    tunings = [tuning for tuning in found.recording.tunings if tuning.direction == direction]
+    chosen: Parts = {kernel.name: _described(kernel.launch) for kernel in launches}
+    chosen |= {each.kernel: f"tuned: one of {each.configurations}" for each in tunings if each.configurations > 1}
+    if not chosen:
+        return []
+    target = found.target.name
+    counts: Parts = {}
+    for tuning in tunings:
+        if tuning.configurations > 1:
+            counts[tuning.kernel] = int(counts.get(tuning.kernel, 0)) + 1
+    readings = [Reading(f"{target}.configuration", Unit.TEXT, chosen, better=Better.SAME, gated=False, target=target)]
+    compiled: Parts = {}
+    for launch in found.recording.walked:
+        if launch.direction == direction:
+            compiled[launch.kernel] = int(compiled.get(launch.kernel, 0)) + 1
+    if compiled:
+        readings.append(Reading(f"{target}.compilations", Unit.COUNT, compiled, target=target, drifts=True))
+    if counts:
+        readings.append(Reading(f"{target}.tunings", Unit.COUNT, counts, target=target))
+    return readings
+
+
+def _described(launch: Launch) -> str:
+    """`BLOCK=1024 num_warps=4; configuration 0 of 3`."""
+    data = json.loads(launch.data)
+    names = list(data["signature"])
+    constants = {
+        names[path[0]]: value
+        for path, value in zip(data["constant_keys"], data["constant_vals"], strict=True)
+        if len(path) == 1 and isinstance(value, int) and names[path[0]].isupper()
+    }
+    options = {name: data["options"][name] for name in _OPTIONS if data["options"].get(name) not in (None, 0)}
+    text = " ".join(f"{name}={value}" for name, value in (constants | options).items())
+    if launch.twin is None:
+        return text
+    return f"{text}; configuration {launch.twin}"
+
+
+def _of_tuners(tuned: list[Tuned]) -> list[Reading]:
+    """What the tuners of this process chose for the call."""
+    if not tuned:
+        return []
+
+    def reading(metric: str, unit: Unit, parts: Parts) -> Reading:
+        return Reading(metric, unit, parts, better=Better.SAME, gated=False, drifts=True)
+
+    spreads: Parts = {each.kernel: each.spread for each in tuned if each.spread is not None}
+    seconds: Parts = {each.kernel: each.seconds * 1e6 for each in tuned if each.seconds is not None}
+    readings = [reading("autotune", Unit.TEXT, {each.kernel: each.chosen for each in tuned})]
+    if spreads:
+        readings.append(reading("autotune_spread", Unit.COUNT, spreads))
+    if seconds:
+        readings.append(reading("autotune_time_us", Unit.MICROSECONDS, seconds))
+    return readings

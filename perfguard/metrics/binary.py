@@ -1,0 +1,86 @@
+"""What a call's Triton kernels are on every target that is compiled for, here or not (docs/binaries.md).
+
+Each reading has a value for every kernel, `rows`, and for every configuration that was not chosen, `rows@1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perfguard.binaries.calls import Kernel, OnTarget
+from perfguard.binaries.limits import unfit
+from perfguard.binaries.records import Facts
+from perfguard.metrics.subject import Subject
+from perfguard.records import Better, Parts, Reading
+from perfguard.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+TIMED = False
+
+# Loads and stores are counted in the code, not as they run: a prologue more is no finding, half the width is.
+_WIDTH_TOLERANCE = 0.1
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """The readings of every target on which the pass launches Triton kernels, or cannot be followed."""
+    if subject.binaries is None or subject.followed is None:
+        return []
+    found = subject.binaries.of(subject.followed, device)
+    return [reading for each in found for reading in _of_target(each, each.kernels[subject.direction])]
+
+
+def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
+    problem = found.recording.problem
+    if not kernels and not problem:
+        return []
+    target = found.target.name
+    reasons = {kernel.name: unfit(kernel.facts, found.target) for kernel in kernels}
+    problems: Parts = {name: reason for name, reason in reasons.items() if reason}
+    if problem:
+        problems["call"] = problem
+    note = "; ".join(f"{target}: {name}: {reason}" for name, reason in problems.items())
+    binaries = [kernel for kernel in kernels if not kernel.facts.error]
+
+    def reading(
+        metric: str,
+        of: Callable[[Facts], int | float | str],
+        better: Better = Better.LOWER,
+        unit: Unit = Unit.COUNT,
+        gated: bool = True,
+        tolerance: float = 0.0,
+    ) -> Reading:
+        return Reading(
+            f"{target}.{metric}",
+            unit,
+            {kernel.name: of(kernel.facts) for kernel in binaries},
+            better=better,
+            gated=gated,
+            tolerance=tolerance,
+            target=target,
+            drifts=True,
+        )
+
+    first = Reading(f"{target}.unfit", Unit.TEXT, problems, target=target, drifts=True, note=note)
+    if not binaries:
+        return [first]
+    return [
+        first,
+        reading("spills", lambda facts: facts.spills),
+        reading("stack_bytes", lambda facts: facts.stack_bytes, unit=Unit.BYTES),
+        reading("resident_warps", lambda facts: facts.resident_warps or 0, better=Better.HIGHER),
+        reading("load_bits", lambda facts: facts.load_bits, better=Better.HIGHER, tolerance=_WIDTH_TOLERANCE),
+        reading("store_bits", lambda facts: facts.store_bits, better=Better.HIGHER, tolerance=_WIDTH_TOLERANCE),
+        reading("special", lambda facts: " ".join(facts.special) or "none", better=Better.SAME, unit=Unit.TEXT),
+        reading("registers", lambda facts: facts.registers, gated=False),
+        reading("shared_bytes", lambda facts: facts.shared_bytes, unit=Unit.BYTES, gated=False),
+        reading("instructions", lambda facts: facts.instructions, gated=False),
+        reading("mix", _mix, better=Better.SAME, unit=Unit.TEXT, gated=False),
+        reading("binary", lambda facts: facts.binary, better=Better.SAME, unit=Unit.TEXT, gated=False),
+    ]
+
+
+def _mix(facts: Facts) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in facts.mix.items())

@@ -1,0 +1,51 @@
+"""The baselines that a device's readings are judged with: its own, those of every CPU, those of compiled targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from perfguard.baselines import Store
+from perfguard.binaries.targets import TARGETS, target_of
+from perfguard.judge import Lane
+from perfguard.records import Baseline, Toolchain
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+
+def load_lane(
+    store: Store,
+    device: Device,
+    toolchain: Toolchain,
+    suites: Sequence[str],
+    confirmations: int,
+    targets: Sequence[str] = (),
+) -> Lane:
+    """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+        UsageError: a target that is not known.
+    """
+    identity = device.identity
+    own = {suite: store.load(identity.slug, suite) for suite in suites}
+    for name in targets:
+        target_of(name)
+    # A GPU is asked for its own architecture alone: what its kernels are elsewhere, a machine without one tells.
+    compiled_for = targets if device.torch_device.type == "cpu" else {identity.architecture} & set(TARGETS)
+    target = f"targets/{identity.target}" if identity.target else None
+    portable = {suite: store.load(target, suite) for suite in suites} if target else {}
+    return Lane(
+        hardware=identity,
+        toolchain=toolchain,
+        baselines={suite: baseline for suite, baseline in own.items() if baseline},
+        portable={suite: baseline for suite, baseline in portable.items() if baseline},
+        targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
+        elsewhere=store.elsewhere(suites, identity.slug),
+        confirmations=confirmations,
+    )
+
+
+def _files(store: Store, folder: str, suites: Sequence[str]) -> dict[str, Baseline]:
+    return {suite: baseline for suite in suites if (baseline := store.load(folder, suite)) is not None}

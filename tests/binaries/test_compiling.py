@@ -1,0 +1,80 @@
+"""The cache, and compilers that hang, die or print. The compiler is a program of the test's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from perfguard.binaries import compiling
+from perfguard.binaries.compiling import Compiler
+from perfguard.binaries.records import Launch
+
+# Answers as the worker does, after what its argument asks for.
+PROGRAM = """
+import json, os, sys, time
+request = json.loads(sys.stdin.readline())
+behaviour = request["launch"]["data"]
+if behaviour == "hang":
+    time.sleep(600)
+if behaviour == "die":
+    print("LLVM ERROR: out of ideas", file=sys.stderr, flush=True)
+    os.abort()
+print(json.dumps({"binary": behaviour, "registers": 7}), flush=True)
+"""
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    popen = compiling.subprocess.Popen
+
+    def start(line: list[str], **options: object) -> object:
+        return popen([sys.executable, "-c", PROGRAM], **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(compiling.subprocess, "Popen", start)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.9.0"))  # type: ignore[arg-type]
+    return Compiler(tmp_path / "cache", seconds=20.0)
+
+
+def launch(behaviour: str) -> Launch:
+    return Launch("module", "module.py", "kernel", behaviour, source="0123")
+
+
+def test_what_is_known_is_not_compiled_again(compiler: Compiler) -> None:
+    wanted = [("sm_90", launch("a")), ("gfx942", launch("a"))]
+    first = compiler.facts(wanted)
+    assert {facts.registers for facts in first.values()} == {7}
+    again = Compiler(compiler.folder)
+    assert again.facts(wanted) == first
+    assert (compiler.compiled, again.compiled) == (2, 0)
+
+
+def test_another_triton_is_another_compiler(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler.facts([("sm_90", launch("a"))])
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.10.0"))  # type: ignore[arg-type]
+    later = Compiler(compiler.folder)
+    later.facts([("sm_90", launch("a"))])
+    assert later.compiled == 1
+
+
+def test_a_compiler_that_dies_is_quoted_and_not_remembered(compiler: Compiler) -> None:
+    wanted = ("sm_90", launch("die"))
+    error = compiler.facts([wanted])[wanted].error
+    assert error == "does not compile: the compiler ended with status -6: LLVM ERROR: out of ideas"
+    assert not list(compiler.folder.glob("*"))
+
+
+def test_a_compiler_that_hangs_is_given_up(compiler: Compiler) -> None:
+    compiler.seconds = 0.5
+    wanted = ("sm_90", launch("hang"))
+    assert compiler.facts([wanted])[wanted].error == "does not compile: the compiler took longer than 0.5 s"
+
+
+def test_a_damaged_cache_is_made_anew(compiler: Compiler) -> None:
+    wanted = ("sm_90", launch("a"))
+    first = compiler.facts([wanted])
+    (file,) = compiler.folder.glob("*.json")
+    file.write_bytes(b'{"binary": ')
+    assert Compiler(compiler.folder).facts([wanted]) == first

@@ -1,0 +1,47 @@
+"""A kernel that is compiled for a chip that is not here: recorded, left alone, and made to ask for too much."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.flows.conftest import Project
+from tests.metrics.binaries import SCALE
+
+TEST = """
+import torch
+import scale
+
+def test_scale(perfguard):
+    perfguard(scale.call, torch.randn(64, 128), reference=lambda x: 2 * x, timed=False, configurations=[{"block": 512}])
+"""
+
+
+# Not imported here: pytester unloads what a test imports, and Triton cannot be loaded a second time.
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_a_kernel_that_no_longer_fits_a_chip_that_is_not_here(project: Project) -> None:
+    project.configure(device="cpu", targets=["gfx942"])
+    project.test_file(TEST)
+    (project.path / "scale.py").write_text(SCALE)
+    assert project.guard("--perfguard-update=new").ret == 0
+    stored = (project.path / "baselines" / "targets" / "gfx942" / "suite.yaml").read_text()
+    assert "gfx942.load_bits: {scale_kernel: 128.0, scale_kernel@0: 64.0}" in stored
+
+    (project.path / "scale.py").write_text(SCALE.replace("num_warps=4", "num_warps=32"))
+    run = project.guard()
+    assert run.ret == 10
+    run.stdout.fnmatch_lines(
+        [
+            "*CHANGED  scale/forward*",
+            "*CHANGED gfx942.unfit: none -> scale_kernel 2,048 threads, limit 1,024, *",
+            "*accept: * --perfguard-update=changed *",
+        ]
+    )
+
+
+def test_a_target_that_nobody_knows_ends_the_run_with_the_known_ones(project: Project) -> None:
+    project.configure(device="cpu", targets=["sm_70"])
+    run = project.guard()
+    assert run.ret == 4
+    run.stderr.fnmatch_lines(["*targets: 'sm_70' is not known; known: sm_80, *"])

@@ -1,0 +1,132 @@
+"""Kernels in files of their own, so that a child process finds them, and what the metrics of targets say of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perfguard.binaries.calls import Binaries
+from perfguard.binaries.compiling import Compiler
+from perfguard.call import Call
+from perfguard.hardware import open_device
+from perfguard.judge.exact import judge_exact
+from perfguard.metrics import autotune, binary
+from perfguard.metrics.subject import Subject
+from perfguard.passes import Followed
+from perfguard.records import Pass, Reading, Verdict, Word
+
+COMPILER_SECONDS = 120.0
+_NUMBERS = count()
+
+SCALE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n, factor, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(out_ptr + at, x * factor, mask=at < n)
+
+
+def call(x, block=1024):
+    if x.device.type == "cpu":
+        return x * 2.0
+    out = torch.empty_like(x)
+    scale_kernel[(triton.cdiv(x.numel(), block),)](x, out, x.numel(), 2.0, BLOCK=block, num_warps=4)
+    return out
+"""
+
+PRODUCT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product_kernel(a_ptr, b_ptr, out_ptr, k, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    rows, columns, depth = tl.arange(0, M), tl.arange(0, N), tl.arange(0, D)
+    total = tl.zeros((M, N), tl.float32)
+    for start in range(0, k, D):
+        a = tl.load(a_ptr + rows[:, None] * k + start + depth[None, :])
+        b = tl.load(b_ptr + (start + depth[:, None]) * N + columns[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(out_ptr + rows[:, None] * N + columns[None, :], total.to(tl.bfloat16))
+
+
+def call(a, b):
+    if a.device.type == "cpu":
+        return a @ b
+    out = torch.empty(64, 64, dtype=a.dtype, device=a.device)
+    product_kernel[(1,)](a, b, out, a.shape[1], M=64, N=64, D=32, num_warps=4, num_stages=2)
+    return out
+"""
+
+TUNED = SCALE.replace(
+    "@triton.jit",
+    """@triton.autotune(
+    configs=[triton.Config({"BLOCK": 256}, num_warps=2), triton.Config({"BLOCK": 1024}, num_warps=4)],
+    key=["width"],
+)
+@triton.jit""",
+).replace("n, factor, BLOCK: tl", "n, width, factor, BLOCK: tl").replace(
+    "[(triton.cdiv(x.numel(), block),)](x, out, x.numel(), 2.0, BLOCK=block, num_warps=4)",
+    '[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel(), x.shape[1], 2.0)',
+)  # fmt: skip
+
+
+def load(folder: Path, source: str) -> Callable[..., Any]:
+    """The function `call` of a module with this source."""
+    name = f"kernels_{next(_NUMBERS)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.py"
+    path.write_text(source, encoding="utf-8")
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    call: Callable[..., Any] = module.call
+    return call
+
+
+class Reader:
+    """Reads the metrics of targets, with one compiler for all tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.compiler = Compiler(folder / "cache", COMPILER_SECONDS)
+        self.device = open_device("cpu")
+
+    def read(
+        self,
+        source: str,
+        *args: torch.Tensor,
+        targets: tuple[str, ...] = ("sm_90",),
+        direction: Pass = "forward",
+        **options: Any,
+    ) -> dict[str, Reading]:
+        """Metric -> reading, of the module's `call` on `args`; `options` are those of the guarded call."""
+        call = Call(load(self.folder, source), args, lambda *_, **__: None, **options)
+        return self.read_call(call, targets, direction)
+
+    def read_call(self, call: Call, targets: tuple[str, ...], direction: Pass = "forward") -> dict[str, Reading]:
+        subject = Subject(
+            call.run, direction=direction, followed=Followed(call), binaries=Binaries(targets, self.compiler)
+        )
+        readings = [*binary.read(subject, self.device), *autotune.read(subject, self.device)]
+        return {reading.metric: reading for reading in readings}
+
+
+def changed(before: Mapping[str, Reading], after: Mapping[str, Reading]) -> dict[str, Verdict]:
+    """Metric -> the verdict of every reading that is not PASS."""
+    verdicts = {name: judge_exact(reading, before[name].value) for name, reading in after.items() if name in before}
+    return {name: verdict for name, verdict in verdicts.items() if verdict.word is not Word.PASS}
