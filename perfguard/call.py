@@ -80,6 +80,9 @@ class Call:
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
+        walk: further inputs that a compiled candidate is taken over: each a tuple like `args`, or a function that
+            prepares one.
+        settings: of the compiler when the test began (`perfguard.compiling.settings`); None where nobody looked.
     """
 
     fn: Callable[..., Outputs]
@@ -93,6 +96,8 @@ class Call:
     timed: bool = True
     cache: Literal["cold", "warm"] = "cold"
     seed: int = 0
+    walk: tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...] = ()
+    settings: Mapping[str, str] | None = None
 
     def run(self) -> Outputs:
         """The candidate, once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -12,6 +12,7 @@ import pytest
 
 from perfguard.call import Call, Tolerance, Work
 from perfguard.check import check
+from perfguard.compiling import forget_compiled, settings
 from perfguard.config import read_settings
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
@@ -76,6 +77,8 @@ class Guarded:
         self._device = device
         self._run = run
         self._labels: set[str] = set()
+        forget_compiled()  # by the tests before: neither their number nor their shapes may decide what this one compiles
+        self._settings = settings()  # what the test then leaves changed is its own
 
     @property
     def device(self) -> torch.device:
@@ -100,6 +103,7 @@ class Guarded:
         mutates: tuple[int, ...] = (),
         timed: bool = True,
         cache: Literal["cold", "warm"] = "cold",
+        walk: Sequence[Any] = (),
         label: str = "",
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
@@ -115,6 +119,9 @@ class Guarded:
             mutates: positions in `args` that the candidate writes; compared like outputs.
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
+            walk: further inputs for a candidate that torch.compile compiles, e.g. other token counts and expert loads:
+                each a tuple of arguments, a single tensor, or a function without arguments that prepares and returns
+                one of these. Recompilations are counted over it; results are not checked.
             label: tells a second call in the same test from the first.
 
         Raises:
@@ -148,6 +155,8 @@ class Guarded:
             timed,
             cache,
             seed_of(case, "calls"),
+            _walk(walk),
+            self._settings,
         )
         if self._run is None:
             problems = check(call).wrong
@@ -157,6 +166,20 @@ class Guarded:
         results = self._run.guard(call, case)
         if not self._run.is_session:
             raise_for(self._run, results)
+
+
+def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...]:
+    """Each step as a tuple of arguments, or a function that returns one."""
+
+    def arguments(given: Any) -> tuple[Any, ...]:
+        return given if isinstance(given, tuple) else (given,)
+
+    def prepared(step: Callable[[], Any]) -> Callable[[], tuple[Any, ...]]:
+        return lambda: arguments(step())
+
+    if not isinstance(steps, Sequence):
+        raise UsageError(f"perfguard(walk=…): is a {type(steps).__name__}; give a list with one entry for each step")
+    return tuple(prepared(step) if callable(step) else arguments(step) for step in steps)
 
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:

@@ -41,6 +41,36 @@ def backward(call: Call) -> Callable[[], object]:
     The upstream gradients are random and seeded, in the outputs' dtypes.
     """
     import torch
+
+    outputs, inputs, upstream = _graph(call)
+
+    def run() -> object:
+        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
+
+    return run
+
+
+def steps(call: Call) -> list[Callable[[], object]]:
+    """One step from scratch, forward and then backward where there are gradients, on the inputs of `call`, and one on
+    those of each entry of its walk."""
+    import torch
+
+    def step(inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
+        def run() -> object:
+            args = inputs() if callable(inputs) else inputs
+            outputs, leaves, upstream = _graph(replace(call, args=args))
+            if not outputs or not leaves:
+                return None
+            return torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
+
+        return run
+
+    return [step(inputs) for inputs in (call.args, *call.walk)]
+
+
+def _graph(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs of one call on fresh leaves, what they are differentiated by, and random incoming gradients."""
+    import torch
     from torch.utils import _pytree
 
     def leaf(value: object) -> object:
@@ -52,16 +82,14 @@ def backward(call: Call) -> Callable[[], object]:
     inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
     inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
     outputs = differentiable_outputs(replace(call, args=args, kwargs=kwargs))
+    if not outputs:
+        return [], inputs, []
     generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed + 1)
     upstream = [
         torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
         for value in outputs
     ]
-
-    def run() -> object:
-        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
-
-    return run
+    return outputs, inputs, upstream
 
 
 def copies(call: Call, direction: Pass) -> Copies:

@@ -15,7 +15,7 @@ from perfguard.config import Settings
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.passes import backward, copies, differentiable_outputs, forward, touched_bytes
+from perfguard.passes import backward, copies, differentiable_outputs, forward, steps, touched_bytes
 from perfguard.records import Accuracy, Case, CaseResult, Pass, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
@@ -125,6 +125,9 @@ class Runner:
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
+            # A fresh process times what its parent has counted.
+            steps=steps(call) if self.numerics and case.direction == "forward" else (),
+            settings=call.settings,
             rivals=self.rivals,
         )
 

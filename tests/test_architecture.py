@@ -36,6 +36,7 @@ FLOORS = {
     "render": 3,
     "github": 3,
     "check": 3,
+    "compiling": 3,
     "passes": 3,
     "metrics": 4,
     "runner": 5,
@@ -55,7 +56,7 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }
-TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes", "runner"}
+TORCH = {"numerics", "poison", "check", "compiling", "hardware", "timing", "metrics", "passes", "runner"}
 # In these packages files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "metrics": {"subject"},

@@ -28,6 +28,9 @@ class Subject:
             they cannot be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
         collect: how the blocks of a timed metric are gathered; another process may conduct them.
+        steps: the whole case from scratch (forward, then backward where there are gradients) on its own inputs, then on
+            each of its walk; empty where compiling is not looked at, in backward cases for one: forward ones have it.
+        settings: of the compiler when the test began; None where nobody looked.
         rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
     """
 
@@ -41,4 +44,6 @@ class Subject:
     copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
     bytes: int = 0
     collect: Collect = collect
+    steps: Sequence[Callable[[], object]] = ()
+    settings: Mapping[str, str] | None = None
     rivals: bool = False

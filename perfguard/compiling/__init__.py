@@ -1,0 +1,7 @@
+"""What torch.compile does for a call: traced while it compiles, over a walk of inputs, with its settings watched."""
+
+from perfguard.compiling.settings import settings
+from perfguard.compiling.trace import Trace, traced
+from perfguard.compiling.walk import Walked, forget_compiled, walk
+
+__all__ = ["Trace", "Walked", "forget_compiled", "settings", "traced", "walk"]

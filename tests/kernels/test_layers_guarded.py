@@ -1,0 +1,85 @@
+"""Transformer blocks under guard, eager against compiled, forward and backward.
+
+Eager's error is that of the block itself, uncompiled and in its own precision; the oracle is the reference in float64.
+So "right" means: compiled at most twice as far from the truth as eager, output and every gradient.
+
+On a GPU blocks of real models are compiled by inductor and timed. On a CPU small ones are traced, differentiated and
+run operator by operator ("aot_eager"): what inductor makes of one stands in test_layers_compiled.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.layers import BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
+from kernels.layers.shapes import BLOCKS, LOADS, BlockShape, Load, set_load
+from tests.kernels.layers_cases import CONFIGS, model_of
+from tests.kernels.paths import GPU
+
+# What the compiler instantiates by itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+PRECISIONS = ["bf16", "fp8"]
+
+
+def guard(perfguard: Any, block: Any, x: Tensor, rope: Tensor, *, walk: Any = (), timed: bool) -> None:
+    block.eval()  # counters are no output: a call may not change what the next one sees
+    apply_compile(model_of([block]), backend="inductor" if GPU else "aot_eager")
+
+    def truth(x: Tensor, rope: Tensor) -> Tensor:
+        return reference.block(block, x, rope) if x.dtype == torch.float64 else block.forward(x, rope)
+
+    perfguard(block, x.requires_grad_(), rope, reference=truth, walk=walk, timed=timed)
+
+
+@pytest.mark.skipif(not GPU, reason="real widths need a GPU")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", BLOCKS, ids=str)
+def test_block(perfguard: Any, shape: BlockShape, precision: str) -> None:
+    block = shape.block(perfguard.device, precision=precision)
+    guard(perfguard, block, *shape.inputs(perfguard.device), timed=True)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_small_block(perfguard: Any, name: str, precision: str) -> None:
+    """Walked over sequences and token counts, and, where there are experts, over their loads."""
+    config = CONFIGS[name]
+    block = build_block(config, precision=precision, device=perfguard.device, dtype=torch.bfloat16)
+    guard(perfguard, block, *inputs(config, perfguard.device, (2, 12)), walk=steps(block, perfguard.device), timed=False)
+
+
+def test_experts_one_by_one(perfguard: Any) -> None:
+    """Counts are read on the host and become sizes that the compiler does not know."""
+    config = CONFIGS["moe"]
+    block = build_block(config, loop=True, device=perfguard.device, dtype=torch.bfloat16)
+    guard(perfguard, block, *inputs(config, perfguard.device, (2, 12)), walk=steps(block, perfguard.device), timed=False)
+
+
+# Two sequences; one; an odd number of tokens; a single token, which the compiler treats apart.
+SIZES = [(2, 9), (1, 7), (3, 16), (1, 1)]
+
+
+def steps(block: Any, device: torch.device) -> list[Any]:
+    """A step for each size, and each load of the experts at it."""
+    loads: tuple[Load, ...] = LOADS if isinstance(block, MoEBlock) else ("learned",)
+
+    def step(size: tuple[int, int], load: Load) -> Any:
+        def prepare() -> tuple[Tensor, Tensor]:
+            if isinstance(block, MoEBlock):
+                set_load(block, load)
+            x, rope = inputs(block.config, device, size)
+            return x.requires_grad_(), rope
+
+        return prepare
+
+    return [step(size, load) for size in SIZES for load in loads]
+
+
+def inputs(config: BlockConfig, device: torch.device, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    x = torch.randn(*size, config.dim, device=device, dtype=torch.bfloat16)
+    return x, rope_table(size[1], config.rotated, device=device)
