@@ -77,7 +77,7 @@ class Guarded:
         self._device = device
         self._run = run
         self._labels: set[str] = set()
-        forget_compiled()  # by the tests before: neither their number nor their shapes may decide what this one compiles
+        forget_compiled()  # else the number and shapes of the tests before decide what this one compiles
         self._settings = settings()  # what the test then leaves changed is its own
 
     @property

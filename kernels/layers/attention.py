@@ -25,13 +25,13 @@ class Attention(nn.Module):
         self, config: BlockConfig, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        self.width = config.dim // config.heads
+        self.width = config.width
         kv_heads = config.kv_heads or config.heads
         self.shares = kv_heads != config.heads
-        self.wq = linear(config.dim, config.dim, device, dtype)
+        self.wq = linear(config.dim, config.heads * self.width, device, dtype)
         self.wk = linear(config.dim, kv_heads * self.width, device, dtype)
         self.wv = linear(config.dim, kv_heads * self.width, device, dtype)
-        self.wo = linear(config.dim, config.dim, device, dtype)
+        self.wo = linear(config.heads * self.width, config.dim, device, dtype)
 
     def forward(self, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
         q, k, v = (weight(x_BSD).unflatten(-1, (-1, self.width)) for weight in (self.wq, self.wk, self.wv))

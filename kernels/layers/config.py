@@ -16,6 +16,7 @@ class BlockConfig:
         dim: width D of the model.
         heads: query heads H.
         kv_heads: key and value heads; heads is a multiple of them. Latent attention has none of its own.
+        head_dim: columns of a head; by default dim / heads. Latent attention has widths of its own.
         latent: latent attention instead of grouped queries.
         hidden: width F of the dense SwiGLU; unused where `moe` is given.
         moe: the MoE layer; None for a dense block.
@@ -25,6 +26,7 @@ class BlockConfig:
     dim: int
     heads: int
     kv_heads: int | None = None
+    head_dim: int | None = None
     latent: LatentAttention | None = None
     hidden: int = 0
     moe: MoEConfig | None = None
@@ -42,13 +44,19 @@ class BlockConfig:
             self._check_heads()
 
     def _check_heads(self) -> None:
-        width, rest = divmod(self.dim, self.heads)
-        if rest or width % 2:  # positions turn pairs
-            raise ValueError(f"heads: is {self.heads} for {self.dim} columns; may divide them into even widths")
+        if self.head_dim is None and self.dim % self.heads:
+            raise ValueError(f"heads: is {self.heads} for {self.dim} columns; may divide them, or give `head_dim`")
+        if self.width < 2 or self.width % 2:
+            raise ValueError(f"head_dim: is {self.width}; may be even and 2 or more: positions turn pairs")
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(f"kv_heads: is {self.kv_heads}; may be a divisor of {self.heads}, the number of heads")
 
     @property
+    def width(self) -> int:
+        """Columns of a head, where attention is not latent."""
+        return self.head_dim or self.dim // self.heads
+
+    @property
     def rotated(self) -> int:
         """Columns of a head that positions turn."""
-        return self.dim // self.heads if self.latent is None else self.latent.rope
+        return self.width if self.latent is None else self.latent.rope

@@ -23,6 +23,9 @@ Device = torch.device | str
 Kind = Literal["dense", "moe"]
 
 
+# Of families whose heads are not dim / heads wide, as their published configurations have it.
+_HEAD_DIMS = {"qwen3": 128, "gpt-oss": 64}
+
 Load = Literal["learned", "hot", "half"]
 LOADS: tuple[Load, ...] = get_args(Load)
 
@@ -51,6 +54,7 @@ def block_config(model: str, kind: Kind) -> BlockConfig:
         dim=moe.dim,
         heads=shape.heads,
         kv_heads=None if shape.latent else shape.kv_heads,
+        head_dim=next((width for family, width in _HEAD_DIMS.items() if model.startswith(family)), None),
         latent=shape.latent,
         hidden=shape.dense_hidden or active,
         moe=None if kind == "dense" else moe,
@@ -63,7 +67,6 @@ class BlockShape:
 
     Attributes:
         routing: as in `kernels.moe.shapes.LayerShape`.
-        hidden: a narrower feed-forward than the model's, where a CPU has to check it in float64.
     """
 
     model: str
@@ -71,15 +74,13 @@ class BlockShape:
     sequences: int
     positions: int
     routing: Routing = "balanced"
-    hidden: int | None = None
 
     @property
     def config(self) -> BlockConfig:
         config = block_config(self.model, self.kind)
         if config.moe is None:
-            return replace(config, hidden=self.hidden or config.hidden)
-        moe = replace(config.moe, balanced=self.routing == "balanced", hidden=self.hidden or config.moe.hidden)
-        return replace(config, moe=moe)
+            return config
+        return replace(config, moe=replace(config.moe, balanced=self.routing == "balanced"))
 
     def block(
         self, device: Device, dtype: torch.dtype = torch.bfloat16, *, precision: str = "bf16", loop: bool = False
@@ -96,9 +97,8 @@ class BlockShape:
         return x_BSD, rope_table(self.positions, config.rotated, device=device)
 
     def __str__(self) -> str:
-        narrow = "" if self.hidden is None else f"-f{self.hidden}"
         routing = f"-{self.routing}" if self.kind == "moe" else ""
-        return f"{self.model}-{self.kind}{narrow}-b{self.sequences}-s{self.positions}{routing}"
+        return f"{self.model}-{self.kind}-b{self.sequences}-s{self.positions}{routing}"
 
 
 # Timed on a GPU: one dense and one MoE block of each family, at the tokens of the contract.
@@ -109,12 +109,4 @@ BLOCKS = (
     BlockShape("deepseek-16b", "moe", 2, 4096, "hot"),  # 6 experts hold all, 58 are empty
     BlockShape("qwen3-30b-a3b", "moe", 2, 4096),  # many small experts, 8 query heads share keys
     BlockShape("gpt-oss-20b", "moe", 1, 4096),  # biases, clamped, a width that is no multiple of 128
-)
-
-# Checked on a CPU, eager against compiled.
-BLOCKS_DEBUG = (
-    BlockShape("qwen3-debug", "dense", 2, 24, hidden=96),  # grouped queries, two of them to a key
-    BlockShape("dsv3-debug", "dense", 1, 17, hidden=96),  # latent; an odd number of tokens
-    BlockShape("qwen3-debug", "moe", 2, 24, hidden=48),  # 64 experts: a few rows in each
-    BlockShape("dsv3-debug", "moe", 1, 40, "hot", hidden=48),  # 3 experts hold all, 5 are empty
 )

@@ -9,24 +9,28 @@ run operator by operator ("aot_eager"): what inductor makes of one stands in tes
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.layers import BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
+from kernels.layers import Block, BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
 from kernels.layers.shapes import BLOCKS, LOADS, BlockShape, Load, set_load
-from tests.kernels.layers_cases import CONFIGS, model_of
+from tests.kernels.layers_cases import CONFIGS, LOOP, model_of
 from tests.kernels.paths import GPU
 
-# What the compiler instantiates by itself.
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+# What the compiler does by itself while it traces.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
 
 PRECISIONS = ["bf16", "fp8"]
 
 
-def guard(perfguard: Any, block: Any, x: Tensor, rope: Tensor, *, walk: Any = (), timed: bool) -> None:
+def guard(perfguard: Any, block: Block, x: Tensor, rope: Tensor, *, walk: Any = (), timed: bool) -> None:
     block.eval()  # counters are no output: a call may not change what the next one sees
     apply_compile(model_of([block]), backend="inductor" if GPU else "aot_eager")
 
@@ -44,27 +48,44 @@ def test_block(perfguard: Any, shape: BlockShape, precision: str) -> None:
     guard(perfguard, block, *shape.inputs(perfguard.device), timed=True)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", CONFIGS)
+def test_small_block_eager(perfguard: Any, name: str) -> None:
+    """The block itself, against the reference: what the compiled ones are then held against."""
+    block = build_block(CONFIGS[name], device=perfguard.device, dtype=torch.bfloat16).eval()
+    x, rope = inputs(block.config, perfguard.device, (2, 12))
+    perfguard(block, x.requires_grad_(), rope, reference=functools.partial(reference.block, block), timed=False)
+
+
+# Every kind of attention and feed-forward in either precision is compiled on a GPU; here some of each.
+SMALL = (
+    [(name, precision) for name in CONFIGS for precision in PRECISIONS]
+    if GPU
+    else [("dense", "bf16"), ("moe", "fp8"), ("moe-clamped-latent", "bf16")]
+)
+
+
+@pytest.mark.parametrize(("name", "precision"), SMALL)
 def test_small_block(perfguard: Any, name: str, precision: str) -> None:
     """Walked over sequences and token counts, and, where there are experts, over their loads."""
-    config = CONFIGS[name]
-    block = build_block(config, precision=precision, device=perfguard.device, dtype=torch.bfloat16)
-    guard(perfguard, block, *inputs(config, perfguard.device, (2, 12)), walk=steps(block, perfguard.device), timed=False)
+    block = build_block(CONFIGS[name], precision=precision, device=perfguard.device, dtype=torch.bfloat16)
+    guard_small(perfguard, block)
 
 
-def test_experts_one_by_one(perfguard: Any) -> None:
+def test_small_block_with_experts_one_by_one(perfguard: Any) -> None:
     """Counts are read on the host and become sizes that the compiler does not know."""
-    config = CONFIGS["moe"]
-    block = build_block(config, loop=True, device=perfguard.device, dtype=torch.bfloat16)
-    guard(perfguard, block, *inputs(config, perfguard.device, (2, 12)), walk=steps(block, perfguard.device), timed=False)
+    guard_small(perfguard, build_block(LOOP, loop=True, device=perfguard.device, dtype=torch.bfloat16))
+
+
+def guard_small(perfguard: Any, block: Block) -> None:
+    x, rope = inputs(block.config, perfguard.device, (2, 12))
+    guard(perfguard, block, x, rope, walk=steps(block, perfguard.device), timed=False)
 
 
 # Two sequences; one; an odd number of tokens; a single token, which the compiler treats apart.
 SIZES = [(2, 9), (1, 7), (3, 16), (1, 1)]
 
 
-def steps(block: Any, device: torch.device) -> list[Any]:
+def steps(block: Block, device: torch.device) -> list[Any]:
     """A step for each size, and each load of the experts at it."""
     loads: tuple[Load, ...] = LOADS if isinstance(block, MoEBlock) else ("learned",)
 
