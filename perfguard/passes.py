@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perfguard.call import Call
+from perfguard.compiling import replayable, replayed
 from perfguard.errors import DeviceError
 from perfguard.records import Pass
 
@@ -38,16 +39,18 @@ def forward(call: Call) -> Callable[[], object]:
 def backward(call: Call) -> Callable[[], object]:
     """One backward pass over a graph built once: no gradient accumulation, no forward inside.
 
-    The upstream gradients are random and seeded, in the outputs' dtypes.
+    The upstream gradients are random and seeded, in the outputs' dtypes. What is compiled here for the first time is
+    compiled to be replayed; `perfguard.compiling.forget_compiled` makes all of it new.
     """
     import torch
 
-    outputs, inputs, upstream = _graph(call)
+    with replayable():
+        outputs, inputs, upstream = _graph(call)
 
     def run() -> object:
         return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
 
-    return run
+    return replayed(run, outputs)
 
 
 def steps(call: Call) -> list[Callable[[], object]]:

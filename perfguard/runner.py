@@ -11,6 +11,7 @@ import msgspec
 
 from perfguard.call import Call
 from perfguard.check import Checked, check
+from perfguard.compiling import forget_compiled
 from perfguard.config import Settings
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
@@ -113,6 +114,8 @@ class Runner:
         return result if unchanged else self._with_throughput(call, result)
 
     def _subject(self, call: Call, case: Case) -> Subject:
+        if case.direction == "backward":
+            forget_compiled()  # what was compiled for one backward pass cannot be replayed
         run = forward(call) if case.direction == "forward" else backward(call)
         return Subject(
             run=run,

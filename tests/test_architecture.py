@@ -36,7 +36,7 @@ FLOORS = {
     "render": 3,
     "github": 3,
     "check": 3,
-    "compiling": 3,
+    "compiling": 2,
     "passes": 3,
     "metrics": 4,
     "runner": 5,

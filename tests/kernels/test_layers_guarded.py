@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.layers import Block, BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
-from kernels.layers.shapes import BLOCKS, LOADS, BlockShape, Load, set_load
+from kernels.layers.shapes import BLOCKS, BlockShape, Load, set_load
 from tests.kernels.layers_cases import CONFIGS, LOOP, model_of
 from tests.kernels.paths import GPU
 
@@ -81,13 +81,19 @@ def guard_small(perfguard: Any, block: Block) -> None:
     guard(perfguard, block, x, rope, walk=steps(block, perfguard.device), timed=False)
 
 
-# Two sequences; one; an odd number of tokens; a single token, which the compiler treats apart.
-SIZES = [(2, 9), (1, 7), (3, 16), (1, 1)]
+# Other loads at the case's own size; other sequences; an odd number of tokens; a single token, which the compiler
+# treats apart.
+WALK: list[tuple[tuple[int, int], Load]] = [
+    ((2, 12), "hot"),
+    ((2, 12), "half"),
+    ((3, 9), "learned"),
+    ((1, 7), "hot"),
+    ((1, 1), "half"),
+]
 
 
 def steps(block: Block, device: torch.device) -> list[Any]:
-    """A step for each size, and each load of the experts at it."""
-    loads: tuple[Load, ...] = LOADS if isinstance(block, MoEBlock) else ("learned",)
+    """A step for each entry of WALK."""
 
     def step(size: tuple[int, int], load: Load) -> Any:
         def prepare() -> tuple[Tensor, Tensor]:
@@ -98,7 +104,7 @@ def steps(block: Block, device: torch.device) -> list[Any]:
 
         return prepare
 
-    return [step(size, load) for size in SIZES for load in loads]
+    return [step(size, load) for size, load in WALK]
 
 
 def inputs(config: BlockConfig, device: torch.device, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
