@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.layers import MoEBlock, Transformer, apply_compile
 from kernels.layers.shapes import LOADS, set_load
+from kernels.operators import clamped_swiglu
 from perfguard.compiling import settings, traced
 from tests.kernels.layers_cases import CONFIGS, model_of
 
@@ -157,3 +158,11 @@ def test_tokens_are_counted_once_under_checkpointing_and_the_graph_is_whole() ->
         checkpoint(block, x, net.rope[:12], use_reentrant=False).sum().backward()
     assert [(frame.function, frame.operators > 50) for frame in trace.frames] == [("block.forward", True)]
     assert float(block.moe.tokens_per_expert.sum()) == 2 * 12 * 2
+
+
+def test_the_clamped_gate_compiles_with_numbers_unknown() -> None:
+    """With `dynamic=True` alpha and limit are symbols, of which not everything can be asked."""
+    gate = torch.compile(clamped_swiglu, dynamic=True, fullgraph=True, backend="eager")
+    for alpha, limit in ((1.702, 7.0), (1.5, 3.0), (1.6, float("inf"))):
+        gu = torch.randn(5, 16).bfloat16()
+        assert torch.equal(gate(gu, alpha, limit), clamped_swiglu(gu, alpha, limit))
