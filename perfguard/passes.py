@@ -55,8 +55,17 @@ def backward(call: Call) -> Callable[[], object]:
 
 def steps(call: Call) -> list[Callable[[], object]]:
     """One step from scratch, forward and then backward where there are gradients, on the inputs of `call`, and one on
-    those of each entry of its walk."""
+    those of each entry of its walk. The first puts a module's buffers back as they are now: what prepares an entry may
+    have set them."""
     import torch
+
+    buffers = dict(call.fn.named_buffers()) if isinstance(call.fn, torch.nn.Module) else {}
+    saved = {name: buffer.detach().clone() for name, buffer in buffers.items()} if call.walk else {}
+
+    def own() -> tuple[Any, ...]:
+        for name, value in saved.items():
+            buffers[name].detach().copy_(value)
+        return call.args
 
     def step(inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
         def run() -> object:
@@ -68,7 +77,7 @@ def steps(call: Call) -> list[Callable[[], object]]:
 
         return run
 
-    return [step(inputs) for inputs in (call.args, *call.walk)]
+    return [step(inputs) for inputs in (own, *call.walk)]
 
 
 def _graph(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:

@@ -12,6 +12,7 @@ from perfguard.call import Call
 from perfguard.check import check
 from perfguard.guard import Guarded
 from perfguard.hardware.cpu import CpuDevice
+from perfguard.passes import steps
 from perfguard.records import Case
 
 CASE = Case("suite", "case", "forward")
@@ -34,6 +35,23 @@ def test_tests_before_do_not_use_up_the_limit_of_compilations() -> None:
             guarded()
             for n in (first, first + 1):
                 compiled(torch.ones(2), n)
+
+
+def test_what_a_step_sets_on_the_module_is_put_back() -> None:
+    """Else the case would be timed under the last step's load."""
+    module: Any = torch.nn.BatchNorm1d(4)
+    x = torch.randn(8, 4)
+
+    def prepare() -> tuple[torch.Tensor]:
+        module.running_mean.fill_(7.0)
+        return (x,)
+
+    first, second = steps(Call(module.eval(), (x,), module, walk=(prepare,)))
+    for _ in range(2):
+        first()
+        assert not module.running_mean.any()
+        second()
+        assert bool((module.running_mean == 7.0).all())
 
 
 def test_wrong_only_when_compiled() -> None:
