@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfguard.coldstart import Asked, asked
 from perfguard.records import Case, CaseResult
 from perfguard.reports import read_report
-from perfguard.sessions import REQUEST
+from perfguard.sessions import REQUEST, TIMES_ONLY
 from perfguard.timing.interleaved import Interleaved
 from perfguard.timing.timing import renewed
 from perfguard.worker import checks_numerics, open_worker
@@ -34,15 +35,19 @@ class Answering:
         timers: those that the asking process read with, by case and metric.
         collect: who gathers the blocks of a case.
         numerics: whether results are checked too; the parent of a fresh session has done so.
+        exact: whether exact metrics are read too; a run's own fresh processes read what it could not judge: times.
         rivals: whether methods that perfguard is compared with read the cases as well.
+        cold: the case whose first result is wanted, and nothing else of anything; None as a rule.
         interleaved: holds the meters for the later passes; None in a comparison, whose conductor says when to measure.
     """
 
     timers: Timers
     collect: Callable[[Case], Collect | None]
     numerics: bool
+    exact: bool
     rivals: bool
     interleaved: Interleaved | None
+    cold: Asked | None = None
 
     @property
     def conducted(self) -> bool:
@@ -82,8 +87,10 @@ def open_answering(folder: Path, device: Device, stored: Timers) -> Answering:
         timers=_requested(folder, stored),
         collect=conducted or first_pass,
         numerics=checks_numerics(folder),
+        exact=not (folder / TIMES_ONLY).exists(),
         rivals=(folder / RIVALS).exists(),
         interleaved=interleaved,
+        cold=asked(folder),
     )
 
 

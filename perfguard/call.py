@@ -79,6 +79,7 @@ class Call:
         oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
+        cold_start: whether a process of its own reads how long the first result takes.
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
         walk: further inputs that a compiled candidate is taken over: each a tuple like `args`, or a function that
             prepares one.
@@ -96,6 +97,7 @@ class Call:
     timed: bool = True
     cache: Literal["cold", "warm"] = "cold"
     seed: int = 0
+    cold_start: bool = False
     walk: tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...] = ()
     settings: Mapping[str, str] | None = None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from perfguard import __version__
+from perfguard import __version__, reporting
+from perfguard.accepting import command as accepting
 from perfguard.compare import command as compare
 from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
-from perfguard.records import Report
+from perfguard.posting import command as posting
 from perfguard.selfcheck import command as selfcheck
 
 
@@ -46,11 +46,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="what this machine can measure, what is missing, and the next step")
     doctor.set_defaults(command=run_doctor)
-    report = commands.add_parser("report", help="show a report that pytest --perfguard saved")
-    report.add_argument("report", type=Path, metavar="REPORT.json")
-    report.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
-    report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
-    report.set_defaults(command=run_report)
+    report = commands.add_parser(
+        "report", help="show reports that pytest --perfguard saved, of one lane or several, in one of six forms"
+    )
+    reporting.add_arguments(report)
+    report.set_defaults(command=reporting.run)
+    accept = commands.add_parser("accept", help="write what a report measured into the baselines, with a reason")
+    accepting.add_arguments(accept)
+    accept.set_defaults(command=accepting.run)
+    commenting = commands.add_parser("comment", help="judge what GPU lanes uploaded and tell it in the pull request")
+    posting.add_arguments(commenting)
+    commenting.set_defaults(command=posting.run)
     comparing = commands.add_parser(
         "compare",
         help="the merge base with BASE against the working tree, alternating on one device; needs no baseline",
@@ -78,41 +84,3 @@ def run_doctor(options: argparse.Namespace) -> int:
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
     return int(ExitStatus.PASSED)
-
-
-def run_report(options: argparse.Namespace) -> int:
-    """Print a saved report in the form asked for."""
-    from perfguard.reports import read_report, write_atomically
-
-    text = FORMS[options.form](read_report(options.report))
-    if options.output is None:
-        print(text)
-    else:
-        write_atomically(options.output, f"{text}\n".encode())
-    return int(ExitStatus.PASSED)
-
-
-def _as_terminal(report: Report) -> str:
-    from perfguard.render.terminal import render_summary
-
-    summary = render_summary(report, verbose=True)
-    return "\n".join([f"perfguard: {summary.title}", *(line.text for line in summary.lines)])
-
-
-def _as_json(report: Report) -> str:
-    from perfguard.records import dump_report
-
-    return dump_report(report).decode()
-
-
-def _as_benchmark_json(report: Report) -> str:
-    from perfguard.render.benchmark_json import render_benchmark_json
-
-    return render_benchmark_json(report)
-
-
-FORMS: dict[str, Callable[[Report], str]] = {
-    "json": _as_json,
-    "pytest-benchmark": _as_benchmark_json,
-    "terminal": _as_terminal,
-}

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from perfguard.errors import UsageError
 
 Category = Literal["new", "faster", "slower", "changed", "stale"]
+LANE = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$"  # a hardware's slug, or a target: both name folders
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
@@ -28,6 +29,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up
     case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # after this a case hangs: BROKEN, and the run ends
     lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # how long to wait for another perfguard's device
+    lanes: Annotated[
+        list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
+    ] = []  # that a pull request waits for
+    comment: Literal["findings", "improvements", "never"] = "findings"  # what a comment is created for
+    notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or written anew, which mails
+    max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base is warned about
 
 
 class Config(Struct, frozen=True):
@@ -56,18 +63,26 @@ def read_settings(root: Path, **overrides: Any) -> Settings:
         UsageError: an unknown key, a wrong type or a value out of range.
     """
     path = root / "pyproject.toml"
-    table: dict[str, Any] = {}
-    if path.is_file():
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("perfguard", {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: not valid TOML ({error}); mend the file") from error
+    data = path.read_bytes() if path.is_file() else b""
+    return settings_from(data, str(path), **overrides)
+
+
+def settings_from(data: bytes, name: str, **overrides: Any) -> Settings:
+    """`[tool.perfguard]` in the bytes of a pyproject.toml called `name`, with `overrides` laid over it.
+
+    Raises:
+        UsageError: an unknown key, a wrong type or a value out of range.
+    """
+    try:
+        table: dict[str, Any] = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("perfguard", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, AttributeError) as error:
+        raise UsageError(f"{name}: not valid TOML ({error}); mend the file") from error
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         return msgspec.convert({**table, **given}, Settings)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, TypeError) as error:
         known = ", ".join(Settings.__struct_fields__)
-        raise UsageError(f"[tool.perfguard] in {path}: {error}; known keys: {known}") from error
+        raise UsageError(f"[tool.perfguard] in {name}: {error}; known keys: {known}") from error
 
 
 def parse_categories(text: str) -> frozenset[Category]:

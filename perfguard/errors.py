@@ -7,6 +7,8 @@
         ├── UsageError            a wrong call, option or configuration value
         ├── BaselineError         a baseline file that cannot be read or may not be written
         ├── DeviceError           a device that is absent, busy or cannot be measured
+        ├── GitHubError           GitHub could not be asked or told something (perfguard/github/troubles.py)
+        ├── LaneError             what a lane delivered is refused
         └── MeasurementError      a call that could not be measured (it raised, hung, was not deterministic …)
     AssertionError
     └── GuardFailure              a guarded case failed: the test fails like any other
@@ -33,6 +35,14 @@ class BaselineError(PerfguardError):
 
 class DeviceError(PerfguardError):
     """A device that is absent, busy, or that cannot be measured as asked."""
+
+
+class GitHubError(PerfguardError):
+    """GitHub could not be asked or told something; never a reason for another verdict."""
+
+
+class LaneError(PerfguardError):
+    """What a lane delivered is refused: not the archive, the report or the commit that it has to be."""
 
 
 class MeasurementError(PerfguardError):
@@ -68,6 +78,7 @@ class ExitStatus(enum.IntEnum):
     WRONG = 11
     NOTHING_MEASURED = 12
     UNGUARDED = 13
+    NOT_POSTED = 14
 
 
 EXIT_MEANINGS: dict[ExitStatus, str] = {
@@ -81,4 +92,5 @@ EXIT_MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.WRONG: "a guarded case is WRONG",
     ExitStatus.NOTHING_MEASURED: "no case was measured",
     ExitStatus.UNGUARDED: "strict: a case is not guarded (NEW, UNRESOLVED, METHOD_CHANGED, DRIFT, OTHER_HARDWARE)",
+    ExitStatus.NOT_POSTED: "perfguard comment: every lane passed, but GitHub could not be told",
 }

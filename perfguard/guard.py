@@ -103,6 +103,7 @@ class Guarded:
         mutates: tuple[int, ...] = (),
         timed: bool = True,
         cache: Literal["cold", "warm"] = "cold",
+        cold_start: bool = False,
         walk: Sequence[Any] = (),
         label: str = "",
     ) -> None:
@@ -119,6 +120,7 @@ class Guarded:
             mutates: positions in `args` that the candidate writes; compared like outputs.
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
+            cold_start: True: a process of its own, with empty compiler caches, reads how long the first result takes.
             walk: further inputs for a candidate that torch.compile compiles, e.g. other token counts and expert loads:
                 each a tuple of arguments, a single tensor, or a function without arguments that prepares and returns
                 one of these. Recompilations are counted over it; results are not checked.
@@ -155,6 +157,7 @@ class Guarded:
             timed,
             cache,
             seed_of(case, "calls"),
+            cold_start,
             _walk(walk),
             self._settings,
         )

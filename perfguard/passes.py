@@ -248,6 +248,11 @@ def _tensors(tree: object) -> list[torch.Tensor]:
     return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+def weights(call: Call) -> tuple[torch.Tensor, ...]:
+    """The parameters of a module that is called; none of other functions."""
+    return tuple(_parameters(call.fn).values())
+
+
 def _parameters(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
     """A module's parameters by name; none of other functions."""
     import torch

@@ -89,6 +89,8 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to
     catch (relative), `floor` the smallest absolute change that may fail, in the reading's unit.
     An exact reading gates when it moved by more than `tolerance` (relative) *and* more than `floor`.
+    `rank` orders the readings that explain a slow verdict, the closest cause first; one that `details` another
+    metric (the kernels' names their count) explains that one alone.
     """
 
     metric: str
@@ -106,6 +108,9 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     portable: bool = False  # holds on every machine of the target (contract, operators), not on this one only
     covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
+    rank: int = 50
+    details: str = ""
+    problem: str = ""  # the reading by itself shows that the case is wrong; empty: it does not
     note: str = ""
 
     @property
@@ -143,8 +148,9 @@ class Throughput(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """One word with a reason. `ratio` above 1 always means worse; `smallest` is the smallest relative change
-    that this judgement could have seen (the minimum detectable effect)."""
+    """One word with a reason. `ratio` above 1 always means worse, `interval` is its 95 % interval; `limit` is the
+    smallest relative change that may fail, `smallest` the smallest that this judgement could have seen (the minimum
+    detectable effect)."""
 
     word: Word
     metric: str = ""  # empty: the whole case
@@ -153,9 +159,22 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     after: Value | None = None
     unit: Unit = Unit.TEXT
     ratio: float | None = None
+    interval: tuple[float, float] | None = None  # where fresh processes measured it
+    limit: float | None = None
     smallest: float | None = None
     suite: str = ""  # with `case`: a remembered case (its key) that this run does not hold, STALE or RENAMED
     case: str = ""
+
+
+class Conditions(Struct, frozen=True, omit_defaults=True):
+    """The device's state at one moment."""
+
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    throttle_reasons: list[str] = []
+    other_processes: int | None = None
 
 
 class CaseResult(Struct, frozen=True, omit_defaults=True):
@@ -168,7 +187,9 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     verdicts: list[Verdict] = []
     throughput: Throughput | None = None
     notes: list[str] = []  # what a reader should know although nothing is wrong
+    conditions: Conditions | None = None  # of the device right after it was timed, while its clocks are up
     seconds: float = 0.0  # spent on the case
+    device: int = 0  # which of several devices of one kind it ran on
 
     def reading(self, metric: str) -> Reading | None:
         """The reading named `metric`, if the session has it."""
@@ -204,17 +225,6 @@ class Hardware(Struct, frozen=True, omit_defaults=True):
     warnings: list[str] = []  # what could not be read, and the next step
 
 
-class Conditions(Struct, frozen=True, omit_defaults=True):
-    """The device's state at one moment."""
-
-    clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_celsius: int | None = None
-    power_watts: float | None = None
-    throttle_reasons: list[str] = []
-    other_processes: int | None = None
-
-
 class Toolchain(Struct, frozen=True, omit_defaults=True):
     """Versions a time depends on. Another toolchain than the baseline's means DRIFT."""
 
@@ -234,6 +244,7 @@ class Provenance(Struct, frozen=True, omit_defaults=True):
     toolkit: str | None = None
     python: str | None = None
     power_limit_watts: float | None = None
+    clock_mhz: int | None = None  # under load
     commit: str | None = None
     recorded: str | None = None  # ISO date
 
@@ -271,6 +282,13 @@ class Baseline(Struct, frozen=True):
         return self.provenance if own is None else own
 
 
+class Session(Struct, frozen=True, omit_defaults=True):
+    """What one fresh process read, block medians left out: suspects, and the controls beside them."""
+
+    results: list[CaseResult]
+    device: int = 0
+
+
 class Report(Struct, frozen=True, omit_defaults=True):
     """All readings and verdicts of one run on one hardware, or the bare readings of one session."""
 
@@ -281,12 +299,32 @@ class Report(Struct, frozen=True, omit_defaults=True):
     commit: str | None = None
     perfguard: str = ""
     results: list[CaseResult] = []
+    fresh: list[Session] = []  # oldest first: what whoever judges again needs, and what a baseline is made from
+    fresh_problem: str = ""  # why there are fewer fresh processes than were asked for
     stale: list[Verdict] = []
     copy_bytes_per_second: float | None = None
     conditions: list[Conditions] = []  # at the start and at the end
     complete: bool = False  # False: the run was cut short
     guarded: int = 0  # cases judged against a baseline
     remembered: int = 0  # cases the baselines of the collected suites hold
+
+    @property
+    def usual_clock_mhz(self) -> int | None:
+        """The device's clock while its cases were timed: the median; None where nobody knows."""
+        seen = [result.conditions.clock_mhz for result in self.results if result.conditions is not None]
+        clocks = sorted(clock for clock in seen if clock is not None)
+        return clocks[len(clocks) // 2] if clocks else None
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where what is recorded from the report comes from."""
+        return Provenance(
+            **msgspec.structs.asdict(self.toolchain),
+            power_limit_watts=self.hardware.power_limit_watts,
+            clock_mhz=self.usual_clock_mhz,
+            commit=self.commit,
+            recorded=self.started[:10],
+        )
 
 
 def load_report(data: bytes) -> Report:

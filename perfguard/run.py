@@ -17,15 +17,15 @@ import msgspec
 from perfguard.answering import Answering, open_answering
 from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.call import Call
+from perfguard.coldstart import first_results
 from perfguard.config import Config
 from perfguard.controls import Controls, controls_beside
-from perfguard.judge import CommonMode, Lane, common_modes, count_guarded, covered, find_stale, judge_case
+from perfguard.judge import Lane, confirm, count_guarded, covered, find_stale, judge_case, judge_session, with_verdicts
 from perfguard.records import (
     SCHEMA,
     Case,
     CaseResult,
     Pass,
-    Provenance,
     Report,
     TimedEntry,
     Toolchain,
@@ -39,9 +39,6 @@ from perfguard.units import format_value
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
-
-
-Modes = Mapping[str, CommonMode]  # timer class -> what it did in one process
 
 
 @dataclass
@@ -80,7 +77,9 @@ class Run:
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure and judge one guarded call; the report is saved before this returns."""
-        results = [self._judged(result) for result in self.runner.measure(call, case)]
+        cold = self.answering.cold if self.answering is not None else None
+        found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
+        results = [self._judged(result) for result in found]
         self.save()
         return results
 
@@ -91,9 +90,10 @@ class Run:
         return judged
 
     def _judged(self, result: CaseResult) -> CaseResult:
+        result = msgspec.structs.replace(result, device=self.device.identity.index)
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.case.suite, result.case.key] = result
-            result = _with_verdicts(result, judge_case(result, self.lane))
+            result = with_verdicts(result, judge_case(result, self.lane))
             quiet = not result.is_suspect and not self.failing(result)
             self.passed[result.case.nodeid] = quiet and self.passed.get(result.case.nodeid, True)
         self.results[result.case.suite, result.case.key] = result
@@ -156,9 +156,9 @@ class Run:
         """
         if self.is_session:
             return
-        modes = common_modes(list(self.measured.values()), self.lane)
-        for key, result in self.measured.items():
-            self.results[key] = _with_verdicts(result, judge_case(result, self.lane, modes=modes))
+        measured = list(self.measured.values())
+        for key, verdicts in judge_session(measured, self.lane).items():
+            self.results[key] = with_verdicts(self.measured[key], verdicts)
         wanted = self.to_measure_again()
         if not wanted:
             return
@@ -168,30 +168,15 @@ class Run:
         controls = controls_beside(suspects, self.results.values(), self.lane, self.report.started)
         nodeids = list(dict.fromkeys([*(result.case.nodeid for result in wanted), *controls]))
         self.fresh = measure_fresh(
-            command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress
+            command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress, exact=False
         )
         if self.fresh.problem:
             progress(self.fresh.problem)
-        named = {(result.case.suite, result.case.key) for result in suspects}
-        fresh_modes = [common_modes(report.results, self.lane, suspects=named) for report in self.fresh.reports]
-        for result in suspects:
-            self._judge_again(result, count, modes, fresh_modes)
+        accused = [self.measured[result.case.suite, result.case.key] for result in suspects]
+        sessions = [report.results for report in self.fresh.reports]
+        for key, verdicts in confirm(accused, measured, self.lane, sessions, count, self.fresh.problem).items():
+            self.results[key] = with_verdicts(self.measured[key], verdicts)
         self.save()
-
-    def _judge_again(self, result: CaseResult, count: int, modes: Modes, fresh_modes: Sequence[Modes]) -> None:
-        suite, key = result.case.suite, result.case.key
-        fresh = self.fresh.of(suite, key)
-        # one for each of `fresh`: a process that did not measure the case has no say
-        theirs = [
-            mode for mode, report in zip(fresh_modes, self.fresh.reports, strict=True)
-            if FreshSessions([report]).of(suite, key)
-        ]  # fmt: skip
-        problem = self.fresh.problem if len(fresh) < count else ""
-        if len(fresh) < count and not problem:
-            problem = f"only {len(fresh)} of {count} fresh processes measured it"
-        measured = self.measured[suite, key]
-        verdicts = judge_case(measured, self.lane, fresh, problem, modes=modes, fresh_modes=theirs)
-        self.results[suite, key] = _with_verdicts(measured, verdicts)
 
     def finish(self, collected: Collected, tell: Callable[[str], None]) -> None:
         """Name the entries whose cases are gone, show and write the update, save the complete report."""
@@ -231,7 +216,7 @@ class Run:
 
     def _update(self, tell: Callable[[str], None]) -> None:
         assert self.config.update is not None
-        provenance = self._provenance()
+        provenance = self.snapshot().provenance
         results = list(self.results.values())
         fresh = {(r.case.suite, r.case.key): self.fresh.of(r.case.suite, r.case.key) for r in results}
         identity = self.device.identity
@@ -243,20 +228,14 @@ class Run:
             tell(f"update: {line}")
         self.written = apply(self.store, self.changes, provenance, self.config.reason)
 
-    def _provenance(self) -> Provenance:
-        return Provenance(
-            **msgspec.structs.asdict(self.report.toolchain),
-            power_limit_watts=self.device.identity.power_limit_watts,
-            commit=self.report.commit,
-            recorded=self.report.started[:10],
-        )
-
     def snapshot(self) -> Report:
         """The report as it stands now."""
         results = list(self.results.values())
         return msgspec.structs.replace(
             self.report,
             results=results,
+            fresh=self.fresh.sessions,
+            fresh_problem=self.fresh.problem,
             guarded=count_guarded(results),
             remembered=len(self.lane.remembered),
         )
@@ -294,10 +273,6 @@ class Run:
         save_report(self.report_path, self.snapshot())
 
 
-def _with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
-    return msgspec.structs.replace(result, verdicts=[*result.verdicts, *verdicts])
-
-
 def open_run(config: Config, device: Device, suites: Sequence[str], version: str, selected: Sequence[Case] = ()) -> Run:
     """Load what the device's baselines hold for `suites` and make everything ready to guard.
 
@@ -330,6 +305,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         config.settings,
         _stored_timers(lane) if answering is None else answering.timers,
         numerics=answering is None or answering.numerics,
+        exact=answering is None or answering.exact,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,

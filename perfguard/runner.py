@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ from perfguard.config import Settings
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.passes import backward, copies, differentiable_outputs, forward, steps, touched_bytes
-from perfguard.records import Accuracy, Case, CaseResult, Pass, Throughput, Verdict, Word
+from perfguard.passes import backward, copies, differentiable_outputs, forward, steps, touched_bytes, weights
+from perfguard.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
 
@@ -42,6 +42,8 @@ def collected_here(case: Case) -> Collect | None:
 PREHEAT_US = 1e6
 MOST_PREHEAT_BURSTS = 200
 
+CONDITIONS_SECONDS = 5.0  # how old a device's state may be that stands beside a time
+
 # A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
 MOST_OF_COPY = 1.05
 
@@ -53,20 +55,25 @@ class Runner:
     Attributes:
         stored_timers: the timers that a case was read with before, by metric; they are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
+        exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
         rivals: whether methods that perfguard is compared with read the case too.
+        cold: what starts a cold process for a case that asks for one; None where nobody may.
     """
 
     device: Device
     settings: Settings
     stored_timers: StoredTimers
     numerics: bool = True
+    exact: bool = True
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
     collect: Callable[[Case], Collect | None] = collected_here
     rivals: bool = False
+    cold: Callable[[Case], list[Reading]] | None = None
     copy_bytes_per_second: float | None = None
+    _seen: tuple[float, Conditions] | None = None  # the device's state, and when it was asked for
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
@@ -105,13 +112,25 @@ class Runner:
     def _read(self, call: Call, result: CaseResult) -> CaseResult:
         """The exact readings, then those times that these do not show to be as they were."""
         subject = self._subject(call, result.case)
-        exact = read_exact(subject, self.device)
-        result = msgspec.structs.replace(result, readings=exact)
+        exact = read_exact(subject, self.device) if self.exact else []
+        wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
+        result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
+        if wrong:
+            return result
         unchanged = self.unchanged(result)
         timed = read_timed(subject, self.device, unchanged)
-        result = msgspec.structs.replace(result, readings=exact + timed)
+        result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Work belongs to the first time that there is: without it nothing tells how fast the case was.
         return result if unchanged else self._with_throughput(call, result)
+
+    def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
+        """The device's state while its clocks are up; asking may take a tenth of a second, so not for every case."""
+        if not timed or not self.device.asynchronous:
+            return None
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > CONDITIONS_SECONDS:
+            self._seen = now, self.device.conditions()
+        return self._seen[1]
 
     def _subject(self, call: Call, case: Case) -> Subject:
         if case.direction == "backward":
@@ -125,6 +144,7 @@ class Runner:
             seconds=self.settings.case_seconds,
             stored_timers=self.stored_timers(case),
             args=(*call.args, *call.kwargs.values()),
+            weights=weights(call),
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
@@ -132,7 +152,14 @@ class Runner:
             steps=steps(call) if self.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rivals=self.rivals,
+            cold=self._cold(call, case),
         )
+
+    def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
+        """The forward case holds the start of both passes."""
+        start = self.cold
+        wanted = call.cold_start and call.timed and case.direction == "forward"
+        return (lambda: start(case)) if wanted and start is not None else None
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Throughput from the declared work, and refusal of times that no memory could deliver."""

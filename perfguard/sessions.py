@@ -14,18 +14,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from perfguard.errors import UsageError
-from perfguard.records import CaseResult, Report
+from perfguard.records import CaseResult, Report, Session
 from perfguard.reports import read_report, save_report
 
 SESSION_OPTION = "--perfguard-session"
 REQUEST = "request.json"
 ANSWER = "session.json"
+TIMES_ONLY = "times-only"  # a file of this name in a session's folder: its exact metrics are known
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 
 # Options of the parent's command line that must not reach a fresh process: they select, repeat, report or stop.
@@ -101,6 +104,14 @@ class FreshSessions:
     reports: list[Report] = field(default_factory=list)
     problem: str = ""
 
+    @property
+    def sessions(self) -> list[Session]:
+        """For the report: what the processes read, without what judging and recording do not need."""
+        return [
+            Session([_slim(result) for result in report.results if result.readings], report.hardware.index)
+            for report in self.reports
+        ]
+
     def of(self, suite: str, key: str) -> list[CaseResult]:
         """The results of one case, oldest first; sessions that did not measure it are left out."""
         return [
@@ -111,6 +122,11 @@ class FreshSessions:
         ]
 
 
+def _slim(result: CaseResult) -> CaseResult:
+    readings = [replace(reading, blocks=[], note="") for reading in result.readings]
+    return CaseResult(result.case, result.inputs, readings=readings)
+
+
 def measure_fresh(
     command: Command,
     request: Report,
@@ -119,9 +135,10 @@ def measure_fresh(
     *,
     minutes: float,
     progress: Callable[[str], None],
+    exact: bool = True,
 ) -> FreshSessions:
     """Measure `nodeids` in `count` fresh processes, one after another, each in an order of its own and at most
-    `minutes` long.
+    `minutes` long. Without `exact` they read times only.
 
     A process that crashes, hangs or measures nothing ends the series; what came before is kept. On interrupt the
     child is stopped before the interrupt goes on.
@@ -131,12 +148,14 @@ def measure_fresh(
         folder = Path(name)
         selection = folder / "tests.txt"
         save_report(folder / REQUEST, request)
+        if not exact:
+            (folder / TIMES_ONLY).touch()
         for number in range(1, count + 1):
             # What a case leaves behind for the next one (clocks, heat, caches) differs from process to process.
             order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
             selection.write_text(command.selection(order), encoding="utf-8")
             progress(f"fresh process {number} of {count}: {len(nodeids)} test{'s' * (len(nodeids) != 1)}")
-            fresh.problem = _run(command.line(selection, folder), command.folder, minutes)
+            fresh.problem = run_fresh(command.line(selection, folder), command.folder, minutes)
             try:
                 report = read_report(folder / ANSWER)
             except UsageError:
@@ -149,10 +168,10 @@ def measure_fresh(
     return fresh
 
 
-def _run(line: list[str], folder: Path, minutes: float) -> str:
+def run_fresh(line: list[str], folder: Path, minutes: float, environment: Mapping[str, str] | None = None) -> str:
     """Run one fresh process; empty when it ended by itself, else what went wrong with its last words."""
     with subprocess.Popen(
-        line, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        line, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", start_new_session=True,
     ) as process:  # fmt: skip
         try:

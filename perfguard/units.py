@@ -57,6 +57,11 @@ def format_change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %"
 
 
+def counted(count: int, noun: str) -> str:
+    """1, 'case' -> '1 case'; 3, 'case' -> '3 cases'."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def format_value(value: float | int | str | list[str], unit: Unit) -> str:
     """A reading's value in its unit."""
     if isinstance(value, list):

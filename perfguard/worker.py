@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from perfguard.collector import collector_paused
 from perfguard.records import Case
-from perfguard.timing.blocks import Collect, checked, collector_paused, read_block
+from perfguard.timing.blocks import Collect, checked, read_block
 from perfguard.timing.timing import Blocks, Meter
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ FLOORS = {
     "units": 0,
     "records": 1,
     "call": 1,
+    "collector": 1,
     "config": 2,
     "reports": 2,
     "overview": 2,
@@ -35,33 +36,54 @@ FLOORS = {
     "baselines": 3,
     "render": 3,
     "github": 3,
+    "lanes": 4,
     "check": 3,
     "compiling": 2,
     "passes": 3,
     "metrics": 4,
+    "reporting": 4,
     "runner": 5,
     "sessions": 4,
     "locking": 2,
     "controls": 4,
     "worker": 4,
-    "answering": 5,
-    "run": 6,
-    "benchmark_fixture": 6,
-    "watchdog": 6,
-    "compare": 7,
-    "selfcheck": 7,
-    "guard": 7,
-    "hooks": 8,
-    "plugin": 9,
-    "cli": 9,
-    "__main__": 10,
+    "coldstart": 5,
+    "answering": 6,
+    "run": 7,
+    "benchmark_fixture": 7,
+    "watchdog": 7,
+    "accepting": 8,
+    "posting": 8,
+    "compare": 8,
+    "selfcheck": 8,
+    "guard": 8,
+    "hooks": 9,
+    "plugin": 10,
+    "cli": 10,
+    "__main__": 11,
 }
 TORCH = {"numerics", "poison", "check", "compiling", "hardware", "timing", "metrics", "passes", "runner"}
 # In these packages files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "metrics": {"subject"},
-    "hardware": {"device", "torch_gpu", "facts", "fingerprints", "graphs", "intervals", "kineto", "nvml", "waiting"},
-    "render": {"words"},
+    "hardware": {
+        "activity",
+        "device",
+        "torch_gpu",
+        "cpu_memory",
+        "facts",
+        "fake_memory",
+        "fingerprints",
+        "gpu_activity",
+        "gpu_memory",
+        "graphs",
+        "intervals",
+        "kineto",
+        "nvml",
+        "operators",
+        "waiting",
+    },
+    "render": {"words", "escaping", "survey"},
 }
 PUBLIC = [
     "BaselineError",
@@ -143,10 +165,26 @@ def test_only_measuring_modules_import_torch(path: Path) -> None:
             assert not any(name.split(".")[0] in ("torch", "triton") for name in names), f"{path.name}: {names}"
 
 
+def test_github_stands_on_errors_alone_and_knows_no_kernel_verdict_or_layout() -> None:
+    for path in files(PACKAGE / "github"):
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "perfguard":
+                assert parts[1:2] in ([], ["__version__"], ["errors"], ["github"]), f"{path.name} may not import {name}"
+            else:
+                assert parts[0] in {"msgspec", "requests"} | sys.stdlib_module_names, f"{path.name}: {name}"
+
+
 def loaded_after(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     return set(done.stdout.split())
+
+
+def test_github_loads_nothing_heavy() -> None:
+    extra = loaded_after("import perfguard.github") - loaded_after("")
+    assert {name.partition(".")[0] for name in extra} & {"perfguard", "msgspec"} == {"perfguard", "msgspec"}
+    assert not extra & {"torch", "numpy", "scipy", "yaml", "rich", "pytest", "requests"}
 
 
 def test_the_plugin_loads_nothing_heavy() -> None:

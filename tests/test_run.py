@@ -43,3 +43,9 @@ def test_a_test_that_failed_at_once_is_not_late(tmp_path: Path) -> None:
     new = run.take(result("new"))  # NEW fails under strict
     turn(run, new, Word.SLOWER)
     assert run.late == []
+
+
+def test_a_result_knows_its_device(tmp_path: Path) -> None:
+    """Beside it lie the fresh processes of the same device, by the same number."""
+    run = open_run(Config(root=tmp_path, measure=True), FakeDevice(seed=1, index=1), ["suite"], "0")
+    assert run.take(result("a")).device == run.device.identity.index == 1

@@ -80,3 +80,14 @@ def test_a_hanging_process_is_stopped(tmp_path: Path) -> None:
     fresh, _ = measure("time.sleep(600)", tmp_path, minutes=0.02)
     assert "longer than 0.02 minutes" in fresh.problem
     assert time.monotonic() - started < 60
+
+
+def test_the_report_gets_what_judging_again_needs(tmp_path: Path) -> None:
+    fresh, _ = measure("ANSWER", tmp_path)
+    assert len(fresh.sessions) == 2
+    for session in fresh.sessions:
+        assert session.device == REPORT.hardware.index
+        (result,) = session.results
+        assert (result.case, result.verdicts) == (CASE, [])
+        for slim, whole in zip(result.readings, READINGS, strict=True):
+            assert (slim.metric, slim.value, slim.timer, slim.blocks) == (whole.metric, whole.value, whole.timer, [])

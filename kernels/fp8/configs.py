@@ -8,11 +8,12 @@ a count of tokens or groups, and nothing is timed in a user's process; entries c
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 MAX_CANDIDATES = 4
+WIDEST_WHOLE = 16384  # values of a row that a program's registers hold
 # Which axis of the input is contiguous: the one that is reduced, the other one, neither.
 Layout = Literal["reduced", "kept", "strided"]
 
@@ -50,14 +51,33 @@ class ColumnsConfig:
         """Rows that a program keeps."""
         return self.rows + self.tail
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Triton is told besides the number of warps, where it is not what Triton does anyway."""
+        registers = {} if self.maxnreg is None else {"maxnreg": self.maxnreg}
+        return {**registers, **({"launch_pdl": True} if self.overlap else {})}
+
+
+@dataclass(frozen=True)
+class BothConfig:
+    """One way to run `quantize_both`: column programs, and row programs of as many warps between them."""
+
+    columns: ColumnsConfig
+    row_values: int  # of a row program, about; a power of two
+
+    def row_program(self, width: int) -> tuple[int, int, int]:
+        """(rows, block, tail): as many rows as make up `row_values`, each whole in block and tail."""
+        block, tail = _head_and_tail(width)
+        return max(1, self.row_values // _power_of_two(width)), block, tail
+
 
 def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -> tuple[RowsConfig, ...]:
     """Candidates of `quantize_rows`, the default first. `width` is the reduced one."""
     if layout != "reduced":
         # Neighbouring rows may be neighbours in memory: wide in rows, short in columns.
         return (RowsConfig(rows=32, block=64, whole=False, warps=4),)
-    block = max(16, 1 << (max(width, 1) - 1).bit_length())
-    if block > 16384:
+    block = _power_of_two(width)
+    if block > WIDEST_WHOLE:
         return (
             RowsConfig(rows=1, block=8192, whole=False, warps=8),
             RowsConfig(rows=1, block=4096, whole=False, warps=4),
@@ -68,12 +88,7 @@ def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -
             RowsConfig(rows=rows, block=block, whole=True, warps=1),
             RowsConfig(rows=4 * rows, block=block, whole=True, warps=4),
         )
-    head, tail = block, 0
-    if width < block:
-        head = block // 2
-        tail = max(16, 1 << (width - head - 1).bit_length())
-        if head + tail > block * 3 // 4:  # then one block is as good
-            head, tail = block, 0
+    head, tail = _head_and_tail(width)
     # Few warps: a row that stays within one meets no barrier. 192 values a thread still fit its registers.
     warps = 1 << max(0, -(-(head + tail) // 6144) - 1).bit_length()
     return (
@@ -82,6 +97,21 @@ def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -
         RowsConfig(rows=1, block=block, whole=True, warps=warps),
         RowsConfig(rows=1, block=block // 2, whole=False, warps=warps),
     )
+
+
+def _power_of_two(width: int) -> int:
+    """The least that covers the width, 16 or more."""
+    return max(16, 1 << (max(width, 1) - 1).bit_length())
+
+
+def _head_and_tail(width: int) -> tuple[int, int]:
+    """Two powers of two, or one and 0, that cover the width closely."""
+    block = _power_of_two(width)
+    if width == block or block <= 512:
+        return block, 0
+    head = block // 2
+    tail = max(16, 1 << (width - head - 1).bit_length())
+    return (block, 0) if head + tail > block * 3 // 4 else (head, tail)  # then one block is as good
 
 
 # Of 16-bit inputs whose rows are whole words: tokens, then weights. About 528 programs run at a time on an H200, and
@@ -130,3 +160,34 @@ def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> 
         configs = _GENERAL
     pack = 1 if layout == "reduced" else 4
     return tuple(replace(config, pack=pack) for config in configs)
+
+
+# Tokens and weights as above. With 4 warps and 128 registers a thread four programs fit an SM, of either kind.
+_BOTH: dict[tuple[str, bool], tuple[BothConfig, ...]] = {
+    ("sm_90", True): (
+        BothConfig(_TOKENS["sm_90"][0], row_values=8192),
+        BothConfig(_TOKENS["sm_90"][0], row_values=16384),
+        BothConfig(replace(_TOKENS["sm_90"][1], rows=256), row_values=8192),
+        BothConfig(replace(_TOKENS["sm_90"][0], stripes=8), row_values=8192),
+    ),
+    ("sm_90", False): (
+        BothConfig(_WEIGHTS["sm_90"][0], row_values=8192),
+        BothConfig(_WEIGHTS["sm_90"][0], row_values=16384),
+        BothConfig(replace(_WEIGHTS["sm_90"][0], rows=256, chunks=32), row_values=8192),
+        BothConfig(replace(_WEIGHTS["sm_90"][0], stripes=4), row_values=8192),
+    ),
+}
+
+
+def both_candidates(arch: str, width: int, jagged: bool, words: bool) -> tuple[BothConfig, ...]:
+    """Candidates of `quantize_both`, the default first; none where a row is too wide to be kept whole.
+
+    For inputs whose rows lie side by side in memory (layout "kept"); `jagged` and `words` as in `columns_candidates`.
+    """
+    if width > WIDEST_WHOLE:
+        return ()
+    if arch == "cpu":
+        return BothConfig(_INTERPRETED[0], row_values=512), BothConfig(_INTERPRETED[1], row_values=64)
+    if words and (arch, jagged) in _BOTH:
+        return _BOTH[arch, jagged]
+    return tuple(BothConfig(config, row_values=4096) for config in _GENERAL)

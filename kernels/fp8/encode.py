@@ -26,9 +26,10 @@ _TRITON_DTYPES = {
 }
 
 
-def format_constants(format_: Format, arch: str, power_of_two: bool) -> Mapping[str, Any]:
+def format_constants(format_: Format, arch: str, power_of_two: bool, inverse: bool = False) -> Mapping[str, Any]:
     """The constexpr arguments that tell a kernel how to scale and encode on this architecture.
 
+    INVERSE: scales are stored as their reciprocals, which is what a matmul multiplies by.
     NATIVE is the Triton type when the chip converts to it by itself and None otherwise.
     """
     native = _TRITON_DTYPES[format_.dtype] if format_.dtype in hardware_of(arch).native_fp8 else None
@@ -40,6 +41,7 @@ def format_constants(format_: Format, arch: str, power_of_two: bool) -> Mapping[
         "NEGATIVE_ZERO": format_.has_negative_zero,
         "NATIVE": native,
         "POWER_OF_TWO": power_of_two,
+        "INVERSE": inverse,
     }
 
 
@@ -72,6 +74,15 @@ def scale_of(  # type: ignore[no-untyped-def]
     if POWER_OF_TWO:
         scale = (scale.to(tl.int32, bitcast=True) & -8388608).to(tl.float32, bitcast=True)
     return tl.where(not_finite, float("nan"), scale), not_finite
+
+
+@triton.jit
+def stored_scale(scale, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What becomes of a scale in memory; the reciprocal of a power of two is exact."""
+    if INVERSE:
+        return tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
+    else:
+        return scale
 
 
 @triton.jit

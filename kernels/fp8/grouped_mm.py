@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.fp8 import ops, scaled
-from kernels.fp8.arguments import ALIGNMENT, require_matmul_operands, require_out_dtype
+from kernels.fp8 import ops, read_once, scaled
+from kernels.fp8.arguments import require_matmul_operands, require_out_dtype
 from kernels.fp8.formats import format_of
 
 
@@ -78,21 +78,30 @@ class _GroupedMm(torch.autograd.Function):
     ) -> Tensor:
         needs_dgrad = keeps_graph and ctx.needs_input_grad[0]
         needs_wgrad = keeps_graph and ctx.needs_input_grad[1]
-        options: dict[str, Any] = {"dtype": dtype, "power_of_two": True}
+        keeps_weight = needs_dgrad and keep_fp8_weights
+        columns = column_inverse = weight = weight_inverse = None
+        if needs_wgrad and keeps_weight:
+            (
+                a_codes, a_inverse, columns, column_inverse, _, b_codes, b_inverse, weight, weight_inverse,
+            ) = read_once.matmul_operands(a, b_t, offs, dtype)  # fmt: skip
+        else:
+            how = (dtype, True, None, True)  # power-of-two scales, their reciprocals
+            if needs_wgrad:
+                a_codes, a_inverse, columns, column_inverse, _ = read_once.rowwise_colwise_per_group_padded(
+                    a, offs, *how
+                )
+            else:
+                a_codes, a_inverse = ops.rowwise(a, *how)
+            if keeps_weight:
+                b_codes, b_inverse, weight, weight_inverse = read_once.colwise_transpose_3d(b_t, *how)
+            else:
+                b_codes, b_inverse = ops.colwise_3d(b_t, *how)
+        out = scaled.matmul_2d3d(a_codes, a_inverse, b_codes, b_inverse.squeeze(1), offs, fast_accum, backend)
 
-        a_codes, a_scales = ops.quantize_rowwise(a, **options)
-        b_codes, b_scales = ops.quantize_colwise_3d(b_t, **options)
-        out = scaled.matmul_2d3d(a_codes, a_scales, b_codes, b_scales.squeeze(1), offs, fast_accum, backend)
-
-        columns, column_scales, weight, weight_scales = None, None, None, None
-        if needs_wgrad:
-            columns, column_scales, _ = ops.quantize_colwise_per_group(a, offs, alignment=ALIGNMENT, **options)
-        if needs_dgrad and keep_fp8_weights:
-            weight, weight_scales = ops.quantize_transpose_3d_atomic(b_t, **options)
-        elif needs_dgrad:
+        if needs_dgrad and weight is None:
             weight = b_t
-        ctx.save_for_backward(offs, columns, column_scales, weight, weight_scales)
-        ctx.options, ctx.fast_accum, ctx.backend = options, fast_accum, backend
+        ctx.save_for_backward(offs, columns, column_inverse, weight, weight_inverse)
+        ctx.dtype, ctx.fast_accum, ctx.backend = dtype, fast_accum, backend
         ctx.a_dtype, ctx.b_dtype = a.dtype, b_t.dtype
         return out
 
@@ -103,20 +112,25 @@ class _GroupedMm(torch.autograd.Function):
                 "grouped_mm: its gradient was asked for with create_graph=True, and fp8 codes have none of their own; "
                 "leave create_graph out, or use a bf16 matmul where second derivatives are needed"
             )
-        offs, columns, column_scales, weight, weight_scales = ctx.saved_tensors
+        offs, columns, column_inverse, weight, weight_inverse = ctx.saved_tensors
+        how = (ctx.dtype, True, None, True)
         grad_a, grad_b_t = None, None
+        if weight is not None and columns is not None:
+            codes, inverse, grad_columns, grad_inverse, padded_offs = read_once.rowwise_colwise_per_group_padded(
+                grad_out, offs, *how
+            )
+        elif weight is not None:
+            codes, inverse = ops.rowwise(grad_out, *how)
+        else:
+            grad_columns, grad_inverse, padded_offs = ops.colwise_per_group_padded(grad_out, offs, *how)
         if weight is not None:
-            if weight_scales is None:
-                weight, weight_scales = ops.quantize_transpose_3d_atomic(weight, **ctx.options)
-            codes, scales = ops.quantize_rowwise(grad_out, **ctx.options)
-            grad_a = scaled.matmul_2d3d(codes, scales, weight, weight_scales, offs, ctx.fast_accum, ctx.backend)
+            if weight_inverse is None:
+                weight, weight_inverse = ops.transpose_3d_atomic(weight, *how)
+            grad_a = scaled.matmul_2d3d(codes, inverse, weight, weight_inverse, offs, ctx.fast_accum, ctx.backend)
             grad_a = grad_a.to(ctx.a_dtype)
         if columns is not None:
-            codes, scales, padded_offs = ops.quantize_colwise_per_group(
-                grad_out, offs, alignment=ALIGNMENT, **ctx.options
-            )
             grad_b = scaled.matmul_2d2d(
-                codes.t(), scales, columns, column_scales, padded_offs, ctx.fast_accum, ctx.backend
+                grad_columns.t(), grad_inverse, columns, column_inverse, padded_offs, ctx.fast_accum, ctx.backend
             )
             grad_b_t = grad_b.to(ctx.b_dtype).transpose(1, 2)
         return grad_a, grad_b_t, None, None, None, None, None, None

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from kernels.fp8.arguments import padded_ends, padded_rows
 from kernels.fp8.columns import quantize_columns
-from kernels.fp8.configs import Layout, columns_candidates, rows_candidates
+from kernels.fp8.configs import ColumnsConfig, Layout, columns_candidates, rows_candidates
 from kernels.fp8.encode import format_constants
 from kernels.fp8.formats import format_of
 from kernels.fp8.rows import quantize_rows
@@ -20,7 +20,7 @@ from kernels.hardware import arch_of
 from kernels.paths import on
 
 Config = TypeVar("Config")
-_TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 def launch_rows(
@@ -30,15 +30,18 @@ def launch_rows(
     dtype: torch.dtype,
     power_of_two: bool,
     candidate: int | None,
+    inverse: bool = False,
 ) -> None:
-    """x (E, R, K) reduced over K; codes (E, R, K) contiguous in this order of axes, scales (E * R,)."""
+    """x (E, R, K) reduced over K; codes (E, R, K) contiguous in this order of axes, scales (E * R,).
+
+    With `inverse` scales are stored as their reciprocals."""
     experts, inner_rows, width = x_ERK.shape
     rows = experts * inner_rows
     if rows == 0:
         return
     arch = arch_of(x_ERK.device)
     layout: Layout = "reduced" if x_ERK.stride(2) == 1 else "strided"
-    config = _pick(rows_candidates(arch, x_ERK.dtype, width, layout), candidate)
+    config = pick(rows_candidates(arch, x_ERK.dtype, width, layout), candidate)
     with on(x_ERK):
         quantize_rows[(triton.cdiv(rows, config.rows),)](
             x_ERK,
@@ -48,7 +51,7 @@ def launch_rows(
             inner_rows,
             width,
             *x_ERK.stride(),
-            **format_constants(format_of(dtype), arch, power_of_two),
+            **format_constants(format_of(dtype), arch, power_of_two, inverse),
             UNIT=x_ERK.stride(2) == 1,
             R=config.rows,
             BLOCK=config.block,
@@ -87,10 +90,12 @@ def launch_columns(
     candidate: int | None,
     atomic: bool = False,
     padded_offs: torch.Tensor | None = None,
+    inverse: bool = False,
 ) -> None:
     """One operand, or two that share offs, in one launch after the fill of what has to begin at zero.
 
     With `padded_offs` (G,), which is written, codes are (K, padded_rows) and each group begins on a multiple of 16.
+    With `inverse` scales are stored as their reciprocals.
     """
     operands = [operand for operand in operands if operand.width > 0]
     if not operands:
@@ -104,25 +109,19 @@ def launch_columns(
     arch = arch_of(device)
     layout: Layout = first.layout if first.layout == second.layout else "strided"
     code_rows = rows if padded_offs is None else padded_rows(rows, groups)
-    words = layout == "kept" and code_rows % 16 == 0 and all(_holds_words(operand.x) for operand in operands)
-    config = _pick(columns_candidates(arch, offs is not None, layout, words), candidate)
+    words = layout == "kept" and code_rows % 16 == 0 and all(holds_words(operand.x) for operand in operands)
+    config = pick(columns_candidates(arch, offs is not None, layout, words), candidate)
 
-    wait_rows = config.wait_rows
-    if offs is None:
-        slots = min(config.chunks, max(1, triton.cdiv(rows, config.held)))
-        orders, all_slots = groups, slots * groups
-        wait_rows = min(wait_rows, triton.next_power_of_2(slots))  # a panel has no more chunks
-    else:
-        offs = offs.contiguous()
-        slots = all_slots = code_rows // config.held + groups + 1
-        orders = 1
+    slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)
+    orders = all_slots // slots
+    offs = None if offs is None else offs.contiguous()
     stripes = [triton.cdiv(operand.width, config.width) for operand in operands]
     programs = [orders * slots * triton.cdiv(n, config.stripes) * config.stripes for n in stripes]
     if sum(programs) == 0:
         return
     xs = [operand.x.view(torch.int32) if words else operand.x for operand in operands]
     width = sum(operand.width for operand in operands)
-    word, amax = _workspace(groups * sum(stripes), all_slots * width, device)
+    ((word, amax),) = zeroed([(groups * sum(stripes), all_slots * width)], device)
     two = len(operands) == 2
     with on(first.x):
         quantize_columns[(sum(programs),)](
@@ -148,13 +147,13 @@ def launch_columns(
             None if padded_offs is None else code_rows,
             SECOND=two,
             UNIT={"kept": "k", "reduced": "t", "strided": ""}[layout],
-            X_DTYPE=_TRITON_DTYPES[first.x.dtype],
+            X_DTYPE=TRITON_DTYPES[first.x.dtype],
             WORDS=words,
             JAGGED=offs is not None,
             ATOMIC=atomic,
             ROWS_ALIGNED=rows % 16 == 0 and padded_offs is None,
             WIDTH_ALIGNED=all(operand.width % 16 == 0 for operand in operands),
-            **format_constants(format_of(dtype), arch, power_of_two),
+            **format_constants(format_of(dtype), arch, power_of_two, inverse),
             T=config.rows,
             TAIL=config.tail,
             W=config.width,
@@ -166,27 +165,48 @@ def launch_columns(
             REST=min(config.rows, config.rest),
             OVERLAP=config.overlap,
             num_warps=config.warps,
-            **({} if config.maxnreg is None else {"maxnreg": config.maxnreg}),
-            **({"launch_pdl": True} if config.overlap else {}),
+            **config.options,
         )
 
 
-def _workspace(panels: int, chunk_slices: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(a word a panel, int64; amax of each chunk, uint32): one fill, as both have to begin at zero."""
-    words = 2 * panels  # in 32 bits
+def slots_of(
+    config: ColumnsConfig, x_GMK: torch.Tensor, offs: torch.Tensor | None, code_rows: int
+) -> tuple[int, int, int]:
+    """(places for chunks down a column of panels, those of all groups, chunks to look at together while waiting)."""
+    if offs is not None:
+        slots = code_rows // config.held + offs.numel() + 1
+        return slots, slots, config.wait_rows
+    groups, rows, _ = x_GMK.shape
+    slots = min(config.chunks, max(1, triton.cdiv(rows, config.held)))
+    return slots, slots * groups, min(config.wait_rows, triton.next_power_of_2(slots))  # a panel has no more chunks
+
+
+def zeroed(sizes: Sequence[tuple[int, int]], device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """For each (panels, slices of chunks): a word a panel, int64, and the amax of each slice, uint32.
+
+    One fill, as all of it has to begin at zero.
+    """
+    starts = [0]
+    for panels, slices in sizes[:-1]:
+        starts.append(starts[-1] + (2 * panels + slices + 3) // 4 * 4)  # in 32 bits; 16-byte steps
+    last_panels, last_slices = sizes[-1]
     # Has to be a kernel launched the usual way: with `overlap` the quantiser begins as this ends, and relies on all
     # that came before this being done.
-    zeros = torch.zeros(words + chunk_slices, dtype=torch.int32, device=device)
-    return zeros[:words].view(torch.int64), zeros[words:].view(torch.uint32)
+    zeros = torch.zeros(starts[-1] + 2 * last_panels + last_slices, dtype=torch.int32, device=device)
+    parts = []
+    for start, (panels, slices) in zip(starts, sizes, strict=True):
+        words, amax = zeros[start:][: 2 * panels], zeros[start + 2 * panels :][:slices]
+        parts.append((words.view(torch.int64), amax.view(torch.uint32)))
+    return parts
 
 
-def _holds_words(x_GMK: torch.Tensor) -> bool:
+def holds_words(x_GMK: torch.Tensor) -> bool:
     """Whether rows are whole aligned 32-bit words of two 16-bit values."""
     even = (x_GMK.shape[2], x_GMK.stride(0), x_GMK.stride(1), x_GMK.storage_offset())
     return x_GMK.element_size() == 2 and all(number % 2 == 0 for number in even)
 
 
-def _pick(configs: Sequence[Config], candidate: int | None) -> Config:
+def pick(configs: Sequence[Config], candidate: int | None) -> Config:
     if candidate is None:
         return configs[0]
     if not 0 <= candidate < len(configs):

@@ -2,7 +2,8 @@
 
 Each returns codes and scales; shapes, strides and numerics are those of the function of the same name in
 `reference.py`. `candidate` picks an entry of the configuration table (`configs.py`), for tests and sweeps; all
-entries give the same bits. Works under `torch.compile` and graph capture: nothing here reads the device.
+entries give the same bits. `inverse`, of operators alone, returns the reciprocals of scales, which is what a matmul
+multiplies by. Works under `torch.compile` and graph capture: nothing here reads the device.
 
 Shape suffixes: M tokens, K inner width, P the other width of a transposed activation, G groups, E experts,
 N outer width of a weight.
@@ -52,23 +53,28 @@ def quantize_rowwise(
 ) -> Pair:
     """x (M, K) -> codes (M, K) fp8, strides (K, 1); scales (M, 1) fp32."""
     require_input(x, ndim=2)
-    return _rowwise(x, dtype, power_of_two, candidate)
+    return rowwise(x, dtype, power_of_two, candidate)
 
 
 @torch.library.custom_op("perfguard_kernels::fp8_quantize_rowwise", mutates_args=())
-def _rowwise(x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
-    dtype = _dtype(dtype, x)
+def rowwise(
+    x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
+) -> Pair:
+    dtype = dtype_or_default(dtype, x)
     if path(x.device) == "eager":
-        return reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
-    codes, scales = _rowwise_outputs(x, dtype, power_of_two, candidate)
-    launch.launch_rows(x[None], codes, scales, dtype, power_of_two, candidate)
+        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
+        return codes, maybe_inverse(scales, inverse)
+    codes, scales = rowwise_outputs(x, dtype, power_of_two, candidate)
+    launch.launch_rows(x[None], codes, scales, dtype, power_of_two, candidate, inverse)
     return codes, scales
 
 
-@_rowwise.register_fake
-def _rowwise_outputs(x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
+@rowwise.register_fake
+def rowwise_outputs(
+    x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
+) -> Pair:
     rows, width = x.shape
-    return x.new_empty((rows, width), dtype=_dtype(dtype, x)), x.new_empty((rows, 1), dtype=torch.float32)
+    return x.new_empty((rows, width), dtype=dtype_or_default(dtype, x)), x.new_empty((rows, 1), dtype=torch.float32)
 
 
 def quantize_colwise_3d(
@@ -76,23 +82,28 @@ def quantize_colwise_3d(
 ) -> Pair:
     """w (E, K, N) -> codes (E, K, N) fp8, strides (K * N, 1, K); scales (E, 1, N) fp32, reduced over K."""
     require_input(w, ndim=3, name="w")
-    return _colwise_3d(w, dtype, power_of_two, candidate)
+    return colwise_3d(w, dtype, power_of_two, candidate)
 
 
 @torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_3d", mutates_args=())
-def _colwise_3d(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
-    dtype = _dtype(dtype, w)
+def colwise_3d(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
+) -> Pair:
+    dtype = dtype_or_default(dtype, w)
     if path(w.device) == "eager":
-        return reference.quantize_colwise_3d(w, dtype=dtype, power_of_two=power_of_two)
-    codes, scales = _colwise_3d_outputs(w, dtype, power_of_two, candidate)
-    launch.launch_rows(w.transpose(1, 2), codes, scales, dtype, power_of_two, candidate)
+        codes, scales = reference.quantize_colwise_3d(w, dtype=dtype, power_of_two=power_of_two)
+        return codes, maybe_inverse(scales, inverse)
+    codes, scales = colwise_3d_outputs(w, dtype, power_of_two, candidate)
+    launch.launch_rows(w.transpose(1, 2), codes, scales, dtype, power_of_two, candidate, inverse)
     return codes, scales
 
 
-@_colwise_3d.register_fake
-def _colwise_3d_outputs(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
+@colwise_3d.register_fake
+def colwise_3d_outputs(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
+) -> Pair:
     experts, inner, outer = w.shape
-    codes_ENK = w.new_empty((experts, outer, inner), dtype=_dtype(dtype, w))
+    codes_ENK = w.new_empty((experts, outer, inner), dtype=dtype_or_default(dtype, w))
     return codes_ENK.transpose(1, 2), w.new_empty((experts, 1, outer), dtype=torch.float32)
 
 
@@ -117,7 +128,7 @@ def quantize_rowwise_per_group(
 def _rowwise_per_group(
     x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
 ) -> Pair:
-    dtype = _dtype(dtype, x)
+    dtype = dtype_or_default(dtype, x)
     if path(x.device) == "eager":
         return reference.quantize_rowwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
     codes, scales = _rowwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
@@ -130,7 +141,7 @@ def _rowwise_per_group_outputs(
     x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
 ) -> Pair:
     width, tokens = x.shape
-    codes_PM = x.new_empty((width, tokens), dtype=_dtype(dtype, x))
+    codes_PM = x.new_empty((width, tokens), dtype=dtype_or_default(dtype, x))
     return codes_PM, x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
 
 
@@ -151,7 +162,7 @@ def quantize_colwise_per_group(
     require_offs(offs, x)
     require_alignment(alignment)
     if alignment is not None:
-        return _colwise_per_group_padded(x, offs, dtype, power_of_two, candidate)
+        return colwise_per_group_padded(x, offs, dtype, power_of_two, candidate)
     return _colwise_per_group(x, offs, dtype, power_of_two, candidate)
 
 
@@ -159,46 +170,56 @@ def quantize_colwise_per_group(
 def _colwise_per_group(
     x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
 ) -> Pair:
-    dtype = _dtype(dtype, x)
+    dtype = dtype_or_default(dtype, x)
     if path(x.device) == "eager":
         codes, scales = reference.quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
         return codes, scales
-    codes, scales = _colwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
+    codes, scales = colwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
     launch.launch_columns([launch.Operand(x[None], codes, scales)], offs, dtype, power_of_two, candidate)
     return codes, scales
 
 
 @_colwise_per_group.register_fake
-def _colwise_per_group_outputs(
+def colwise_per_group_outputs(
     x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
 ) -> Pair:
     tokens, width = x.shape
-    codes_KM = x.new_empty((width, tokens), dtype=_dtype(dtype, x))
+    codes_KM = x.new_empty((width, tokens), dtype=dtype_or_default(dtype, x))
     return codes_KM.t(), x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
 
 
 @torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group_padded", mutates_args=())
-def _colwise_per_group_padded(
-    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+def colwise_per_group_padded(
+    x: Tensor,
+    offs: Tensor,
+    dtype: torch.dtype | None,
+    power_of_two: bool,
+    candidate: int | None,
+    inverse: bool = False,
 ) -> Triple:
-    dtype = _dtype(dtype, x)
+    dtype = dtype_or_default(dtype, x)
     if path(x.device) == "eager":
         codes, scales, padded_offs = reference.quantize_colwise_per_group(
             x, offs, dtype=dtype, power_of_two=power_of_two, alignment=ALIGNMENT
         )
-        return codes, scales, padded_offs
-    codes, scales, padded_offs = _padded_outputs(x, offs, dtype, power_of_two, candidate)
+        return codes, maybe_inverse(scales, inverse), padded_offs
+    codes, scales, padded_offs = padded_outputs(x, offs, dtype, power_of_two, candidate)
     operands = [launch.Operand(x[None], codes, scales)]
-    launch.launch_columns(operands, offs, dtype, power_of_two, candidate, padded_offs=padded_offs)
+    launch.launch_columns(operands, offs, dtype, power_of_two, candidate, padded_offs=padded_offs, inverse=inverse)
     return codes, scales, padded_offs
 
 
-@_colwise_per_group_padded.register_fake
-def _padded_outputs(
-    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
+@colwise_per_group_padded.register_fake
+def padded_outputs(
+    x: Tensor,
+    offs: Tensor,
+    dtype: torch.dtype | None,
+    power_of_two: bool,
+    candidate: int | None,
+    inverse: bool = False,
 ) -> Triple:
     tokens, width = x.shape
-    codes_KP = x.new_empty((width, padded_rows(tokens, offs.shape[0])), dtype=_dtype(dtype, x))
+    codes_KP = x.new_empty((width, padded_rows(tokens, offs.shape[0])), dtype=dtype_or_default(dtype, x))
     scales = x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
     return codes_KP.t(), scales, offs.new_empty(offs.shape)
 
@@ -234,7 +255,7 @@ def _colwise_per_group_dual(
     power_of_two: bool,
     candidate: int | None,
 ) -> Quad:
-    dtype = _dtype(dtype, x1)
+    dtype = dtype_or_default(dtype, x1)
     if path(x1.device) == "eager":
         codes1, scales1, codes2, scales2 = reference.quantize_colwise_per_group_dual(
             x1, x2, offs, dtype=dtype, power_of_two=power_of_two
@@ -255,8 +276,8 @@ def _dual_outputs(
     power_of_two: bool,
     candidate: int | None,
 ) -> Quad:
-    first = _colwise_per_group_outputs(x1, offs, dtype, power_of_two, candidate)
-    second = _colwise_per_group_outputs(x2, offs, dtype, power_of_two, candidate)
+    first = colwise_per_group_outputs(x1, offs, dtype, power_of_two, candidate)
+    second = colwise_per_group_outputs(x2, offs, dtype, power_of_two, candidate)
     return *first, *second
 
 
@@ -269,7 +290,7 @@ def _colwise_per_group_dual_padded(
     power_of_two: bool,
     candidate: int | None,
 ) -> Quint:
-    dtype = _dtype(dtype, x1)
+    dtype = dtype_or_default(dtype, x1)
     if path(x1.device) == "eager":
         codes1, scales1, codes2, scales2, padded_offs = reference.quantize_colwise_per_group_dual(
             x1, x2, offs, dtype=dtype, power_of_two=power_of_two, alignment=ALIGNMENT
@@ -291,8 +312,8 @@ def _dual_padded_outputs(
     power_of_two: bool,
     candidate: int | None,
 ) -> Quint:
-    codes1, scales1, _ = _padded_outputs(x1, offs, dtype, power_of_two, candidate)
-    codes2, scales2, padded_offs = _padded_outputs(x2, offs, dtype, power_of_two, candidate)
+    codes1, scales1, _ = padded_outputs(x1, offs, dtype, power_of_two, candidate)
+    codes2, scales2, padded_offs = padded_outputs(x2, offs, dtype, power_of_two, candidate)
     return codes1, scales1, codes2, scales2, padded_offs
 
 
@@ -303,12 +324,14 @@ def quantize_transpose_3d_atomic(
 
     The amax of a column is an atomic maximum over the programs that share it."""
     require_input(w, ndim=3, name="w")
-    return _transpose_3d_atomic(w, dtype, power_of_two, candidate)
+    return transpose_3d_atomic(w, dtype, power_of_two, candidate)
 
 
 @torch.library.custom_op("perfguard_kernels::fp8_quantize_transpose_3d_atomic", mutates_args=())
-def _transpose_3d_atomic(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
-    return _transpose_3d(w, dtype, power_of_two, candidate, atomic=True)
+def transpose_3d_atomic(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
+) -> Pair:
+    return _transpose_3d(w, dtype, power_of_two, candidate, atomic=True, inverse=inverse)
 
 
 def quantize_transpose_3d_reduction(
@@ -325,26 +348,37 @@ def _transpose_3d_reduction(w: Tensor, dtype: torch.dtype | None, power_of_two: 
 
 
 def _transpose_3d(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, atomic: bool
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, atomic: bool, inverse: bool = False
 ) -> Pair:
-    dtype = _dtype(dtype, w)
+    dtype = dtype_or_default(dtype, w)
     if path(w.device) == "eager":
-        return reference.quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
-    codes, scales = _transpose_3d_outputs(w, dtype, power_of_two, candidate)
+        codes, scales = reference.quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
+        return codes, maybe_inverse(scales, inverse)
+    codes, scales = transpose_3d_outputs(w, dtype, power_of_two, candidate)
     operand = launch.Operand(w.transpose(1, 2), codes, scales)
-    launch.launch_columns([operand], None, dtype, power_of_two, candidate, atomic)
+    launch.launch_columns([operand], None, dtype, power_of_two, candidate, atomic, inverse=inverse)
     return codes, scales
 
 
-@_transpose_3d_atomic.register_fake
-def _transpose_3d_outputs(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
+@transpose_3d_atomic.register_fake
+def transpose_3d_outputs(
+    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
+) -> Pair:
     experts, inner, outer = w.shape
-    codes_EKN = w.new_empty((experts, inner, outer), dtype=_dtype(dtype, w))
+    codes_EKN = w.new_empty((experts, inner, outer), dtype=dtype_or_default(dtype, w))
     return codes_EKN.transpose(1, 2), w.new_empty((experts, inner), dtype=torch.float32)
 
 
-_transpose_3d_reduction.register_fake(_transpose_3d_outputs)
+@_transpose_3d_reduction.register_fake
+def _reduction_outputs(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
+    return transpose_3d_outputs(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
-def _dtype(dtype: torch.dtype | None, x: Tensor) -> torch.dtype:
+def maybe_inverse(scales: Tensor, inverse: bool) -> Tensor:
+    """What the reference returns, as an operator with `inverse` returns it."""
+    return scales.reciprocal() if inverse else scales
+
+
+def dtype_or_default(dtype: torch.dtype | None, x: Tensor) -> torch.dtype:
+    """`dtype`, or the one of the device of x."""
     return format_of(default_fp8_dtype(x.device) if dtype is None else dtype).dtype

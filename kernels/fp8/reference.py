@@ -138,18 +138,22 @@ def quantize_colwise_3d(
 
 
 def quantize_rowwise_colwise_per_group(
-    x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: torch.Tensor,
+    offs: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    power_of_two: bool = False,
+    alignment: int | None = None,
+) -> tuple[torch.Tensor, ...]:
     """`quantize_rowwise` and `quantize_colwise_per_group` of one operand, whose kernel reads it once.
 
-    x (M, K), offs (G,) int32 -> row codes, row scales, column codes, column scales. Rows past
-    `offs[-1]` are ordinary rows to the first pair and absent to the second.
+    x (M, K), offs (G,) int32 -> row codes, row scales, column codes, column scales; padded_offs with `alignment`. Rows
+    past `offs[-1]` are ordinary rows to the first pair and absent to the second.
     """
     require_input(x, ndim=2)
     require_offs(offs, x)
-    format_ = _output_format(dtype, x.device)
-    codes_MK, scales_M1 = _quantize(x, 1, format_, power_of_two)
-    return codes_MK.view(format_.dtype), scales_M1, *_colwise_per_group(x, offs, format_, power_of_two)
+    rows = quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
+    return *rows, *quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
 
 
 def quantize_colwise_transpose_3d(

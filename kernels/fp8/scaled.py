@@ -2,8 +2,8 @@
 
 Operators `perfguard_kernels::fp8_matmul_2d3d` (forward and dgrad) and `perfguard_kernels::fp8_matmul_2d2d` (wgrad),
 as kernels.md section 2 has them; the recipe is that of PyTorch's `_scaled_grouped_mm` and of torchao's row-wise
-MoE training. Scales come as the quantisers return them, multipliers; all three ways work with their reciprocals,
-which are exact as scales are powers of two.
+MoE training. Scales come as their reciprocals (`inverse` of the quantisers' operators), which are exact as scales are
+powers of two, and which all three ways multiply by.
 
 What the library wants stays in here: widths that are multiples of 16 (codes are copied to zero-filled buffers, results
 sliced), fewer than 1024 groups (calls are split), rows of no group and groups of no row written as zero.
@@ -93,11 +93,11 @@ def refusal(backend: Backend, device: torch.device, dtype: torch.dtype) -> str |
     options: dict[str, Any] = {"dtype": dtype, "power_of_two": True}
     codes_a, scales_a = reference.quantize_rowwise(a_RK, **options)
     codes_b, scales_b = reference.quantize_colwise_3d(b_EKN, **options)
-    forward = (codes_a, scales_a, codes_b, scales_b.squeeze(1), ends)
+    forward = (codes_a, 1 / scales_a, codes_b, 1 / scales_b.squeeze(1), ends)
     codes1, scales1, codes2, scales2, padded_ends = reference.quantize_colwise_per_group_dual(
         grad_RN, a_RK, ends, alignment=ALIGNMENT, **options
     )
-    wgrad = (codes1.t(), scales1, codes2, scales2, padded_ends)
+    wgrad = (codes1.t(), 1 / scales1, codes2, 1 / scales2, padded_ends)
     cases: tuple[tuple[Callable[..., Tensor], tuple[Tensor, ...]], ...] = ((_run_2d3d, forward), (_run_2d2d, wgrad))
     for matmul, operands in cases:
         expected = matmul(*operands, True, "emulation").double()
@@ -127,27 +127,27 @@ def _resolve(backend: str | None, codes: Tensor) -> str:
 
 @torch.library.custom_op("perfguard_kernels::fp8_matmul_2d3d", mutates_args=())
 def matmul_2d3d(
-    a: Tensor, a_scales: Tensor, b: Tensor, b_scales: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
+    a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
 ) -> Tensor:
-    """a (R, K) fp8 row-major, a_scales (R, 1), b (G, K, N) fp8 strides (K * N, 1, K), b_scales (G, N), offs (G,)
+    """a (R, K) fp8 row-major, a_inverse (R, 1), b (G, K, N) fp8 strides (K * N, 1, K), b_inverse (G, N), offs (G,)
     -> (R, N) bf16, contiguous: rows of group g times b[g], rows past `offs[-1]` zero."""
-    return _run_2d3d(a, a_scales, b, b_scales, offs, fast_accum, _resolve(backend, a))
+    return _run_2d3d(a, a_inverse, b, b_inverse, offs, fast_accum, _resolve(backend, a))
 
 
 @matmul_2d3d.register_fake
 def _fake_2d3d(
-    a: Tensor, a_scales: Tensor, b: Tensor, b_scales: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
+    a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
 ) -> Tensor:
     return a.new_empty((a.shape[0], b.shape[2]), dtype=torch.bfloat16)
 
 
 def _run_2d3d(
-    a_RK: Tensor, a_scales_R1: Tensor, b_GKN: Tensor, b_scales_GN: Tensor, offs: Tensor, fast_accum: bool, backend: str
+    a_RK: Tensor, a_inverse: Tensor, b_GKN: Tensor, b_inverse_GN: Tensor, offs: Tensor, fast_accum: bool, backend: str
 ) -> Tensor:
     rows, width = a_RK.shape[0], b_GKN.shape[2]
     if 0 in (rows, width, *b_GKN.shape):
         return a_RK.new_zeros((rows, width), dtype=torch.bfloat16)
-    a_inverse_R, b_inverse_GN = torch._foreach_reciprocal([a_scales_R1.flatten(), b_scales_GN])
+    a_inverse_R = a_inverse.flatten()
     if backend == "emulation":
         return _emulate_2d3d(a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
     a_RK = _widened(a_RK, 1)
@@ -202,6 +202,8 @@ def in_parts_2d3d(
     computed for nothing and left out. So nobody has to know on the host where a part begins.
     """
     groups = offs.shape[0]
+    if groups <= limit:
+        return matmul(a, b, a_inverse, b_inverse, offs)
     out_RN = matmul(a, b[:limit], a_inverse, b_inverse[:limit], offs[:limit])
     rows_R = torch.arange(a.shape[0], device=a.device)
     for first in range(limit, groups, limit - 1):
@@ -216,28 +218,27 @@ def in_parts_2d3d(
 
 @torch.library.custom_op("perfguard_kernels::fp8_matmul_2d2d", mutates_args=())
 def matmul_2d2d(
-    a: Tensor, a_scales: Tensor, b: Tensor, b_scales: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
+    a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
 ) -> Tensor:
-    """a (N, P) fp8 row-major, a_scales (G * N,), b (P, K) fp8 strides (1, P), b_scales (G * K,), offs (G,), whose
+    """a (N, P) fp8 row-major, a_inverse (G * N,), b (P, K) fp8 strides (1, P), b_inverse (G * K,), offs (G,), whose
     entries and P are multiples of 16 -> (G, N, K) bf16, contiguous: the contraction of each group, zero for none."""
-    return _run_2d2d(a, a_scales, b, b_scales, offs, fast_accum, _resolve(backend, a))
+    return _run_2d2d(a, a_inverse, b, b_inverse, offs, fast_accum, _resolve(backend, a))
 
 
 @matmul_2d2d.register_fake
 def _fake_2d2d(
-    a: Tensor, a_scales: Tensor, b: Tensor, b_scales: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
+    a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
 ) -> Tensor:
     return a.new_empty((offs.shape[0], a.shape[0], b.shape[1]), dtype=torch.bfloat16)
 
 
 def _run_2d2d(
-    a_NP: Tensor, a_scales_GN: Tensor, b_PK: Tensor, b_scales_GK: Tensor, offs: Tensor, fast_accum: bool, backend: str
+    a_NP: Tensor, a_inverse: Tensor, b_PK: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str
 ) -> Tensor:
     groups, height, width = offs.shape[0], a_NP.shape[0], b_PK.shape[1]
     if 0 in (groups, width, *a_NP.shape):
         return a_NP.new_zeros((groups, height, width), dtype=torch.bfloat16)
-    scales = [a_scales_GN.view(groups, height), b_scales_GK.view(groups, width)]
-    a_inverse_GN, b_inverse_GK = torch._foreach_reciprocal(scales)
+    a_inverse_GN, b_inverse_GK = a_inverse.view(groups, height), b_inverse.view(groups, width)
     if backend == "emulation":
         return _emulate_2d2d(a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
     a_NP, b_PK = _widened(a_NP, 0), _widened(b_PK.t(), 0).t()

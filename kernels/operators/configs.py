@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from kernels.hardware import hardware_of
+
 MAX_CANDIDATES = 4
 # Whether the columns of all operands are neighbours in memory.
 Layout = Literal["unit", "strided"]
@@ -28,19 +30,34 @@ class TileConfig:
 
 @dataclass(frozen=True)
 class SumConfig:
-    """One way to sum rows."""
+    """One way to sum the rows of groups: each thread keeps the sum of its own rows until the end."""
+
+    depth: int  # tiles that one program adds at a time, a power of two
+    rows: int  # of a tile, a power of two
+    columns: int  # of a tile, a power of two
+    warps: int
+    part: int | None  # rows of a partial sum; None: one program sums a whole group, whatever its length
+
+
+@dataclass(frozen=True)
+class ListConfig:
+    """One way to sum rows by lists of their places."""
 
     rows: int  # that one program adds at a time, a power of two
     columns: int  # of a program, a power of two
     warps: int
-    tile: int = 256  # rows of a partial sum, where partial sums are kept
+    long: int = 256  # places from which on a list is cut into parts
+    part_rows: int = 64  # partial sums that one program adds at a time, a power of two
+    part_columns: int = 128  # of a program that adds partial sums, a power of two
+    overlap: bool = False  # each launch starts as the one ahead ends (programmatic dependent launch)
 
 
 @dataclass(frozen=True)
 class CrossEntropyConfig:
     """One way to run a row of logits."""
 
-    block: int  # columns at a time, a power of two
+    depth: int  # times 8 columns that a lane has at a time, a power of two
+    lanes: int  # a power of two
     warps: int
 
 
@@ -68,21 +85,44 @@ def tile_candidates(arch: str, width: int, layout: Layout, flat: bool) -> tuple[
     return tuple(configs)
 
 
-def row_candidates(arch: str, width: int, layout: Layout) -> tuple[TileConfig, ...]:
-    """Of the kernels that fetch each row from elsewhere: few rows a tile, so that one address serves many columns."""
+def row_candidates(arch: str, width: int, layout: Layout, reused: bool) -> tuple[TileConfig, ...]:
+    """Of the kernels that fetch each row from elsewhere: few rows a tile, so that one address serves many columns.
+
+    `reused`: a row may be asked for often, and `columns` columns of all rows are fetched before the next ones.
+    """
     if layout == "strided":
         return (TileConfig(32, 64, 4), TileConfig(64, 32, 4))
-    sizes = ((16, 1024), (8, 256)) if arch == "cpu" else ((4, 1024), (1, 4096), (8, 1024), (2, 2048))
+    sizes = ((4, 1024), (1, 4096), (8, 1024), (2, 2048))
+    if arch == "cpu":
+        sizes = ((16, 1024), (8, 256))
+    elif reused:
+        sizes = ((8, 1024), (4, 1024), (16, 512), (32, 256))
     return tuple(TileConfig(rows, min(columns, power_of_two(width)), 4) for rows, columns in sizes)
 
 
 def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
-    """Of the kernels that add rows in fp32."""
+    """Of the kernels that add the rows of groups in fp32.
+
+    Over many columns even one group keeps a chip busy with a program for each block of columns. Over fewer, groups are
+    cut into parts, whose sums a second launch adds.
+    """
     if arch == "cpu":
-        return (SumConfig(16, min(1024, power_of_two(width)), 4, tile=16), SumConfig(8, 32, 4, tile=32))
+        return (SumConfig(2, 8, min(1024, power_of_two(width)), 4, part=16), SumConfig(1, 16, 32, 4, part=None))
+    parts = (SumConfig(8, 64, 32, 8, part=512), SumConfig(4, 64, 64, 16, part=256))
+    whole = (SumConfig(8, 64, 32, 8, part=None), SumConfig(8, 64, 64, 16, part=None))
+    return (*whole, *parts) if width >= 4096 else (*parts, *whole)
+
+
+def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
+    """Of the kernels that add rows by lists, in fp32. A row of a tile is one pass of all threads over its columns, so
+    that no sum crosses threads."""
+    if arch == "cpu":
+        return (ListConfig(16, min(1024, power_of_two(width)), 4, 16, 4, 64), ListConfig(8, 32, 4, 32, 2, 32))
+    early = hardware_of(arch).launches_early
+    tables = ((8, 1024, 4, False), (8, 1024, 4, early), (8, 2048, 8, early), (4, 2048, 8, early))
     return tuple(
-        SumConfig(rows, min(columns, power_of_two(width)), warps, tile)
-        for rows, columns, warps, tile in ((8, 512, 4, 256), (16, 256, 4, 256), (4, 1024, 4, 128), (8, 1024, 8, 512))
+        ListConfig(rows, min(columns, power_of_two(width)), warps, overlap=overlap)
+        for rows, columns, warps, overlap in tables
     )
 
 
@@ -90,15 +130,15 @@ def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
 # 256 KB, so at most one program an SM, which is what 32 warps with over 32 registers a thread come to.
 _CROSS_ENTROPY: dict[str, tuple[CrossEntropyConfig, ...]] = {
     "sm_90": (
-        CrossEntropyConfig(16384, 32),
-        CrossEntropyConfig(8192, 32),
-        CrossEntropyConfig(8192, 16),
-        CrossEntropyConfig(16384, 16),
+        CrossEntropyConfig(2, 1024, 32),
+        CrossEntropyConfig(1, 1024, 32),
+        CrossEntropyConfig(4, 512, 16),
+        CrossEntropyConfig(2, 512, 16),
     ),
-    "cpu": (CrossEntropyConfig(4096, 4), CrossEntropyConfig(512, 4)),
+    "cpu": (CrossEntropyConfig(2, 256, 4), CrossEntropyConfig(1, 64, 4)),
 }
 # 16 warps of a wave of 64 are 1024 threads, the most that any architecture allows.
-_CROSS_ENTROPY_GENERAL = (CrossEntropyConfig(8192, 16), CrossEntropyConfig(4096, 8))
+_CROSS_ENTROPY_GENERAL = (CrossEntropyConfig(2, 1024, 16), CrossEntropyConfig(2, 512, 8))
 
 
 def cross_entropy_candidates(arch: str) -> tuple[CrossEntropyConfig, ...]:

@@ -17,7 +17,7 @@ the logits. Origin of the idea: Liger's fused cross entropy, and Cut Cross-Entro
 fp16: entries under 6e-8 become 0, which with the mean over many rows is most of them. Take reduction="sum" and divide
 the scaled loss by the rows: then the loss scale comes to the stored gradient before 1 / n does.
 
-Shape suffixes: N rows, V vocabulary, B columns of a block.
+Shape suffixes: N rows, V vocabulary, L lanes, D depth; what has none is (D, L, 8) in a kernel.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def _run(
             logits, target, kept, losses, gradient, vocabulary, ignore_index,
             *logits.stride(), target.stride(0), *written.stride(),
             MEAN=kept is not None, GRADIENT=gradient is not None, UNIT=logits.stride(1) == 1,
-            UNIT_GRADIENT=written.stride(1) == 1, BY_HAND=arch == "cpu", B=config.block, num_warps=config.warps,
+            UNIT_GRADIENT=written.stride(1) == 1, BY_HAND=arch == "cpu", D=config.depth, L=config.lanes,
+            num_warps=config.warps,
         )  # fmt: skip
     return losses
 
@@ -268,47 +269,52 @@ def _rows(  # type: ignore[no-untyped-def]
     logits_ptr, target_ptr, kept_ptr, losses_ptr, gradient_ptr, vocabulary, ignore_index,
     logits_row, logits_column, target_stride, gradient_row, gradient_column,
     MEAN: tl.constexpr, GRADIENT: tl.constexpr, UNIT: tl.constexpr, UNIT_GRADIENT: tl.constexpr,
-    BY_HAND: tl.constexpr, B: tl.constexpr,
+    BY_HAND: tl.constexpr, D: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """One row a program. The gradient may lie where the logits do: what is read is read by then."""
+    """One row a program, D * L * 8 columns at a time: 8 neighbours a lane, D times, so that D loads are under way.
+
+    The gradient may lie where the logits do: what is read is read by then.
+    """
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + row * target_stride)
     logits_ptr += row * logits_row
     if GRADIENT:
         gradient_ptr += row * gradient_row
-    lane_B = tl.arange(0, B)
+        DTYPE: tl.constexpr = gradient_ptr.dtype.element_ty
+    lane = (tl.arange(0, D)[:, None, None] * L + tl.arange(0, L)[None, :, None]) * 8 + tl.arange(0, 8)[None, None, :]
     scale = 1.0
     if MEAN:
         scale = tl.div_rn(1.0, tl.maximum(tl.load(kept_ptr), 1).to(tl.float32))
     if target == ignore_index:  # whatever the logits are, they are not read
         tl.store(losses_ptr + row, 0.0)
         if GRADIENT:
-            for first in range(0, vocabulary, B):
-                column_B = first + lane_B
-                at_B = column_B if UNIT_GRADIENT else column_B.to(tl.int64) * gradient_column
-                zero_B = tl.zeros((B,), tl.float32).to(gradient_ptr.dtype.element_ty)
-                tl.store(gradient_ptr + at_B, zero_B, mask=column_B < vocabulary)
+            for first in range(0, vocabulary, D * L * 8):
+                column = first + lane
+                to = column if UNIT_GRADIENT else column.to(tl.int64) * gradient_column
+                tl.store(gradient_ptr + to, tl.zeros((D, L, 8), DTYPE), mask=column < vocabulary)
     else:
         known = (target >= 0) & (target < vocabulary)
         nan_or_1 = tl.where(known, 1.0, float("nan"))
-        at = tl.where(known, target, 0)
-        x_target = tl.load(logits_ptr + at * logits_column, mask=known, other=0.0).to(tl.float32)
+        chosen = tl.where(known, target, 0)
+        x_target = tl.load(logits_ptr + chosen * logits_column, mask=known, other=0.0).to(tl.float32)
 
-        top = float("-inf")
-        others = 0.0
-        for first in range(0, vocabulary, B):
-            column_B = first + lane_B
-            at_B = column_B if UNIT else column_B.to(tl.int64) * logits_column
-            x_B = tl.load(
-                logits_ptr + at_B, mask=column_B < vocabulary, other=float("-inf"), eviction_policy="evict_last"
-            ).to(tl.float32)
-            new_top = tl.maximum(top, tl.max(x_B, 0))
-            shift = tl.where(new_top == float("-inf"), 0.0, new_top)  # -inf - -inf would be NaN
-            e_B = tl.where(column_B == target, 0.0, tl.exp(x_B - shift))
-            others = others * tl.exp(top - shift) + tl.sum(e_B, 0)
-            top = new_top
+        # Each lane keeps a maximum and a sum of its own, so that no block waits for all warps to meet.
+        top_L = tl.full((L,), float("-inf"), tl.float32)
+        others_L = tl.zeros((L,), tl.float32)
+        ahead = _columns(logits_ptr, lane, vocabulary, logits_column, UNIT, "evict_last")
+        for first in range(0, vocabulary, D * L * 8):
+            column = first + lane
+            x = ahead.to(tl.float32)
+            ahead = _columns(logits_ptr, column + D * L * 8, vocabulary, logits_column, UNIT, "evict_last")
+            new_L = tl.maximum(top_L, tl.max(tl.max(x, 2), 0))
+            shift_L = tl.where(new_L == float("-inf"), 0.0, new_L)  # -inf - -inf would be NaN
+            e = tl.where(column == target, 0.0, tl.exp(x - shift_L[None, :, None]))
+            others_L = others_L * tl.exp(top_L - shift_L) + tl.sum(tl.sum(e, 2), 0)
+            top_L = new_L
 
+        top = tl.max(top_L, 0)
         shift = tl.where(top == float("-inf"), 0.0, top)
+        others = tl.sum(others_L * tl.exp(top_L - shift), 0)
         e_target = tl.exp(x_target - shift)
         total = others + e_target
         loss = tl.where(x_target == top, _log1p(tl.div_rn(others, e_target)), (top - x_target) + tl.log(total))
@@ -317,17 +323,25 @@ def _rows(  # type: ignore[no-untyped-def]
             scale *= nan_or_1
             factor = tl.div_rn(scale, total)
             at_target = -tl.div_rn(others, total) * scale
-            blocks = tl.cdiv(vocabulary, B)
-            for step in range(0, blocks):  # backwards: what was read last is still near
-                column_B = (blocks - 1 - step) * B + lane_B
-                inside_B = column_B < vocabulary
-                at_B = column_B if UNIT else column_B.to(tl.int64) * logits_column
-                x_B = tl.load(logits_ptr + at_B, mask=inside_B, other=0.0, eviction_policy="evict_first")
-                gradient_B = tl.exp(x_B.to(tl.float32) - shift) * factor
-                gradient_B = tl.where(column_B == target, at_target, gradient_B)
-                to_B = column_B if UNIT_GRADIENT else column_B.to(tl.int64) * gradient_column
-                result_B = rounded(gradient_B, gradient_ptr.dtype.element_ty, BY_HAND)
-                tl.store(gradient_ptr + to_B, result_B, mask=inside_B, eviction_policy="evict_first")
+            blocks = tl.cdiv(vocabulary, D * L * 8)
+            last = (blocks - 1) * (D * L * 8)
+            ahead = _columns(logits_ptr, last + lane, vocabulary, logits_column, UNIT, "evict_first")
+            for before in range(0, vocabulary, D * L * 8):  # backwards: what was read last is still near
+                column = last - before + lane
+                x = ahead.to(tl.float32)
+                ahead = _columns(logits_ptr, column - D * L * 8, vocabulary, logits_column, UNIT, "evict_first")
+                gradient = tl.exp(x - shift) * factor
+                gradient = rounded(tl.where(column == target, at_target, gradient), DTYPE, BY_HAND)
+                to = column if UNIT_GRADIENT else column.to(tl.int64) * gradient_column
+                tl.store(gradient_ptr + to, gradient, mask=column < vocabulary, eviction_policy="evict_first")
+
+
+@jit()
+def _columns(logits_ptr, column, vocabulary, stride, UNIT: tl.constexpr, POLICY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Logits of a row; -inf, and no access, where there is no such column."""
+    at = column if UNIT else column.to(tl.int64) * stride
+    inside = (column >= 0) & (column < vocabulary)
+    return tl.load(logits_ptr + at, mask=inside, other=float("-inf"), eviction_policy=POLICY)
 
 
 @jit()

@@ -1,6 +1,6 @@
 """x[index] into memory of few sizes; backward a deterministic sum.
 
-    out[i] = x[index[i]],    dx[r] = sum of grad[i] over i with index[i] == r, in fp32, in ascending i
+    out[i] = x[index[i]],    dx[r] = sum of grad[i] over i with index[i] == r, in fp32, always in the same order
 
 The result is the first n rows of a buffer of ceil(n / pad_to) * pad_to, so that an allocator that sees another n each
 step hands out the same blocks; nobody can reach the rows behind through the result. Saved for backward: the index, not
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from kernels.operators.arguments import require_floats, require_indices, require_integers, require_positive
-from kernels.operators.rows import fetch_rows, sum_segments
+from kernels.operators.lists import sum_by_index
+from kernels.operators.rows import fetch_rows
 
 
 def reference(x: Tensor, index: Tensor, pad_to: int = 1024) -> Tensor:
@@ -42,7 +43,7 @@ def padded_index_gather(x: Tensor, index: Tensor, pad_to: int = 1024, *, candida
 def _gather(x: Tensor, index: Tensor, pad_to: int, candidate: int | None) -> Tensor:
     require_indices(index, "index", x.shape[0])
     out = _output(x, index, pad_to, candidate)
-    fetch_rows(x, index.contiguous(), out, torch.nan, candidate)
+    fetch_rows(x, index.contiguous(), out, torch.nan, candidate, reused=True)
     return out
 
 
@@ -57,10 +58,7 @@ def _output(x: Tensor, index: Tensor, pad_to: int, candidate: int | None) -> Ten
 def _gather_backward(grad: Tensor, index: Tensor, rows: int, candidate: int | None) -> Tensor:
     """grad (n, H) any strides, index (n,) -> (rows, H) contiguous."""
     dx = _gradient(grad, index, rows, candidate)
-    # Stable, so that the order of the sum is that of the index; what is out of range comes first or last.
-    sorted_N, order_N = torch.sort(index, stable=True)
-    borders = torch.searchsorted(sorted_N, torch.arange(rows + 1, device=index.device))
-    sum_segments(grad, order_N, borders, dx, candidate)
+    sum_by_index(grad, index, dx, candidate)
     return dx
 
 

@@ -1,6 +1,6 @@
-"""Rows fetched from elsewhere, and rows added up: what gather, scatter and bias addition stand on.
+"""Rows fetched from elsewhere, and rows of groups added up: what gather, scatter and bias addition stand on.
 
-Shape suffixes: R rows of a tile, C columns of a tile, S segments, G groups, T partial sums.
+Shape suffixes: D tiles added at a time, R rows of a tile, C columns of a tile, G groups, P partial sums.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ def path(device: torch.device | str) -> Path:
     return path_of(_fetch, device)
 
 
-def fetch_rows(x: Tensor, source: Tensor, out: Tensor, missing: float, candidate: int | None) -> None:
+def fetch_rows(
+    x: Tensor, source: Tensor, out: Tensor, missing: float, candidate: int | None, *, reused: bool = False
+) -> None:
     """out[i] = x[source[i]] bit for bit; `missing` (0 or NaN) in every row whose source is not in [0, rows of x).
 
-    x (rows, width) any strides; source (n,) int64 or int32, contiguous; out (n, width) with contiguous rows.
+    x (rows, width) any strides; source (n,) int64 or int32, contiguous; out (n, width) with contiguous rows. `reused`
+    says that rows of x may be asked for often: then a band of columns of all rows is fetched before the next one, so
+    that what is asked for again is still in the cache.
     """
     count, width = out.shape
     if out.numel() == 0:
@@ -35,161 +39,128 @@ def fetch_rows(x: Tensor, source: Tensor, out: Tensor, missing: float, candidate
         out.copy_(x.index_select(0, source * inside) if x.shape[0] else torch.zeros_like(out))
         out.masked_fill_(~inside[:, None], missing)
         return
-    config = pick(row_candidates(arch_of(x.device), width, layout_of(x)), candidate)
+    config = pick(row_candidates(arch_of(x.device), width, layout_of(x), reused), candidate)
     with on(x):
         _fetch[(cdiv(count, config.rows) * cdiv(width, config.columns),)](
             x, source, out, count, width, x.shape[0], *strides(x, out),
-            MISSING_IS_NAN=missing != missing, R=config.rows, C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
-
-
-def sum_segments(x: Tensor, order: Tensor, borders: Tensor, out: Tensor, candidate: int | None) -> None:
-    """out[s] = sum over i in [borders[s], borders[s + 1]) of x[order[i]], in fp32 and in this order; an empty one is 0.
-
-    One program a segment and columns: for many short segments. `sum_groups` is for few long ones.
-    x (n, width) any strides; order (n,) and borders (S + 1,) int64, contiguous, the latter never decreasing and in
-    [0, n]; out (S, width) with contiguous rows.
-    """
-    segments, width = out.shape
-    if out.numel() == 0:
-        return
-    if path_of(_sum_segments, x.device) == "eager":
-        first, number = borders[0], torch.arange(x.shape[0], device=x.device)
-        segment = torch.searchsorted(borders[1:], number, right=True)
-        kept = (segment < segments) & (number >= first)
-        _sum_eagerly(x[order[kept]], segment[kept], out)
-        return
-    arch = arch_of(x.device)
-    config = pick(sum_candidates(arch, width), candidate)
-    with on(x):
-        _sum_segments[(segments * cdiv(width, config.columns),)](
-            x, order, borders, out, width, *strides(x, out),
-            BY_HAND=arch == "cpu", R=config.rows, C=config.columns, num_warps=config.warps,
+            MISSING_IS_NAN=missing != missing, BANDS=reused, R=config.rows, C=config.columns, num_warps=config.warps,
         )  # fmt: skip
 
 
 def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
     """out[g] = sum of the rows of group g, [offs[g - 1], offs[g]) clamped to the rows of x, in fp32; an empty one is 0.
 
-    First in tiles of rows, none of which reaches over the end of its group, then over the tiles of a group: however
-    rows fall into groups, no program has more to do than a tile. Two launches, no atomics, no host read.
+    One launch where the columns alone make enough programs. Else two: parts of groups, none of which reaches over the
+    end of its group, then the parts of a group; so no program has more to do than a part. No atomics, no host read.
     x (rows, width) any strides; offs (G,) int32 or int64, contiguous; out (G, width) with contiguous rows.
     """
     groups, width = out.shape
     if out.numel() == 0:
         return
     rows = x.shape[0]
-    if path_of(_sum_tiles, x.device) == "eager":
+    if path_of(_sum_groups, x.device) == "eager":
         number = torch.arange(rows, device=x.device)
         group = torch.searchsorted(offs.long().clamp(0, rows), number, right=True)
         kept = group < groups
-        _sum_eagerly(x[kept], group[kept], out)
+        sums = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+        out.copy_(sums.index_add_(0, group[kept], x[kept].float()))
         return
     arch = arch_of(x.device)
     config = pick(sum_candidates(arch, width), candidate)
     blocks = cdiv(width, config.columns)
-    tiles = rows // config.tile + groups  # a bound that needs no data: each group ends with at most one part of a tile
-    partial_TC = x.new_empty((tiles, width), dtype=torch.float32)
-    constants = {
-        "G": power_of_two(groups), "TILE": config.tile, "R": config.rows, "C": config.columns,
-        "num_warps": config.warps,
-    }  # fmt: skip
+    constants = {"G": power_of_two(groups), "D": config.depth, "R": config.rows, "C": config.columns}
+    constants |= {"PART": config.part, "num_warps": config.warps}
     with on(x):
-        _sum_tiles[(tiles * blocks,)](x, offs, partial_TC, rows, width, groups, *strides(x), **constants)
-        _sum_partials[(groups * blocks,)](
-            partial_TC, offs, out, rows, width, groups, tiles, *strides(out), BY_HAND=arch == "cpu", **constants
+        values = x
+        if config.part is not None:
+            # A bound that needs no data: each group ends with at most one part that is not whole.
+            values = x.new_empty((rows // config.part + groups, width), dtype=torch.float32)
+            _sum_parts[(values.shape[0] * blocks,)](x, offs, values, rows, width, groups, *strides(x), **constants)
+        _sum_groups[(groups * blocks,)](
+            values, offs, out, rows, width, groups, *strides(values), *strides(out), BY_HAND=arch == "cpu", **constants
         )
-
-
-def _sum_eagerly(values: Tensor, segment: Tensor, out: Tensor) -> None:
-    sums = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
-    out.copy_(sums.index_add_(0, segment, values.float()))
 
 
 @jit(do_not_specialize=["count", "source_rows"])
 def _fetch(  # type: ignore[no-untyped-def]
     x_ptr, source_ptr, out_ptr, count, width, source_rows, x_row, x_column, out_row, out_column,
-    MISSING_IS_NAN: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    MISSING_IS_NAN: tl.constexpr, BANDS: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    row, column, inside = tile(count, width, R, C)
+    row, column, inside = tile(count, width, R, C, BANDS)
     source = tl.load(source_ptr + row, mask=row < count, other=-1).to(tl.int64)
     exists = (source >= 0) & (source < source_rows)
     value_RC = tl.load(x_ptr + source * x_row + column * x_column, mask=inside & exists, other=0.0)
     if MISSING_IS_NAN:
         value_RC = tl.where(exists, value_RC, float("nan")).to(x_ptr.dtype.element_ty)
-    tl.store(out_ptr + row * out_row + column * out_column, value_RC, mask=inside)
+    to_RC = out_ptr + row * out_row + column * out_column
+    if BANDS:  # what is written is not read here: it makes room before a row of x does
+        tl.store(to_RC, value_RC, mask=inside, cache_modifier=".cs")
+    else:
+        tl.store(to_RC, value_RC, mask=inside)
 
 
 @jit()
-def _sum_segments(  # type: ignore[no-untyped-def]
-    x_ptr, order_ptr, borders_ptr, out_ptr, width, x_row, x_column, out_row, out_column,
-    BY_HAND: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+def _sum(  # type: ignore[no-untyped-def]
+    x_ptr, start, end, column_C, width, x_row, x_column, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(width, C)
-    segment = (tl.program_id(0) // blocks).to(tl.int64)
-    column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
-    end = tl.load(borders_ptr + segment + 1)
-    sum_C = tl.zeros((C,), tl.float32)
-    for first in range(tl.load(borders_ptr + segment), end, R):
-        row_R = first + tl.arange(0, R)
-        from_R = tl.load(order_ptr + row_R, mask=row_R < end, other=0)
-        inside_RC = (row_R < end)[:, None] & (column_C < width)[None, :]
-        x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
-        sum_C += tl.sum(x_RC.to(tl.float32), 0)
-    to_C = out_ptr + segment * out_row + column_C * out_column
-    tl.store(to_C, rounded(sum_C, out_ptr.dtype.element_ty, BY_HAND), mask=column_C < width)
+    """The sum (C,) of rows [start, end): over D within a thread as they come, over R once at the end."""
+    sum_RC = tl.zeros((R, C), tl.float32)
+    column_DRC = column_C[None, None, :]
+    for first in range(start, end, D * R):
+        row_DR = first + tl.arange(0, D)[:, None] * R + tl.arange(0, R)[None, :]
+        inside_DRC = (row_DR < end)[:, :, None] & (column_DRC < width)
+        x_DRC = tl.load(x_ptr + row_DR[:, :, None] * x_row + column_DRC * x_column, mask=inside_DRC, other=0.0)
+        sum_RC += tl.sum(x_DRC.to(tl.float32), 0)
+    return tl.sum(sum_RC, 0)
 
 
 @jit()
-def _tiles(offs_ptr, rows, groups, TILE: tl.constexpr, G: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each group: its number, first row, end, and the running end of its tiles; all int64 (G,)."""
+def _ends(offs_ptr, rows, groups, PART: tl.constexpr, G: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each group: its number, first row, end, and the running end of its parts; all int64 (G,)."""
     group_G = tl.arange(0, G)
     start_G = tl.load(offs_ptr + group_G - 1, mask=(group_G > 0) & (group_G < groups), other=0).to(tl.int64)
     end_G = tl.load(offs_ptr + group_G, mask=group_G < groups, other=0).to(tl.int64)
     start_G = tl.minimum(tl.maximum(start_G, 0), rows)
     end_G = tl.where(group_G < groups, tl.minimum(tl.maximum(end_G, start_G), rows), start_G)
-    return group_G, start_G, end_G, tl.cumsum((end_G - start_G + TILE - 1) // TILE, 0)
+    return group_G, start_G, end_G, tl.cumsum((end_G - start_G + PART - 1) // PART, 0)
 
 
 @jit(do_not_specialize=["rows", "groups"])
-def _sum_tiles(  # type: ignore[no-untyped-def]
+def _sum_parts(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, partial_ptr, rows, width, groups, x_row, x_column,
-    G: tl.constexpr, TILE: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a group's rows; programs past the last tile have nothing to do."""
+    """One part of a group; programs past the last part have nothing to do."""
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
-    group_G, start_G, end_G, tiles_G = _tiles(offs_ptr, rows, groups, TILE, G)
-    group = tl.sum((tiles_G <= number).to(tl.int32), 0)  # so many groups have all their tiles before this one
+    group_G, start_G, end_G, parts_G = _ends(offs_ptr, rows, groups, PART, G)
+    group = tl.sum((parts_G <= number).to(tl.int32), 0)  # so many groups have all their parts before this one
     if group < groups:
-        before = tl.max(tl.where(group_G < group, tiles_G, 0), 0)
-        start = tl.sum(tl.where(group_G == group, start_G, 0), 0) + (number - before) * TILE
-        end = tl.minimum(tl.sum(tl.where(group_G == group, end_G, 0), 0), start + TILE)
+        before = tl.max(tl.where(group_G < group, parts_G, 0), 0)
+        start = tl.sum(tl.where(group_G == group, start_G, 0), 0) + (number - before) * PART
+        end = tl.minimum(tl.sum(tl.where(group_G == group, end_G, 0), 0), start + PART)
         column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
-        sum_C = tl.zeros((C,), tl.float32)
-        for first in range(start, end, R):
-            row_R = first + tl.arange(0, R)
-            inside_RC = (row_R < end)[:, None] & (column_C < width)[None, :]
-            x_RC = tl.load(x_ptr + row_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
-            sum_C += tl.sum(x_RC.to(tl.float32), 0)
+        sum_C = _sum(x_ptr, start, end, column_C, width, x_row, x_column, D, R, C)
         tl.store(partial_ptr + number * width + column_C, sum_C, mask=column_C < width)
 
 
-@jit(do_not_specialize=["rows", "groups", "tiles"])
-def _sum_partials(  # type: ignore[no-untyped-def]
-    partial_ptr, offs_ptr, out_ptr, rows, width, groups, tiles, out_row, out_column,
-    BY_HAND: tl.constexpr, G: tl.constexpr, TILE: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+@jit(do_not_specialize=["rows", "groups"])
+def _sum_groups(  # type: ignore[no-untyped-def]
+    values_ptr, offs_ptr, out_ptr, rows, width, groups, values_row, values_column, out_row, out_column,
+    BY_HAND: tl.constexpr, PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """What the tiles of a group sum up to."""
+    """What the rows of a group sum up to, or the parts of it."""
     blocks = tl.cdiv(width, C)
     group = (tl.program_id(0) // blocks).to(tl.int64)
-    group_G, _, _, tiles_G = _tiles(offs_ptr, rows, groups, TILE, G)
-    end = tl.minimum(tl.max(tl.where(group_G <= group, tiles_G, 0), 0), tiles)
+    if PART is None:
+        start = tl.load(offs_ptr + group - 1, mask=group > 0, other=0).to(tl.int64)
+        start = tl.minimum(tl.maximum(start, 0), rows)
+        end = tl.minimum(tl.maximum(tl.load(offs_ptr + group).to(tl.int64), start), rows)
+    else:
+        group_G, _, _, parts_G = _ends(offs_ptr, rows, groups, PART, G)
+        start = tl.max(tl.where(group_G < group, parts_G, 0), 0)
+        end = tl.max(tl.where(group_G <= group, parts_G, 0), 0)
     column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
-    sum_C = tl.zeros((C,), tl.float32)
-    for first in range(tl.max(tl.where(group_G < group, tiles_G, 0), 0), end, R):
-        row_R = first + tl.arange(0, R)
-        inside_RC = (row_R < end)[:, None] & (column_C < width)[None, :]
-        sum_C += tl.sum(tl.load(partial_ptr + row_R[:, None] * width + column_C[None, :], mask=inside_RC, other=0.0), 0)
+    sum_C = _sum(values_ptr, start, end, column_C, width, values_row, values_column, D, R, C)
     to_C = out_ptr + group * out_row + column_C * out_column
     tl.store(to_C, rounded(sum_C, out_ptr.dtype.element_ty, BY_HAND), mask=column_C < width)

@@ -4,10 +4,11 @@
     out[rev[i]] = x[i], rows of one expert in the order of x; everything else in out is zero
     dx[i] = grad[rev[i]]
 
-Saved for backward: rev. One kernel writes all of out, rows and zeros alike. Origin: the permute-and-pad in front of
+Saved for backward: rev. Places are found by counting (`counting`), in one launch where the rows are few and in two
+where they are many; one more writes all of out, rows and zeros alike. Origin: the permute-and-pad in front of
 grouped GEMMs (torchtitan `generate_permute_indices`, Megatron's token permutation), here stable and with the tail zero.
 
-Shape suffixes: M rows of x, H width, G groups, P rows of the result.
+Shape suffixes: M rows of x, H width, G groups, P rows of the result, S places of a program, B groups and the one after.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.jit import jit, tl
 from kernels.operators.arguments import (
     require_floats,
     require_indices,
@@ -24,7 +26,24 @@ from kernels.operators.arguments import (
     require_length,
     require_positive,
 )
+from kernels.operators.configs import power_of_two
+from kernels.operators.counting import (
+    AHEAD,
+    CHUNKS,
+    STEP,
+    chunk_length,
+    clamped,
+    count_chunks,
+    counted,
+    earlier,
+    whole_numbers,
+)
+from kernels.operators.launch import cdiv
 from kernels.operators.rows import fetch_rows
+from kernels.paths import on, path_of
+
+MOST_GROUPS = 512  # whose counts a program holds in registers; more are sorted by torch
+COUNTED_BY_ALL = 8192  # rows up to which every program counts all of them, and no launch goes ahead
 
 
 class Scattered(NamedTuple):
@@ -75,10 +94,11 @@ def scatter_for_grouped_gemm(
     require_length(expert, "expert", x.shape[0], "row of x")
     for value, name in ((G, "G"), (alignment, "alignment"), (row_multiple, "row_multiple")):
         require_positive(value, name)
-    rev, offs, ks_tensor = _places(expert, G, alignment)
+    most = _up(x.shape[0] + G * (alignment - 1), row_multiple)
+    rev, offs, ks_tensor, source = places_of(expert, G, alignment, most)
     ks: list[int] | None = ks_tensor.tolist() if host_counts else None
-    most = x.shape[0] + G * (alignment - 1) if ks is None else sum(ks)
-    return Scattered(_scatter(x, rev, _up(most, row_multiple), candidate), rev, offs, ks, ks_tensor)
+    rows = most if ks is None else _up(sum(ks), row_multiple)
+    return Scattered(_scatter(x, rev, source, rows, candidate), rev, offs, ks, ks_tensor)
 
 
 def _up(count: int, multiple: int) -> int:
@@ -86,9 +106,39 @@ def _up(count: int, multiple: int) -> int:
 
 
 @torch.library.custom_op("perfguard_kernels::scatter_places", mutates_args=())
-def _places(expert: Tensor, groups: int, alignment: int) -> tuple[Tensor, Tensor, Tensor]:
-    """rev (M,) int64, offs (G,) int32, ks (G,) int32; an expert out of range counts as one more group."""
+def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """rev (M,) int64, offs (G,) int32, ks (G,) int32, source (rows,) int32: which row lies at each place, or -1.
+
+    rows is at least M + G * (alignment - 1), as many as there could be.
+    """
     require_indices(expert, "expert", groups)
+    if path_of(_place, expert.device) == "eager" or groups >= MOST_GROUPS:
+        return _places_by_sort(expert, groups, alignment, rows)
+    rev, offs, ks, source = _places_outputs(expert, groups, alignment, rows)
+    count, buckets = expert.shape[0], power_of_two(groups + 1)
+    with on(expert):
+        expert = expert.contiguous()
+        counts = count_chunks(expert, groups, buckets) if count > COUNTED_BY_ALL else None
+        _place[(max(1, cdiv(rows, STEP)),)](
+            expert, counts, rev, offs, ks, source, count, groups, alignment, rows, chunk_length(count),
+            K=CHUNKS, B=buckets, A=AHEAD if counts is not None else 4 * AHEAD, S=STEP, num_warps=8,
+        )  # fmt: skip
+    return rev, offs, ks, source
+
+
+@places_of.register_fake
+def _places_outputs(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ends = expert.new_empty(groups, dtype=torch.int32)
+    return (
+        expert.new_empty(expert.shape),
+        ends,
+        torch.empty_like(ends),
+        expert.new_empty(rows, dtype=whole_numbers(rows)),
+    )
+
+
+def _places_by_sort(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same in torch's own operators; an expert out of range counts as one more group."""
     group_M = torch.where((expert >= 0) & (expert < groups), expert, groups)
     sorted_M, order_M = torch.sort(group_M, stable=True)
     ends_G = torch.searchsorted(sorted_M, torch.arange(groups, device=expert.device), right=True)
@@ -100,28 +150,25 @@ def _places(expert: Tensor, groups: int, alignment: int) -> tuple[Tensor, Tensor
     place_M = torch.arange(expert.shape[0], device=expert.device) + moves_G[sorted_M]
     place_M = torch.where(sorted_M < groups, place_M, -1)
     rev_M = torch.empty_like(place_M).scatter_(0, order_M, place_M)
-    return rev_M, offs_G.int(), ks_G.int()
-
-
-@_places.register_fake
-def _places_outputs(expert: Tensor, groups: int, alignment: int) -> tuple[Tensor, Tensor, Tensor]:
-    ends = expert.new_empty(groups, dtype=torch.int32)
-    return expert.new_empty(expert.shape), ends, ends.clone()
+    # What goes nowhere goes to a place behind the last, which is not read.
+    source = torch.full((rows + 1,), -1, dtype=whole_numbers(rows), device=expert.device)
+    source[torch.where(rev_M < 0, rows, rev_M)] = torch.arange(len(rev_M), dtype=source.dtype, device=expert.device)
+    return rev_M, offs_G.int(), ks_G.int(), source[:rows].clone()
 
 
 @torch.library.custom_op("perfguard_kernels::scatter_for_grouped_gemm", mutates_args=())
-def _scatter(x: Tensor, rev: Tensor, rows: int, candidate: int | None) -> Tensor:
-    """x (M, H), rev (M,) -> (rows, H) contiguous with out[rev[i]] = x[i], zero elsewhere; rev of -1 is left out."""
-    out = _scatter_output(x, rev, rows, candidate)
-    # Where each row comes from; what goes nowhere goes to a place behind the last, which is not read.
-    source = torch.full((rows + 1,), -1, dtype=torch.int64, device=x.device)
-    source[torch.where(rev < 0, rows, rev)] = torch.arange(x.shape[0], device=x.device)
+def _scatter(x: Tensor, rev: Tensor, source: Tensor, rows: int, candidate: int | None) -> Tensor:
+    """x (M, H), source (at least rows,) -> (rows, H) contiguous with out[i] = x[source[i]], zero where that is -1.
+
+    rev (M,) is the way back.
+    """
+    out = _scatter_output(x, rev, source, rows, candidate)
     fetch_rows(x, source[:rows], out, 0.0, candidate)
     return out
 
 
 @_scatter.register_fake
-def _scatter_output(x: Tensor, rev: Tensor, rows: int, candidate: int | None) -> Tensor:
+def _scatter_output(x: Tensor, rev: Tensor, source: Tensor, rows: int, candidate: int | None) -> Tensor:
     return x.new_empty((rows, x.shape[1]))
 
 
@@ -139,12 +186,42 @@ def _gradient(grad: Tensor, rev: Tensor, candidate: int | None) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, rev, _, ctx.candidate = inputs
+    _, rev, _, _, ctx.candidate = inputs
     ctx.save_for_backward(rev)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return _scatter_backward(grad, *ctx.saved_tensors, ctx.candidate), None, None, None
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+    return _scatter_backward(grad, *ctx.saved_tensors, ctx.candidate), None, None, None, None
 
 
 _scatter.register_autograd(_differentiate, setup_context=_save)
+
+
+@jit(do_not_specialize=["count", "groups", "alignment", "rows", "chunk"])
+def _place(  # type: ignore[no-untyped-def]
+    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, rows, chunk,
+    K: tl.constexpr, B: tl.constexpr, A: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """Where S rows of x go; which of S places nobody goes to; in the first program where groups end."""
+    start = tl.program_id(0).to(tl.int64) * S
+    at_S = start + tl.arange(0, S)
+    all_B, before_B = counted(expert_ptr, counts_ptr, tl.minimum(start, count), count, groups, chunk, 0, K, B, A)
+    group_B = tl.arange(0, B)
+    ks_B = tl.where(group_B < groups, (all_B + alignment - 1) // alignment * alignment, 0)
+    ends_B = tl.cumsum(ks_B, 0)
+    starts_B = ends_B - ks_B
+    if start == 0:
+        tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
+        tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
+
+    is_taken_BS = (at_S[None, :] >= starts_B[:, None]) & (at_S[None, :] < (starts_B + all_B)[:, None])
+    is_taken_S = tl.max((is_taken_BS & (group_B < groups)[:, None]).to(tl.int32), 0) > 0
+    none_S = tl.full((S,), -1, source_ptr.dtype.element_ty)
+    tl.store(source_ptr + at_S, none_S, mask=(at_S < rows) & (is_taken_S == 0))
+    if start < count:
+        inside_S = at_S < count
+        key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
+        rank_S = earlier(key_S[:, None] == key_S[None, :], S)
+        to_S = (tl.gather(starts_B + before_B, key_S, 0) + rank_S).to(tl.int64)
+        tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
+        tl.store(source_ptr + to_S, at_S.to(source_ptr.dtype.element_ty), mask=inside_S & (key_S < groups))

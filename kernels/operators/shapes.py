@@ -9,6 +9,7 @@ Shape suffixes: M rows, H width, N rows of logits, V vocabulary, G groups.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -62,15 +63,21 @@ class LogitsShape:
 
     rows: int
     vocabulary: int
+    one_ignored_in: ClassVar[int] = 8
 
     def inputs(self, device: Device) -> tuple[Tensor, Tensor]:
         target = torch.randint(self.vocabulary, (self.rows,), device=device)
-        target[::8] = -100
+        target[:: self.one_ignored_in] = -100
         return _normal(self.rows, self.vocabulary, device=device), target
 
     @property
     def elements(self) -> int:
         return self.rows * self.vocabulary
+
+    @property
+    def kept(self) -> int:
+        """Logits that have to be read: those of rows that are not ignored."""
+        return self.elements - -(-self.rows // self.one_ignored_in) * self.vocabulary
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.vocabulary}"
@@ -87,12 +94,22 @@ class MovedShape:
     split: str = "random"
 
     def gathered(self, device: Device) -> tuple[Tensor, Tensor]:
-        """x and index (M * copies,): each row equally often, or nearly all of them one row."""
+        """x and index (M * copies,)."""
+        return _normal(self.rows, self.width, device=device), self.index.to(device)
+
+    @property
+    def index(self) -> Tensor:
+        """Each row equally often, or nearly all of them one row."""
         count = self.rows * self.copies
         index = _shuffled(torch.arange(count) % self.rows)
         if self.split == "hot":
             index[count // 16 :] = self.rows // 2
-        return _normal(self.rows, self.width, device=device), index.to(device)
+        return index
+
+    @property
+    def distinct(self) -> int:
+        """Elements of the rows that are gathered, each row once."""
+        return len(self.index.unique()) * self.width
 
     def scattered(self, device: Device) -> tuple[Tensor, Tensor, int]:
         """x, expert (M,) in no order, G."""

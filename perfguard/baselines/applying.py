@@ -67,8 +67,9 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
         )
     afresh = recorded >= set(cases)  # nothing is left of what the head tells about
     head = now if afresh else old.provenance
+    same = now == replace(head, clock_mhz=now.clock_mhz)  # which differs a little between any two runs
     for key in recorded:
-        cases[key] = replace(cases[key], provenance=None if now == head else now)
+        cases[key] = replace(cases[key], provenance=None if same else now)
     return replace(old, provenance=head, cases=cases)
 
 

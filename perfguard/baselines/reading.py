@@ -202,9 +202,13 @@ class _Parser:
 
     def provenance(self, node: yaml.Node) -> Provenance:
         fields = self.fields(node, "provenance", Provenance.__struct_fields__)
-        watts = fields.pop("power_limit_watts", None)
+        watts, clock = fields.pop("power_limit_watts", None), fields.pop("clock_mhz", None)
         values = {name: self.text(value) for name, value in fields.items()}
-        return Provenance(**values, power_limit_watts=None if watts is None else float(self.number(watts)))
+        return Provenance(
+            **values,
+            power_limit_watts=None if watts is None else float(self.number(watts)),
+            clock_mhz=None if clock is None else int(self.number(clock)),
+        )
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 

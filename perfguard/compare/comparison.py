@@ -14,10 +14,11 @@ from perfguard.compare.conductor import Difference, Outcome, Track
 from perfguard.compare.processes import SIDES, Side
 from perfguard.compare.records import Row
 from perfguard.judge import describe_difference, judge_exact
+from perfguard.judge.explaining import because, spelled_out
 from perfguard.judge.lane import timer_class
 from perfguard.judge.pairs import PairVerdict, judge_pairs, learn_pairs
 from perfguard.judge.statistics import least_effect
-from perfguard.records import CaseResult, Reading, Report, Word
+from perfguard.records import CaseResult, Reading, Report, Value, Word
 
 MOST_PAIRS = 12
 MOST_MISSED = 2  # process pairs in which a metric could not be measured
@@ -204,7 +205,7 @@ class Tally:
         reason = f"undecided when the comparison ended; {verdict.reason}"
         if verdict.word is not None:
             moved = verdict.word in (Word.SLOWER, Word.FASTER)
-            reason = because(base, work) if moved else "" if verdict.word is Word.PASS else verdict.reason
+            reason = _cause(track.metric, base, work) if moved else "" if verdict.word is Word.PASS else verdict.reason
         elif progress.why:
             reason = progress.why
         low, high = verdict.interval
@@ -262,8 +263,9 @@ def exact_rows(base: CaseResult, work: CaseResult, copy: CaseResult | None) -> l
         verdict = judge_exact(reading, before.value)
         if verdict.word is Word.PASS:
             continue
+        more = (spelled_out(reading.metric, work.readings, _exact_values(base)), reading.note)
         row = replace(
-            _row(work, reading.metric, verdict.word, verdict.reason, reading),
+            _row(work, reading.metric, verdict.word, "; ".join(filter(None, (verdict.reason, *more))), reading),
             before=before.value, after=reading.value, effect=None if verdict.ratio is None else verdict.ratio - 1,
         )  # fmt: skip
         again = copy.reading(reading.metric) if copy else None
@@ -274,15 +276,13 @@ def exact_rows(base: CaseResult, work: CaseResult, copy: CaseResult | None) -> l
     return rows
 
 
-def because(base: CaseResult, work: CaseResult) -> str:
-    """Which exact metrics moved together with a time."""
-    found = [
-        describe_difference(reading, before.value)
-        for reading in work.readings
-        if not reading.timed and not reading.covers and (before := base.reading(reading.metric)) is not None
-    ]
-    moved = ", ".join(text for text in found if text)
-    return f"because: {moved}" if moved else "no exact metric moved"
+def _cause(metric: str, base: CaseResult, work: CaseResult) -> str:
+    """Which exact metrics moved together with a time. Both sides ran in turns: the machine is no cause."""
+    return because(metric, work.readings, _exact_values(base))
+
+
+def _exact_values(result: CaseResult) -> dict[str, Value]:
+    return {reading.metric: reading.value for reading in result.readings if not reading.timed}
 
 
 def _unchanged(base: CaseResult, work: CaseResult, metric: str) -> Row:

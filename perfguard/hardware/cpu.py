@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import platform
@@ -13,13 +12,12 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import facts, kineto
+from perfguard.hardware import cpu_memory, facts, operators
+from perfguard.hardware.activity import Activity, Growth, MemoryUse
 from perfguard.hardware.device import Device, Event
 from perfguard.hardware.torch_gpu import triton_version
 from perfguard.records import Conditions, Hardware, Toolchain
@@ -96,20 +94,15 @@ class CpuDevice(Device):
     def flush_cache(self) -> None:
         self._flush_buffer.zero_()
 
-    def peak_bytes(self, call: Callable[[], object]) -> int:
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
         """Counts what torch's CPU allocator gives out, inside custom operators as well."""
-        gc.collect()
-        return kineto.peak_allocated(call)
+        return cpu_memory.use_of(call)
 
-    def launches(self, call: Callable[[], object]) -> list[str]:
-        """Operators below autograd, in order, e.g. `aten.mul.Tensor`; a custom operator is one entry.
+    def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        return cpu_memory.growth_of(call, calls)
 
-        Of a torch.compile'd region only the operators that it calls show; its fused loops do not.
-        """
-        operators = _Operators()
-        with operators:
-            call()
-        return operators.names
+    def activity(self, call: Callable[[], object]) -> Activity:
+        return operators.of_call(call)
 
     def copy_bytes_per_second(self) -> float:
         count = max(_LEAST_COPY_BYTES, 4 * (self.identity.cache_bytes or 0))
@@ -125,24 +118,6 @@ class CpuDevice(Device):
     @cached_property
     def _flush_buffer(self) -> torch.Tensor:
         return torch.zeros(max(_LEAST_FLUSH_BYTES, 2 * (self.identity.cache_bytes or 0)), dtype=torch.uint8)
-
-
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down the name of every operator that reaches a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.names.append(str(func).removesuffix(".default"))
-        return func(*args, **(kwargs or {}))
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile steps aside while this mode is on, and eager operators are counted
 
 
 def model_name(root: Path) -> str:

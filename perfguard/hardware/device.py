@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from perfguard.errors import DeviceError
+from perfguard.hardware.activity import Activity, Growth, MemoryUse
 from perfguard.records import Conditions, Hardware, Toolchain
 
 if TYPE_CHECKING:
@@ -130,12 +131,20 @@ class Device(abc.ABC):
         raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
 
     @abc.abstractmethod
-    def peak_bytes(self, call: Callable[[], object]) -> int:
-        """Peak of allocated bytes during `call` above what was allocated before it."""
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
+        """What a warm `call` allocates: its peak, what it holds at the end, and what stays behind."""
 
     @abc.abstractmethod
-    def launches(self, call: Callable[[], object]) -> list[str]:
-        """Names of the kernels that `call` runs on the device, in order (CPU: operators dispatched)."""
+    def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        """How much more memory is taken after `calls` further calls than after one, their results dropped."""
+
+    def occupy(self) -> list[torch.Tensor]:
+        """Every block that the allocator has free, taken and filled with the byte 0xFF, for as long as it is held."""
+        return []
+
+    @abc.abstractmethod
+    def activity(self, call: Callable[[], object]) -> Activity:
+        """What a warm `call` sets going: launches, copies and fills in order, and where the host waits."""
 
     def fingerprint(self, call: Callable[[], object]) -> str | None:
         """A short hash of everything that a warm `call` runs on the device, in order: binaries, grids, copies.

@@ -20,18 +20,21 @@ import os
 import platform
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from perfguard.errors import DeviceError
+from perfguard.hardware.activity import Activity, Copied, Growth, MemoryUse, Waited
 from perfguard.hardware.device import Device, Event, Interval
+from perfguard.hardware.fake_memory import Allocation, FakeMemory
 from perfguard.records import Conditions, Hardware, Toolchain
-from perfguard.units import format_bytes
 
 if TYPE_CHECKING:
     import torch
 
 SLUG = "fake-gpu"
+_MEMORY_BYTES = 16 * 2**30
 _EVENT_HOST_US = 0.5
 _QUERY_HOST_US = 0.1
 _REPLAY_HOST_US = 5.0
@@ -49,17 +52,24 @@ def current() -> FakeDevice | None:
 
 
 def launch(
-    name: str, us: float = 10.0, host_us: float = 2.0, *, binary: str | None = None, capturable: bool = True
+    name: str,
+    us: float = 10.0,
+    host_us: float = 2.0,
+    *,
+    binary: str | None = None,
+    capturable: bool = True,
+    bytes: int = 0,
 ) -> None:
     """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs; nothing without a fake device.
 
     `binary` stands for the kernel's code: equal text, equal code. Without it nobody knows the code.
-    A kernel that is not `capturable` makes the capture of its call fail.
+    A kernel that is not `capturable` makes the capture of its call fail. Names that begin with Memcpy (of so many
+    `bytes`) and Memset are copies and fills.
     """
     if _current is not None:
         if not capturable:
             _current.refuse_capture()
-        _current.enqueue(us, host_us=host_us, name=name, binary=binary)
+        _current.enqueue(us, host_us=host_us, name=name, binary=binary, bytes=bytes)
 
 
 def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
@@ -69,35 +79,16 @@ def fault(error: str = "CUDA error: an illegal memory access was encountered") -
         _current.synchronize()
 
 
-class Allocation:
-    """Device memory; freed by `free()`, at the end of its `with` block, or with the object."""
-
-    def __init__(self, device: FakeDevice | None, count: int) -> None:
-        self._device: FakeDevice | None = None
-        self._count = count
-        if device is not None:
-            device.hold(count)
-            self._device = device
-
-    def free(self) -> None:
-        """Give the memory back; a second time does nothing."""
-        if self._device is not None:
-            self._device.hold(-self._count)
-            self._device = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.free()
-
-    def __del__(self) -> None:
-        self.free()
-
-
 def allocate(count: int) -> Allocation:
     """`count` bytes of device memory, which count towards the peak until they are freed."""
-    return Allocation(_current, count)
+    return Allocation(None if _current is None else _current.device_memory, count)
+
+
+@dataclass(frozen=True)
+class _Launched:
+    name: str
+    binary: str | None
+    bytes: int
 
 
 class FakeEvent:
@@ -194,11 +185,10 @@ class FakeDevice(Device):
         self._copy_bytes_per_second = copy_bytes_per_second
         self._queue_depth = queue_depth
         self._queue: collections.deque[float] = collections.deque()  # when each launch in flight will end
-        self._launched: list[tuple[str, str | None]] | None = None  # (name, binary), while somebody listens
+        self._launched: list[_Launched] | None = None  # while somebody listens, as the next
+        self._waits: list[Waited] | None = None
         self._captured: list[float] | None = None  # the works of the calls that are being captured
         self._intervals: list[Interval] | None = None  # of named work, while somebody listens
-        self._allocated = 0
-        self._peak = 0
         self._toolchain = toolchain
         self.host_us = 0.0
         self.busy_until_us = 0.0
@@ -216,13 +206,14 @@ class FakeDevice(Device):
             vendor="fake",
             name=name,
             architecture="fake",
-            memory_bytes=16 * 2**30,
+            memory_bytes=_MEMORY_BYTES,
             cache_bytes=cache_bytes,
             units=1,
             fp8_dtypes=["float8_e4m3fn", "float8_e5m2"],
             power_limit_watts=300.0,
             index=index,
         )
+        self.device_memory = FakeMemory(_MEMORY_BYTES)
         _current = self
 
     def _factor(self, noise: float) -> float:
@@ -251,6 +242,10 @@ class FakeDevice(Device):
         return self.state
 
     def synchronize(self) -> None:
+        if self._waits is not None:
+            from perfguard.hardware.operators import place_in_python
+
+            self._waits.append(Waited("synchronize", place_in_python()))
         self.refuse_capture()
         if self.lost:
             raise RuntimeError(self.lost)
@@ -307,27 +302,33 @@ class FakeDevice(Device):
                 self._intervals = None
         return found
 
-    def peak_bytes(self, call: Callable[[], object]) -> int:
-        before = self._peak = self._allocated
-        result = call()
-        self.synchronize()
-        del result  # lived until the peak was read, as a caller's result does
-        return self._peak - before
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
+        return self.device_memory.use_of(call)
 
-    def launches(self, call: Callable[[], object]) -> list[str]:
-        return [name for name, _ in self._launches(call)]
+    def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        return self.device_memory.growth_of(call, calls)
+
+    def activity(self, call: Callable[[], object]) -> Activity:
+        waits: list[Waited] = []
+        self._waits = waits
+        try:
+            with self._recording() as launched:
+                call()
+        finally:
+            self._waits = None
+        self.synchronize()
+        names = [each.name for each in launched]
+        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
+        return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits)
 
     def fingerprint(self, call: Callable[[], object]) -> str | None:
-        launched = self._launches(call)
-        if not launched or any(binary is None for _, binary in launched):
-            return None
-        return hashlib.sha256(repr(launched).encode()).hexdigest()[:16]
-
-    def _launches(self, call: Callable[[], object]) -> list[tuple[str, str | None]]:
         with self._recording() as launched:
             call()
         self.synchronize()
-        return launched
+        code = [(each.name, each.binary) for each in launched]
+        if not code or any(binary is None for _, binary in code):
+            return None
+        return hashlib.sha256(repr(code).encode()).hexdigest()[:16]
 
     def copy_bytes_per_second(self) -> float:
         return self._copy_bytes_per_second
@@ -339,6 +340,7 @@ class FakeDevice(Device):
         name: str | None = None,
         noisy: bool = True,
         binary: str | None = None,
+        bytes: int = 0,
     ) -> float:
         """Put works of these µs on the queue as one entry; returns when they will be done, on the host's clock."""
         if min(works_us, default=0.0) < 0 or host_us < 0:
@@ -347,7 +349,7 @@ class FakeDevice(Device):
             raise RuntimeError(self.lost)
         self.host_us += host_us * self._host_factor
         if name is not None and self._launched is not None:
-            self._launched.append((name, binary))
+            self._launched.append(_Launched(name, binary, bytes))
         if self._captured is not None:
             self._captured += works_us
             return self.busy_until_us
@@ -366,25 +368,8 @@ class FakeDevice(Device):
     def _noisy(self, us: float) -> float:
         return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
 
-    def hold(self, count: int) -> None:
-        """Add `count` bytes to what is allocated (negative: give back).
-
-        Raises:
-            torch.OutOfMemoryError: more than the device has.
-        """
-        free = (self._identity.memory_bytes or 0) - self._allocated
-        if count > free:
-            import torch
-
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {format_bytes(count)}. GPU 0 has a total capacity of "
-                f"{format_bytes(self._identity.memory_bytes or 0)} of which {format_bytes(free)} is free."
-            )
-        self._allocated += count
-        self._peak = max(self._peak, self._allocated)
-
     @contextlib.contextmanager
-    def _recording(self) -> Iterator[list[tuple[str, str | None]]]:
+    def _recording(self) -> Iterator[list[_Launched]]:
         outer, self._launched = self._launched, []
         try:
             yield self._launched

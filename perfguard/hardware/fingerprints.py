@@ -155,10 +155,10 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
     """
     found = []
     for kernel in gc.get_objects():
-        kind = type(kernel)
-        triton = kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton.")
-        static = kind.__name__.startswith("StaticallyLaunched") and kind.__module__.startswith("torch._inductor.")
-        if (triton or static) and getattr(kernel, "name", None) in names and kernel.function is not None:
+        kind: Any = type(kernel)
+        launcher = _launcher(kind)
+        if launcher and getattr(kernel, "name", None) in names and kernel.function is not None:
+            triton = launcher == "triton"
             binary = kernel.kernel if triton else _binary_of_static(kernel)
             code = machine_code(binary) if isinstance(binary, bytes) else None
             metadata = kernel.metadata if triton else kernel
@@ -167,6 +167,16 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
             registers = getattr(kernel, "n_regs", None)
             found.append(Kernel(kernel.name, kernel.function, threads, registers, code))
     return found
+
+
+@functools.cache  # a process holds many more objects than types
+def _launcher(kind: type) -> str:
+    """Whose compiled kernels are of this type: "triton", "inductor"; "" for anything else."""
+    if kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton."):
+        return "triton"
+    if kind.__name__.startswith("StaticallyLaunched") and kind.__module__.startswith("torch._inductor."):
+        return "inductor"
+    return ""
 
 
 def _binary_of_static(kernel: Any) -> bytes | None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch._C._profiler import _EventType
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
@@ -28,6 +29,8 @@ ACTIVITIES = {
     "cuda": (ProfilerActivity.CUDA, DeviceType.CUDA),
     "xpu": (ProfilerActivity.XPU, DeviceType.XPU),
 }
+
+_MARK = "perfguard: mark"
 
 
 # Of a trace's events: what the device did, and what it was asked for. Other arguments (bandwidth, occupancy, ids)
@@ -59,15 +62,20 @@ def detailed_work(call: Callable[[], object], kind: str) -> list[Work]:
 
     The call must have finished on the device when it returns.
     """
-    activity, _ = ACTIVITIES[kind]
+    return work_of(trace_events(call, kind))
+
+
+def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
+    """The events of a Chrome trace of `call`; none where nothing was recorded."""
     with tempfile.TemporaryDirectory(prefix="perfguard-") as folder:
         path = Path(folder) / "trace.json"
-        results = _results(call, [ProfilerActivity.CPU, activity])
+        results = _results(call, [ProfilerActivity.CPU, ACTIVITIES[kind][0]])
         if results is None:
             return []
         results.save(str(path))
         trace = json.loads(path.read_text(encoding="utf-8", errors="replace"), strict=False)
-    return work_of(trace["traceEvents"])
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    return events
 
 
 def work_of(events: Sequence[Mapping[str, Any]]) -> list[Work]:
@@ -96,32 +104,51 @@ def work_of(events: Sequence[Mapping[str, Any]]) -> list[Work]:
     return work
 
 
-def device_work(call: Callable[[], object], kind: str) -> list[str]:
-    """Names of the kernels, copies and fills that `call` ran on 'cuda' or 'xpu', normalised, by start time.
+def runtime_calls(events: Sequence[Mapping[str, Any]], region: str) -> list[str]:
+    """Names of the runtime's functions that the host called inside the annotation `region`, in order."""
+    marks = [event for event in events if event.get("cat") == "user_annotation" and event.get("name") == region]
+    if not marks:
+        return []
+    start, end = marks[0]["ts"], marks[0]["ts"] + marks[0]["dur"]
+    called = [
+        event for event in events
+        if str(event.get("cat", "")).endswith(("_runtime", "_driver")) and start <= event["ts"] <= end
+    ]  # fmt: skip
+    return [event["name"] for event in sorted(called, key=lambda event: event["ts"])]
 
-    The call must have finished on the device when it returns.
+
+@dataclass(frozen=True)
+class Allocation:
+    """Memory of torch's CPU allocator at `address`: so many bytes were given out, or given back (below 0)."""
+
+    at_ns: int
+    address: int
+    bytes: int
+
+
+def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allocation], list[int]]:
+    """What torch's CPU allocator did while `call` ran, in order, and when it called the mark that it is given, ns.
+
+    Memory from before the call does not show, also where the call gives it back.
     """
-    activity, device = ACTIVITIES[kind]
-    events = [
-        event
-        for event in raw_events(call, [ProfilerActivity.CPU, activity])
-        if event.device_type() == device and not event.is_user_annotation()
-    ]
-    return [normalized(event.name()) for event in sorted(events, key=lambda event: event.start_ns())]
 
+    def mark() -> None:
+        with record_function(_MARK):
+            pass
 
-def peak_allocated(call: Callable[[], object]) -> int:
-    """Largest sum of bytes that `call` held of torch's CPU allocator at once, its result included.
-
-    Memory from before the call counts neither way, also where the call gives it back.
-    """
-    held = peak = 0
-    # sorted() is stable: events of one instant stay in the order in which they were recorded
-    for event in sorted(raw_events(call, [ProfilerActivity.CPU], memory=True), key=lambda event: event.start_ns()):
-        if event.name() == "[memory]" and event.device_type() == DeviceType.CPU:
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
+    results = _results(lambda: call(mark), [ProfilerActivity.CPU], memory=True)
+    found: list[Allocation] = []
+    marks: list[int] = []
+    waiting = [] if results is None else list(results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.name == _MARK:
+            marks.append(event.start_time_ns)
+        elif event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+            fields = event.extra_fields
+            found.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size))
+    return sorted(found, key=lambda each: each.at_ns), sorted(marks)
 
 
 def normalized(name: str) -> str:

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import torch
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import fingerprints, graphs, intervals, kineto, waiting
+from perfguard.hardware import fingerprints, gpu_activity, gpu_memory, graphs, intervals, kineto, waiting
+from perfguard.hardware.activity import Activity, Growth, MemoryUse
 from perfguard.hardware.device import Device, Event, Graph, Interval
 from perfguard.records import Toolchain
 
@@ -157,26 +158,20 @@ class TorchGpu(Device):
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
         return found
 
-    def peak_bytes(self, call: Callable[[], object]) -> int:
-        gc.collect()
-        self.synchronize()
-        self._backend.empty_cache()
-        before = int(self._backend.memory_allocated(self._index))
-        self._backend.reset_peak_memory_stats(self._index)
-        result = call()
-        self.synchronize()
-        peak = int(self._backend.max_memory_allocated(self._index))
-        del result  # a caller holds its result, so the peak includes it
-        return max(0, peak - before)
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
+        return gpu_memory.use_of(call, self._backend, self._index)
 
-    def launches(self, call: Callable[[], object]) -> list[str]:
-        def finished() -> object:
-            result = call()
-            self.synchronize()
-            return result
+    def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        return gpu_memory.growth_of(call, calls, self._backend, self._index)
 
+    def occupy(self) -> list[torch.Tensor]:
+        blocks = gpu_memory.occupy(self._backend, self._index, self.torch_device)
         self.synchronize()
-        return kineto.device_work(finished, self.kind)
+        return blocks
+
+    def activity(self, call: Callable[[], object]) -> Activity:
+        self.synchronize()
+        return gpu_activity.of_call(call, self.synchronize, self.kind)
 
     def fingerprint(self, call: Callable[[], object]) -> str | None:
         def finished() -> object:

@@ -12,6 +12,7 @@ from _pytest.runner import runtestprotocol
 
 from perfguard import __version__
 from perfguard.benchmark_fixture import benchmark_result
+from perfguard.coldstart import starter
 from perfguard.config import Config
 from perfguard.errors import ExitStatus, GuardFailure, PerfguardError
 from perfguard.guard import LOST, RUN, case_of, name_of, raise_for, suite_of
@@ -21,7 +22,7 @@ from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
 from perfguard.locking import DeviceLock
 from perfguard.records import Case, Verdict, Word
 from perfguard.run import Collected, Run, open_run
-from perfguard.sessions import Command
+from perfguard.sessions import SESSION_OPTION, Command
 from perfguard.watchdog import Watchdog, stop_children
 
 FIXTURES = ("perfguard", "benchmark")
@@ -74,7 +75,13 @@ class Measuring(Ending):
             self._run = open_run(self._config, device, suites, __version__, self._collected.selected)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
+        if self._run.answering is None or not self._run.answering.conducted:
+            minutes = self._config.settings.session_minutes
+            self._run.runner.cold = starter(self._command(session.config), self._run.snapshot, minutes)
         session.config.stash[RUN] = self._run
+
+    def _command(self, config: pytest.Config) -> Command:
+        return command_of(config)
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
@@ -215,7 +222,7 @@ class Measuring(Ending):
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
         try:
-            run.measure_again(command_of(session.config), tell)
+            run.measure_again(self._command(session.config), tell)
             run.finish(self._collected, tell)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
@@ -234,7 +241,8 @@ def is_guarded(item: pytest.Item) -> bool:
 
 def command_of(config: pytest.Config, device: str = "") -> Command:
     """How fresh processes are started: as this one was, for other tests; on `device`, if one is named."""
-    arguments = tuple(str(argument) for argument in config.invocation_params.args)
+    given = [str(argument) for argument in config.invocation_params.args]
+    arguments = tuple(each for each in given if not each.startswith((SESSION_OPTION, "@")))  # a session's own
     positional = [str(argument) for argument in getattr(config.option, "file_or_dir", None) or []]
     if config.option.perfguard_update:
         positional.append(config.option.perfguard_update)

@@ -28,6 +28,7 @@ from perfguard.locking import DeviceLock
 from perfguard.records import Case, Report, Verdict, Word
 from perfguard.reports import read_report, save_report, write_atomically
 from perfguard.run import Collected, Run, open_run
+from perfguard.sessions import Command
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # what a worker is given
 _COLLECTED, _HELD, _END = "collected.json", "held.json", "end.json"
@@ -57,6 +58,9 @@ class Worker(Measuring):
         super().__init__(config, stderr)
         self._end = End()
         self._serialized: list[dict[str, Any]] = []
+
+    def _command(self, config: pytest.Config) -> Command:
+        return command_of(config, self._config.settings.device)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """As in one process; an error is left for the controlling process to tell."""
@@ -96,7 +100,7 @@ class Worker(Measuring):
         for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
             del os.environ[name]  # fresh processes are no workers
         try:
-            run.measure_again(command_of(session.config, self._config.settings.device), teller(session))
+            run.measure_again(self._command(session.config), teller(session))
         except PerfguardError as error:
             self._fail(str(error))
         for number, report in enumerate(run.fresh.reports):

@@ -9,6 +9,7 @@ from perfguard.judge.session import CommonMode, common_modes
 from perfguard.judge.suite import count_guarded, exit_status, find_stale
 from perfguard.judge.timed import Family, judge_timed
 from perfguard.judge.unchanged import covered
+from perfguard.judge.whole import confirm, judge_session, with_verdicts
 
 __all__ = [
     "Common",
@@ -18,6 +19,7 @@ __all__ = [
     "PairVerdict",
     "Recording",
     "common_modes",
+    "confirm",
     "count_guarded",
     "covered",
     "describe_difference",
@@ -27,7 +29,9 @@ __all__ = [
     "judge_case",
     "judge_exact",
     "judge_pairs",
+    "judge_session",
     "judge_timed",
     "learn_pairs",
     "timer_class",
+    "with_verdicts",
 ]

@@ -37,6 +37,7 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
         after=reading.value,
         unit=reading.unit,
         ratio=ratio,
+        limit=_limit(reading, stored),
     )
 
 
@@ -85,6 +86,13 @@ def _moved(reading: Reading, stored: Value) -> tuple[bool, float | None]:
     if reading.better is Better.SAME and worse < better:
         worse, better = better, worse
     return moved, worse / better if better > 0 else None
+
+
+def _limit(reading: Reading, stored: Value) -> float | None:
+    """The smallest relative change that counts; None for text, and where nothing is stored to relate it to."""
+    if isinstance(reading.value, str | list) or isinstance(stored, str | list) or stored == 0:
+        return None
+    return max(reading.tolerance, reading.floor / abs(stored))
 
 
 def _improved(reading: Reading, stored: Value) -> bool:

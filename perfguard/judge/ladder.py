@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from perfguard.judge.common import Common
-from perfguard.judge.exact import describe_difference, judge_exact
+from perfguard.judge.exact import judge_exact
+from perfguard.judge.explaining import because, machine_change, spelled_out
 from perfguard.judge.lane import Lane, differing_versions, other_power
 from perfguard.judge.session import CommonMode
 from perfguard.judge.timed import MOST_REJECTED, judge_timed
 from perfguard.judge.unchanged import covering
-from perfguard.records import Better, CaseBaseline, CaseResult, Entry, Reading, TimedEntry, Verdict, Word
+from perfguard.records import Better, CaseBaseline, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
 from perfguard.units import Unit
 
 _Modes = Mapping[str, CommonMode]  # timer class -> how it moved in one session
+_WORTH_TELLING = 0.01  # by which unchanged code ran slower before anybody asks for the machine
 
 
 def judge_case(
@@ -54,14 +56,7 @@ def judge_case(
             verdicts.append(_unchanged(result, lane, reading.metric, same[reading.metric]))
         else:
             verdicts.append(_judge_reading(result, reading, lane, again, fresh_problem, modes))
-    if any(verdict.word is Word.SLOWER for verdict in verdicts):
-        cause = _cause(result, lane)
-        verdicts = [
-            msgspec.structs.replace(verdict, reason=f"{verdict.reason}; {cause}")
-            if verdict.word is Word.SLOWER
-            else verdict
-            for verdict in verdicts
-        ]
+    verdicts = _explained(verdicts, result, lane)
     measured = result.word not in (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
     if measured and not any(accuracy.problem for accuracy in result.accuracy):
         verdicts += _not_read(result, lane, same)
@@ -181,17 +176,44 @@ def _confirmations(
     return values
 
 
-def _cause(result: CaseResult, lane: Lane) -> str:
-    """Exact readings that differ from the stored ones, gated or not: why a time may have moved."""
-    differences = []
+def _explained(verdicts: Sequence[Verdict], result: CaseResult, lane: Lane) -> list[Verdict]:
+    """The verdicts with what moved beside them: why a time is slower, what came and went behind a changed count."""
+    if not any(verdict.word in (Word.SLOWER, Word.CHANGED, Word.UNCHANGED) for verdict in verdicts):
+        return list(verdicts)
+    before = _stored_values(result, lane)
+    machine = _machine(result, lane)
+    explained = []
+    for verdict in verdicts:
+        reason = verdict.reason
+        reading = result.reading(verdict.metric)
+        if verdict.word is Word.SLOWER:
+            reason += f"; {because(verdict.metric, result.readings, before, machine)}"
+        elif verdict.word is Word.CHANGED and reading is not None:
+            more = (spelled_out(verdict.metric, result.readings, before), reading.note)
+            reason = "\n".join(filter(None, (reason, *more)))
+        elif verdict.word is Word.UNCHANGED and machine and (verdict.ratio or 1.0) > 1 + _WORTH_TELLING:
+            reason += f", so the machine: {machine}"
+        explained.append(msgspec.structs.replace(verdict, reason=reason))
+    return explained
+
+
+def _stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
+    """What is remembered of the exact metrics that were read."""
+    values: dict[str, Value] = {}
     for reading in result.readings:
         baseline = lane.baseline_of(result.case.suite, reading)
         stored = baseline.cases.get(result.case.key) if baseline else None
         entry = stored.entries.get(reading.metric) if stored else None
         if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
-            differences.append(describe_difference(reading, entry))
-    found = ", ".join(filter(None, differences))
-    return f"because: {found}" if found else "no exact metric moved"
+            values[reading.metric] = entry
+    return values
+
+
+def _machine(result: CaseResult, lane: Lane) -> str:
+    baseline = lane.baselines.get(result.case.suite)
+    if baseline is None or result.case.key not in baseline.cases:
+        return ""
+    return machine_change(baseline.provenance_of(result.case.key), result.conditions)
 
 
 def _not_read(result: CaseResult, lane: Lane, same: Mapping[str, str]) -> list[Verdict]:

@@ -189,7 +189,8 @@ class _Judgement:
         if confirmed:
             word = Word.SLOWER if sign > 0 else Word.FASTER
             reason = f"{_change(mean)} in {count} fresh processes ({interval}{self.without_machine()})"
-            return self.verdict(word, reason, mean, fresh)
+            found = self.verdict(word, reason, mean, fresh)
+            return msgspec.structs.replace(found, interval=(math.exp(mean - margin), math.exp(mean + margin)))
         if mean + noise.quantile(MISS_ERROR) * error < self.reading.promise:
             return self.verdict(Word.PASS, f"not confirmed: {seen}", mean, fresh)
         reason = f"CONFLICT: {seen}: neither confirmed nor excluded ({interval})"
@@ -216,6 +217,7 @@ class _Judgement:
             after=self.reading.value,
             unit=self.reading.unit,
             ratio=math.exp(slowdown),
+            limit=math.expm1(self.theta),
         )
 
 

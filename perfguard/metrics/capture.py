@@ -1,28 +1,103 @@
-"""Whether a graph can capture the call: what a user may replay without host cost, and how perfguard times it best."""
+"""Whether a graph can capture the call, and whether its replay is right after others have used the memory.
+
+What can be captured a user may replay without host cost, and perfguard times best. But a graph remembers addresses: a
+workspace that the call gave back since, or a cache that has dropped its tensor, is read and written all the same, and
+by then belongs to somebody else. So the graph is replayed at once, and again after another call, with every free block
+of the allocator taken and filled: results must not move, and the blocks must stay filled.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from perfguard.collector import collect_young, collector_paused
+from perfguard.errors import DeviceError
 from perfguard.metrics.subject import Subject
 from perfguard.records import Better, Reading
-from perfguard.timing.graph import obstacle
-from perfguard.timing.timing import Workload
 from perfguard.units import Unit
 
 if TYPE_CHECKING:
-    from perfguard.hardware.device import Device
+    import torch
+
+    from perfguard.hardware.device import Device, Graph
 
 TIMED = False
+
+_WARM_UPS = 3
+_MEND = "allocate it in the call, or keep it as long as the graph"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`capturable`, "yes" or "no" with the reason as its note; nothing on a device that captures nothing.
 
-    So a candidate that waits for the device all of a sudden has CHANGED, and does not just get another timer.
+    So a candidate that waits for the device all of a sudden has CHANGED, and does not just get another timer. A
+    graph that uses memory of others is its `problem`: the case is WRONG, whatever its first call returns.
+
+    Raises:
+        Exception: whatever the call raises outside a capture.
     """
     if not device.captures:
         return []
-    reason = obstacle(Workload(subject.run, copies=subject.copies), device)
+    reason = problem = ""
+    with collector_paused(), device.aside():
+        (call,) = [subject.run] if subject.copies is None else subject.copies(1)
+        for _ in range(_WARM_UPS):
+            call()
+        outputs: list[Any] = []
+        try:
+            graph = device.capture([_keeping(call, outputs)], keep=1)
+        except DeviceError as error:
+            reason = str(error)
+        else:
+            problem = _problem(call, graph, outputs, device)
     answer = "no" if reason else "yes"
-    return [Reading("capturable", Unit.TEXT, answer, better=Better.SAME, drifts=True, note=reason)]
+    return [
+        Reading("capturable", Unit.TEXT, answer, better=Better.SAME, drifts=True, rank=40, problem=problem, note=reason)
+    ]
+
+
+def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], device: Device) -> str:
+    """What a replay in used memory does wrong; empty also for calls whose results differ from replay to replay."""
+    at_once, again = (_replayed(graph, outputs, device) for _ in range(2))
+    call()  # what is cached by now is this call's
+    collect_young()
+    blocks = device.occupy()
+    later = _replayed(graph, outputs, device)
+    if any(int(block.min()) != 0xFF for block in blocks):
+        return f"a replayed graph writes to memory that it does not own; {_MEND}"
+    different = _first_difference(at_once, later)
+    if different is None or _first_difference(at_once, again) is not None:
+        return ""
+    return f"output {different}: a replayed graph reads memory that it does not own, and others have used; {_MEND}"
+
+
+def _replayed(graph: Graph, outputs: list[Any], device: Device) -> list[torch.Tensor]:
+    """Copies of what a replay leaves in the outputs."""
+    import torch
+    from torch.utils import _pytree
+
+    graph.replay()
+    device.synchronize()
+    leaves = [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    return [leaf.detach().clone() for leaf in leaves if leaf.layout is torch.strided]
+
+
+def _keeping(call: Callable[[], object], outputs: list[Any]) -> Callable[[], object]:
+    def run() -> object:
+        outputs[:] = [call()]
+        return outputs[0]
+
+    return run
+
+
+def _first_difference(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> int | None:
+    """The first tensor that differs in any bit; None where all are equal."""
+    import torch
+
+    from perfguard.numerics.rule import bits
+
+    for index, (one, other) in enumerate(zip(ones, others, strict=True)):
+        if not torch.equal(bits(one), bits(other)):
+            return index
+    return None

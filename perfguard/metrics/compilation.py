@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TIMED = False
 
+_RANK = 25  # in an explanation: behind what the binary shows, before launches, which follow from it
+
 _MOST_NAMED = 3  # in a note; the lists beside the counts hold all
 
 
@@ -51,13 +53,13 @@ def readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
     eager = [f"{frame.function}: {frame.problem or 'no operator in its graph'}" for frame in first.eager]
     read = [
         _count("graphs", len(first.compiled)),
-        _names("graph_functions", [f"{frame.function} ({frame.operators})" for frame in first.compiled]),
+        _names("graph_functions", "graphs", [f"{frame.function} ({frame.operators})" for frame in first.compiled]),
         _count("graph_operators", sum(frame.operators for frame in first.compiled)),
         _count("graph_breaks", len(breaks), _note("graph break at", places)),
-        _names("graph_break_reasons", breaks),
+        _names("graph_break_reasons", "graph_breaks", breaks),
         _count("eager_frames", len(eager), _note("left to Python:", eager)),
         _count("recompiles", len(guards), _note("recompiled for", guards)),
-        _names("recompile_guards", guards),
+        _names("recompile_guards", "recompiles", guards),
         _count("compiler_leaks", len(leaks), _note("compiler setting left changed:", leaks)),
         _count("guards", sum(frame.guards for frame in first.compiled), gated=False),
     ]
@@ -65,19 +67,21 @@ def readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
         read += [
             _count("generated_kernels", walked.kernels, portable=False),
             _count("library_calls", walked.library_calls or 0, portable=False, gated=False),
-            Reading("planned_bytes", Unit.BYTES, walked.planned_bytes or 0, better=Better.LOWER, drifts=True),
+            Reading("planned_bytes", Unit.BYTES, walked.planned_bytes or 0, drifts=True, rank=_RANK),
         ]
     return read
 
 
 def _count(name: str, value: int, note: str = "", *, gated: bool = True, portable: bool = True) -> Reading:
     return Reading(
-        name, Unit.COUNT, value, better=Better.LOWER, gated=gated, portable=portable, drifts=True, note=note
+        name, Unit.COUNT, value, gated=gated, portable=portable, drifts=True, rank=_RANK, note=note
     )  # fmt: skip
 
 
-def _names(name: str, value: list[str]) -> Reading:
-    return Reading(name, Unit.TEXT, value, better=Better.SAME, gated=False, portable=True, drifts=True)
+def _names(name: str, details: str, value: list[str]) -> Reading:
+    return Reading(
+        name, Unit.TEXT, value, better=Better.SAME, gated=False, portable=True, drifts=True, rank=_RANK, details=details
+    )  # fmt: skip
 
 
 def _note(words: str, items: Sequence[str]) -> str:

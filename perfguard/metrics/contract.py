@@ -37,7 +37,7 @@ _ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # another one in every process
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`contract`: dtype, shape and strides of every output or gradient; and, only where they are out of the
     ordinary, requires_grad, storage offset, alignment below 16 bytes, another device, shared memory, prints."""
-    subject.run()  # what compiling and autotuning print is not the call's
+    subject.warm_up(device)
     outputs, printed = listen(subject.run, device)
     text = describe(outputs, device.torch_device, subject.args)
     note = ""

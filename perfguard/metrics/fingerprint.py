@@ -49,8 +49,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     some kernel's code is not to be had. Nothing on a CPU, and for a subject that is not timed."""
     if not device.asynchronous or not subject.timed:
         return []
-    subject.run()  # what compiling and autotuning launch is not the call's
-    device.synchronize()
+    subject.warm_up(device)
     code = device.fingerprint(subject.run)
     value = UNKNOWN if code is None else fingerprint(code, subject, device, os.environ)
     covers = [] if code is None else _COVERS

@@ -1,13 +1,18 @@
-"""What a call sets going: kernels launched on a device with a queue, operators dispatched on a CPU.
+"""What a call sets going: launches, copies, fills, and where the host waits for the device.
 
-On a GPU `launches` (count, gated) and `kernels` (names in order, explains it); on a CPU `operators` and
-`operator_names`, which are the same on every CPU.
+On a GPU `launches` counts everything that the device ran (kernels, copies, fills) and `kernels` names it in order. On
+a CPU `operators` and `operator_names` stand for them, `host_reads` for `syncs`, and all are the same on every CPU.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from perfguard.hardware.activity import Activity
 from perfguard.metrics.subject import Subject
 from perfguard.records import Better, Reading
 from perfguard.units import Unit
@@ -17,15 +22,79 @@ if TYPE_CHECKING:
 
 TIMED = False
 
+_RANK = 30  # in an explanation: behind what the binary shows, before memory
+_MOST_PLACES = 5
+_TOLERANCE = 0.005
+_FLOOR_BYTES = 2**12  # as that of the peak on a CPU: a temporary of one page is a real one
+
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """The count, of which any rise fails, and the names; both of a warm call."""
-    subject.run()  # compiling and autotuning launch kernels of their own
-    device.synchronize()
-    names = device.launches(subject.run)
-    count, listed = ("launches", "kernels") if device.asynchronous else ("operators", "operator_names")
-    portable = not device.asynchronous
+    """The counts, of which any rise fails, and the names, which explain; all of one warm call."""
+    subject.warm_up(device)
+    activity = device.activity(subject.run)
+    return _on_a_queue(activity) if device.asynchronous else _on_a_cpu(activity)
+
+
+def _on_a_queue(activity: Activity) -> list[Reading]:
     return [
-        Reading(count, Unit.COUNT, len(names), better=Better.LOWER, portable=portable, drifts=True),
-        Reading(listed, Unit.TEXT, names, better=Better.SAME, gated=False, portable=portable, drifts=True),
+        Reading("launches", Unit.COUNT, len(activity.launches), drifts=True, rank=_RANK),
+        _names("kernels", activity.launches, "launches"),
+        *_copies(activity),
+        Reading("fills", Unit.COUNT, activity.fills, drifts=True, rank=_RANK + 2),
+        _waits("syncs", activity, "waits for the device"),
     ]
+
+
+def _on_a_cpu(activity: Activity) -> list[Reading]:
+    readings = [
+        Reading("operators", Unit.COUNT, len(activity.launches), drifts=True, rank=_RANK),
+        _names("operator_names", activity.launches, "operators"),
+        *_copies(activity),
+        _waits("host_reads", activity, "reads a tensor's data"),
+    ]
+    if activity.tensor_bytes is not None:
+        peak = Reading(
+            "peak_tensor_bytes",
+            Unit.BYTES,
+            activity.tensor_bytes,
+            tolerance=_TOLERANCE,
+            floor=_FLOOR_BYTES,
+            drifts=True,
+        )
+        readings.append(peak)
+    return [_portable(reading) for reading in readings]
+
+
+def _names(metric: str, names: Sequence[str], details: str) -> Reading:
+    return Reading(
+        metric, Unit.TEXT, list(names), better=Better.SAME, gated=False, drifts=True, rank=_RANK, details=details
+    )
+
+
+def _copies(activity: Activity) -> list[Reading]:
+    count, moved = len(activity.copies), sum(copy.bytes for copy in activity.copies)
+    note = _told("copies", [f"{copy.name} at {copy.place}" if copy.place else copy.name for copy in activity.copies])
+    return [
+        Reading("copies", Unit.COUNT, count, drifts=True, rank=_RANK + 1, note=note),
+        Reading("copy_bytes", Unit.BYTES, moved, drifts=True, rank=_RANK + 1, tolerance=_TOLERANCE),
+    ]
+
+
+def _waits(metric: str, activity: Activity, what: str) -> Reading:
+    places = [f"{wait.place} ({wait.name})" if wait.place else wait.name for wait in activity.waits]
+    return Reading(
+        metric, Unit.COUNT, len(activity.waits), drifts=True, rank=_RANK - 1, note=_told(f"the host {what}", places)
+    )
+
+
+def _told(what: str, places: Sequence[str]) -> str:
+    """`copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
+    counted = Counter(places)
+    told = [place if count == 1 else f"{place} ({count} times)" for place, count in counted.items()]
+    hidden = len(told) - _MOST_PLACES
+    more = f"; and {hidden} more places" if hidden > 0 else ""
+    return f"{what}: {'; '.join(told[:_MOST_PLACES])}{more}" if told else ""
+
+
+def _portable(reading: Reading) -> Reading:
+    return msgspec.structs.replace(reading, portable=True)

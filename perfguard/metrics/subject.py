@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.call import Outputs
-from perfguard.records import Pass
+from perfguard.records import Pass, Reading
 from perfguard.timing.blocks import Collect, collect
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Subject:
         seconds: most measuring time for each timed metric.
         stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
         args: the inputs, so that outputs that share memory with one are told.
+        weights: parameters of the module that is called; their memory is there whatever a call does.
         copies: n passes like `run`, each on inputs of its own (`perfguard.timing.timing.Workload`); None where
             they cannot be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
@@ -32,6 +36,8 @@ class Subject:
             each of its walk; empty where compiling is not looked at, in backward cases for one: forward ones have it.
         settings: of the compiler when the test began; None where nobody looked.
         rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
+        cold: starts a process that makes the call for the first time, and returns what it read; None where that is
+            not wanted.
     """
 
     run: Callable[[], Outputs]
@@ -41,9 +47,19 @@ class Subject:
     seconds: float = 1.0
     stored_timers: Mapping[str, str] = field(default_factory=dict)
     args: tuple[Any, ...] = ()
+    weights: tuple[Any, ...] = ()
     copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
     bytes: int = 0
     collect: Collect = collect
     steps: Sequence[Callable[[], object]] = ()
     settings: Mapping[str, str] | None = None
     rivals: bool = False
+    cold: Callable[[], list[Reading]] | None = None
+    _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
+
+    def warm_up(self, device: Device) -> None:
+        """One call, the first time that a metric asks: what compiling and autotuning do is not the call's."""
+        if not self._warmed:
+            self.run()
+            device.synchronize()
+            self._warmed.append(True)

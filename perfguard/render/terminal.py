@@ -126,7 +126,8 @@ def _details(result: CaseResult) -> list[Line]:
     for verdict in _told(result.verdicts):
         lines += [Line(f"    {line}") for line in describe_verdict(verdict)]
     notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
-    lines += [Line(f"    note: {note}") for note in notes]
+    said = "\n".join(line.text for line in lines)
+    lines += [Line(f"    note: {note}") for note in notes if note not in said]
     lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid)}"))
     timed = {reading.metric for reading in result.readings if reading.timed}
     if any(verdict.word in (Word.SLOWER, Word.UNRESOLVED) and verdict.metric in timed for verdict in result.verdicts):

@@ -32,8 +32,9 @@ def describe_verdict(verdict: Verdict) -> list[str]:
             change = format_change(verdict.ratio)
             head += f" ({change})" if verdict.ratio >= 1 else f" ({change}, better)"
     lines = [head]
-    if not verdict.reason.startswith(f"{verdict.metric} "):  # else the head has said it
-        lines += [f"  {line}" for line in verdict.reason.splitlines()]
+    reasons = verdict.reason.splitlines()
+    said_already = verdict.reason.startswith(f"{verdict.metric} ")  # by the head
+    lines += [f"  {line}" for line in (reasons[1:] if said_already else reasons)]
     said = verdict.reason.startswith("NOISY")  # that reason tells the number itself
     if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
         lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
@@ -48,6 +49,24 @@ def change_text(before: Value, after: Value, unit: Unit) -> str:
         parts = [f"+ {name}" for name in came] + [f"- {name}" for name in gone]
         return ", ".join(parts) or f"{len(before)} -> {len(after)}, or another order"
     return f"{format_value(before, unit)} -> {format_value(after, unit)}"
+
+
+def moved(verdict: Verdict) -> str:
+    """`6.1 % slower (5.5 to 6.7)`; empty where there is no ratio. The bracket is the 95 % interval."""
+    if verdict.ratio is None:
+        return ""
+    worse, better = ("slower", "faster") if verdict.unit is Unit.MICROSECONDS else ("worse", "better")
+    sign = 1 if verdict.ratio > 1 else -1
+    text = f"{format_percent(sign * (verdict.ratio - 1))} {worse if sign > 0 else better}"
+    if verdict.interval is None:
+        return text
+    low, high = sorted(sign * (end - 1) for end in verdict.interval)
+    return f"{text} ({format_percent(low).removesuffix(' %')} to {format_percent(high).removesuffix(' %')})"
+
+
+def limit_text(verdict: Verdict) -> str:
+    """How much may change before the verdict fails."""
+    return format_percent(verdict.limit) if verdict.limit else "any change"
 
 
 def environment(report: Report) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from perfguard.collector import collector_paused
 from perfguard.errors import DeviceError
 from perfguard.timing import graph, hostbound, profile, queue, wall
-from perfguard.timing.blocks import collector_paused
 from perfguard.timing.timing import Meter, Timer, Workload
 
 if TYPE_CHECKING:

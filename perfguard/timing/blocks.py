@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from perfguard.collector import collector_paused
 from perfguard.errors import MeasurementError
 from perfguard.timing.timing import Blocks, Meter, spread
 
@@ -25,7 +24,6 @@ _MOST_SAMPLES = 500  # their median is good to 0.1 % where single calls scatter 
 _WARM_UP_US = 25_000.0
 _WARM_UP_CALLS = 5
 _MOST_WARM_UP_CALLS = 50_000
-_SETTLED = 0.001  # relative standard error below which more blocks tell nothing new
 _ODD_BLOCK = 0.015  # a block this far off the others asks for a look at the device
 _LONGEST_SAMPLE_US = 100_000.0
 
@@ -33,18 +31,6 @@ _LONGEST_SAMPLE_US = 100_000.0
 # among them: it is the normal state of tensor-core work, and a filter on it discards everything.
 _SLOWED_DOWN = ("thermal", "hardware", "hw_", "brake", "reliability", "prochot")
 _POWER_CAP = ("power_cap", "power cap", "power-cap")
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """The garbage collector off: a collection would land in somebody's sample."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def warm_up(call: Callable[[], object], device: Device, seconds: float) -> float:
@@ -117,7 +103,7 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
             medians.append(median_us)
             spent_us = device.now_us() - started
             next_us = spent_us / (len(medians) + rejected)
-            if len(medians) >= LEAST_BLOCKS and (spread(medians) < _SETTLED or spent_us + next_us > 1e6 * seconds):
+            if len(medians) >= LEAST_BLOCKS and (spread(medians) < meter.settled or spent_us + next_us > 1e6 * seconds):
                 break
     return checked(metric, meter, Blocks(tuple(medians), rejected))
 

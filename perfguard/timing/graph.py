@@ -20,7 +20,6 @@ from perfguard.timing.ahead import FilledQueue, event_grid_us
 from perfguard.timing.blocks import (
     SAMPLE_US,
     calls_in_sample,
-    collector_paused,
     power_of_two,
     samples_in_block,
     warm_up,
@@ -112,23 +111,6 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         graph.replay()
 
     return _replayed(replay, method, captured, workload, device, seconds)
-
-
-def obstacle(workload: Workload, device: Device) -> str:
-    """Why one call of the workload cannot be captured; empty where it can be.
-
-    Raises:
-        Exception: whatever the workload raises outside a capture.
-    """
-    with collector_paused(), device.aside():
-        (call,) = _copies(workload, 1)
-        for _ in range(_LEAST_WARM_UPS):
-            call()
-        try:
-            device.capture([call], keep=1)
-        except DeviceError as error:
-            return str(error)
-    return ""
 
 
 def _method(workload: Workload, device: Device, stored: str | None) -> _Method | None:

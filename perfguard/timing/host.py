@@ -11,8 +11,9 @@ import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from perfguard.collector import collector_paused
 from perfguard.timing.ahead import FilledQueue
-from perfguard.timing.blocks import collector_paused, samples_in_block, warm_up
+from perfguard.timing.blocks import samples_in_block, warm_up
 from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 _CALLS = 16
 _LEAST_CALLS = 4
-_GROUPS = 5  # in a block
+_GROUPS = 1  # in a block
+_SETTLED = 0.03  # between processes host times differ by several times as much
 _CLOCK_GRID_US = 0.1
 _ID = re.compile(r"host-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
 
@@ -61,7 +63,8 @@ def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) ->
             return statistics.median(times)
 
         if queue.run(enqueue) is not None:
-            return Meter(f"host-u{calls}", block, floor_us(_CLOCK_GRID_US, calls), _GROUPS)
+            floor = floor_us(_CLOCK_GRID_US, calls)
+            return Meter(f"host-u{calls}", block, floor, _GROUPS, settled=_SETTLED)
         calls //= 2
     return None
 
@@ -86,4 +89,5 @@ def _blocked(enqueue: Callable[[int], None], device: Device, calls: int, waited_
         floor_us(_CLOCK_GRID_US, calls),
         groups,
         note="the call waits for the device: its host time includes device time",
+        settled=_SETTLED,
     )

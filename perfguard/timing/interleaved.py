@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from perfguard.timing.blocks import LEAST_BLOCKS, MOST_REJECTED, checked, collect, collector_paused, read_block
+from perfguard.collector import collector_paused
+from perfguard.timing.blocks import LEAST_BLOCKS, MOST_REJECTED, checked, collect, read_block
 from perfguard.timing.timing import Blocks, Meter
 
 if TYPE_CHECKING:

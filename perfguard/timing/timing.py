@@ -143,6 +143,7 @@ class Meter:
         samples: samples per block.
         note: what a reader must know about the method; empty for the usual.
         bytes: about how much device memory stays allocated while the meter lives.
+        settled: relative standard error of the blocks' median below which more blocks tell nothing new.
     """
 
     timer: str
@@ -151,6 +152,7 @@ class Meter:
     samples: int
     note: str = ""
     bytes: int = 0
+    settled: float = 0.001
 
 
 class Timer(Protocol):

@@ -45,7 +45,7 @@ def test_a_break_is_changed_with_reason_and_line(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*CHANGED graph_breaks: 0 -> 1",
-            "*note: graph break at layers.py:8 in layer: Data-dependent branching (`if y.sum() > 1e9:`)",
+            "*graph break at layers.py:8 in layer: Data-dependent branching (`if y.sum() > 1e9:`)",
         ]
     )
     assert list(project.path.glob(".perfguard/report-*.json"))

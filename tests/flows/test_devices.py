@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from perfguard import ExitStatus
+from perfguard.lanes.judging import judge_again
+from perfguard.lanes.remembered import read_files
+from perfguard.reports import read_report
 from tests.flows.conftest import TEST, Project
 
 # Notes which device every call runs on, and in which worker.
@@ -42,6 +45,17 @@ def spread(project: Project, cases: str = "[64, 96, 32, 48]") -> None:
     source.write_text(source.read_text() + WHERE)
 
 
+def judged_again(project: Project) -> dict[str, set[str]]:
+    """What whoever holds nothing but the report and the baselines says of the times."""
+    report = read_report(project.path / ".perfguard" / "report-fake-gpu.json")
+    files = {f"baselines/fake-gpu/{project.baseline.name}": project.baseline.read_bytes()}
+    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain, 3)
+    return {
+        result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
+        for result in judge_again(report, lane).results
+    }
+
+
 def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> None:
     project = recorded
     project.kernel(us=60)
@@ -58,6 +72,7 @@ def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> 
     result.stdout.fnmatch_lines(["*2 of 4 cases guarded*", "SLOWER  double?*?/forward", "NEW  2 cases: *"])
     suite = ET.parse(project.path / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "2", "0")
+    assert judged_again(project) == project.words("device_time_us")
     report = project.report()
     assert report["complete"]
     assert {case: words for case, words in project.words("device_time_us").items() if "SLOWER" in words}.keys() == {

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.hardware.fake import Allocation, FakeDevice, FakeEvent
+from perfguard.hardware.fake import FakeDevice, FakeEvent
+from perfguard.hardware.fake_memory import Allocation, FakeMemory
 
 H200 = {
     "name": "NVIDIA H200",
@@ -20,6 +21,7 @@ H200 = {
     "L2_cache_size": 62914560,
 }
 CYCLES_PER_US = 1500
+STEP = 64  # bytes that the stand-in's allocator reserves at once
 
 
 class BackendEvent(FakeEvent):
@@ -40,7 +42,8 @@ class Backend:
         self.emptied = 0
         self._properties = SimpleNamespace(**properties)
         self._count = count
-        self._held = self._peak = 0
+        self._reserved = self._most_reserved = 0
+        self.memory = FakeMemory(2**40)
 
     def is_available(self) -> bool:
         return self._count > 0
@@ -64,24 +67,39 @@ class Backend:
     def _sleep(self, cycles: int) -> None:
         self.gpu.enqueue(cycles / CYCLES_PER_US)
 
-    def hold(self, count: int) -> None:
-        self._held += count
-        self._peak = max(self._peak, self._held)
-
     def allocate(self, count: int) -> Allocation:
-        return Allocation(self, count)  # type: ignore[arg-type]  # it only asks for hold()
+        """Device memory in a segment of its own; reserved in steps of `STEP`, until the cache is emptied."""
+        allocation = Allocation(self.memory, count)
+        self._reserved = max(self._reserved, -(-self.memory.ledger.total // STEP) * STEP)
+        self._most_reserved = max(self._most_reserved, self._reserved)
+        return allocation
 
     def memory_allocated(self, index: int) -> int:
-        return self._held
+        return self.memory.ledger.total
 
     def max_memory_allocated(self, index: int) -> int:
-        return self._peak
+        return self.memory.ledger.peak
+
+    def memory_reserved(self, index: int) -> int:
+        return self._reserved
+
+    def max_memory_reserved(self, index: int) -> int:
+        return self._most_reserved
 
     def reset_peak_memory_stats(self, index: int) -> None:
-        self._peak = self._held
+        self.memory.ledger.peak = self.memory.ledger.total
+        self._most_reserved = self._reserved
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        alive = self.memory.ledger.alive
+        return [
+            {"device": 0, "address": address, "blocks": [{"state": "active_allocated", "size": count}]}
+            for address, count in alive.items()
+        ]
 
     def empty_cache(self) -> None:
         self.emptied += 1
+        self._reserved = -(-self.memory.ledger.total // STEP) * STEP
 
 
 @pytest.fixture

@@ -103,11 +103,13 @@ negate.register_autograd(lambda _context, gradient: gradient.neg())
 def test_launches_are_operators_below_autograd() -> None:
     device = CpuDevice()
     x = torch.ones(4, requires_grad=True)
-    assert device.launches(lambda: x * 2 + 1) == ["aten.mul.Tensor", "aten.add.Tensor"]
-    assert device.launches(lambda: negate(x)) == ["perfguard_tests.negate"]  # its own operators are its own affair
+    assert list(device.activity(lambda: x * 2 + 1).launches) == ["aten.mul.Tensor", "aten.add.Tensor"]
+    assert list(device.activity(lambda: negate(x)).launches) == [
+        "perfguard_tests.negate"
+    ]  # its own operators are its own affair
     y = negate(x).sum()
-    assert "aten.neg" in device.launches(lambda: torch.autograd.grad(y, x))
-    assert device.launches(lambda: None) == []
+    assert "aten.neg" in device.activity(lambda: torch.autograd.grad(y, x)).launches
+    assert not device.activity(lambda: None).launches
 
 
 def test_compiled_regions_are_not_counted_as_eager() -> None:
@@ -123,13 +125,13 @@ def test_compiled_regions_are_not_counted_as_eager() -> None:
     compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=backend)
     x = torch.ones(4)
     compiled(x)
-    assert CpuDevice().launches(lambda: compiled(x)) == ["aten.mul.Tensor", "aten.relu", "aten.add.Tensor"]
+    assert CpuDevice().activity(lambda: compiled(x)).launches == ["aten.mul.Tensor", "aten.relu", "aten.add.Tensor"]
     assert len(runs) == 2
 
 
 def test_peak_bytes() -> None:
     x = torch.ones(1 << 16)
-    assert CpuDevice().peak_bytes(lambda: x.neg().abs()) == 2 * (4 << 16)
+    assert CpuDevice().memory(lambda: x.neg().abs()).peak == 2 * (4 << 16)
 
 
 def test_flush_writes_twice_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

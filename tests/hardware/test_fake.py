@@ -92,8 +92,8 @@ def test_names_in_order_and_only_during_the_call() -> None:
         device.flush_cache()
         fake.launch("b")
 
-    assert device.launches(call) == ["a", "b"]
-    assert device.launches(lambda: None) == []
+    assert device.activity(call).launches == ["a", "b"]
+    assert not device.activity(lambda: None).launches
 
 
 def test_peak_counts_temporaries_and_what_is_returned_above_what_was_held() -> None:
@@ -107,9 +107,9 @@ def test_peak_counts_temporaries_and_what_is_returned_above_what_was_held() -> N
             fake.allocate(20).free()
             return kept
 
-        assert device.peak_bytes(call) == 150
-        assert device.peak_bytes(lambda: None) == 0
-    assert device.peak_bytes(lambda: fake.allocate(7)) == 7
+        assert device.memory(call).peak == 150
+        assert device.memory(lambda: None).peak == 0
+    assert device.memory(lambda: fake.allocate(7)).peak == 7
 
 
 def test_session_noise_lies_between_instances_not_within() -> None:
@@ -225,4 +225,4 @@ def test_memory_ends() -> None:
             fake.allocate(8 << 30)
         with fake.allocate(6 << 30):
             pass
-    assert device.peak_bytes(lambda: fake.allocate(16 << 30).free()) == 16 << 30
+    assert device.memory(lambda: fake.allocate(16 << 30).free()).peak == 16 << 30

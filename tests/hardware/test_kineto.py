@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.hardware import kineto
+from perfguard.hardware import cpu_memory, kineto
 
 # names as the profiler gave them on an H200 with torch 2.11, the long ones cut as marked
 COPY = (
@@ -71,9 +71,9 @@ def through_a_temporary(x: torch.Tensor) -> torch.Tensor:
 def test_peak_counts_temporaries_inside_custom_operators() -> None:
     x = torch.ones(1 << 16)
     size = x.numel() * x.element_size()
-    assert kineto.peak_allocated(lambda: through_a_temporary(x)) == 3 * size
-    assert kineto.peak_allocated(lambda: x.clone()) == size
-    assert kineto.peak_allocated(lambda: x.view(-1)) == 0
+    assert cpu_memory.use_of(lambda: through_a_temporary(x)).peak == 3 * size
+    assert cpu_memory.use_of(lambda: x.clone()).peak == size
+    assert cpu_memory.use_of(lambda: x.view(-1)).peak == 0
 
 
 def test_peak_is_no_sum() -> None:
@@ -83,25 +83,25 @@ def test_peak_is_no_sum() -> None:
         for _ in range(3):
             torch.ones(1 << 16)
 
-    assert kineto.peak_allocated(call) == size
-    assert kineto.peak_allocated(lambda: [torch.ones(1 << 16) for _ in range(3)]) == 3 * size
+    assert cpu_memory.use_of(call).peak == size
+    assert cpu_memory.use_of(lambda: [torch.ones(1 << 16) for _ in range(3)]).peak == 3 * size
 
 
 def test_peak_of_a_backward_pass() -> None:
     x = torch.ones(1 << 16, requires_grad=True)
     y = (x * x).sum()
     size = x.numel() * 4
-    peaks = {kineto.peak_allocated(lambda: torch.autograd.grad(y, x, retain_graph=True)) for _ in range(3)}
+    peaks = {cpu_memory.use_of(lambda: torch.autograd.grad(y, x, retain_graph=True)).peak for _ in range(3)}
     assert len(peaks) == 1
     assert 2 * size <= peaks.pop() <= 3 * size + 64
 
 
 def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    kineto.peak_allocated(lambda: None)
+    cpu_memory.use_of(lambda: None)
     assert "KINETO_LOG_LEVEL" not in os.environ
     monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
-    kineto.peak_allocated(lambda: None)
+    cpu_memory.use_of(lambda: None)
     assert os.environ["KINETO_LOG_LEVEL"] == "3"
 
 

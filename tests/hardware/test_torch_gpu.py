@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import kineto, torch_gpu, waiting
+from perfguard.hardware import torch_gpu, waiting
 from perfguard.hardware.torch_gpu import TorchGpu
 from perfguard.records import Conditions, Hardware
 
@@ -104,9 +103,9 @@ def test_peak_bytes(backend: Any) -> None:
         machine.allocate(30).free()
         return kept
 
-    assert gpu.peak_bytes(call) == 130
-    assert gpu.peak_bytes(lambda: None) == 0
-    assert gpu.peak_bytes(held.free) == 0
+    assert gpu.memory(call).peak == 130
+    assert gpu.memory(lambda: None).peak == 0
+    assert gpu.memory(held.free).peak == 0
     assert machine.emptied == 3
 
 
@@ -142,25 +141,3 @@ def test_no_memory_is_a_device_error(backend: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(torch, "zeros", full)
     with pytest.raises(DeviceError, match="free the device's memory"):
         Gpu(backend=backend()).flush_cache()
-
-
-def test_launches_are_the_device_s_own_events(backend: Any, monkeypatch: Any) -> None:
-    def event(name: str, start: int, device: str, annotation: bool = False) -> SimpleNamespace:
-        return SimpleNamespace(
-            name=lambda: name,
-            start_ns=lambda: start,
-            device_type=lambda: getattr(kineto.DeviceType, device),
-            is_user_annotation=lambda: annotation,
-        )
-
-    events = [
-        event("second_kernel", 20, "CUDA"),
-        event("cudaLaunchKernel", 5, "CPU"),
-        event("a region", 8, "CUDA", annotation=True),
-        event("Memcpy DtoH (Device -> Pageable)", 30, "CUDA"),
-        event("void first_kernel<float>(float*)", 10, "CUDA"),
-    ]
-    done = []
-    monkeypatch.setattr(kineto, "raw_events", lambda call, _activities: (call(), events)[1])
-    assert Gpu(backend=backend()).launches(lambda: done.append(1)) == ["first_kernel", "second_kernel", "Memcpy DtoH"]
-    assert done == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -97,6 +98,22 @@ def guarded_allocations(poison: int) -> Iterator[Allocations]:
         mock.patch.object(torch.Tensor, "new_empty_strided", new_strided),
     ):
         yield allocations
+
+
+@contextmanager
+def no_device_waits() -> Iterator[None]:
+    """Within, the host may not wait for an NVIDIA GPU; elsewhere nothing tells of it."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode announces itself as a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 @contextmanager

@@ -103,8 +103,11 @@ def _indexed_bias_add(rows: int, width: int) -> Arguments:
 
 
 def _scatter_raw(arguments: Arguments) -> Arguments:
-    rows = arguments[0].shape[0]
-    return arguments[0], torch.randperm(rows + 3, device=arguments[0].device)[:rows], rows + 5, None
+    x = arguments[0]
+    rev = torch.randperm(x.shape[0] + 3, device=x.device)[: x.shape[0]]
+    source = torch.full((x.shape[0] + 5,), -1, device=x.device)
+    source[rev] = torch.arange(x.shape[0], device=x.device)
+    return x, rev, source, len(source), None
 
 
 def _cross_entropy_raw(arguments: Arguments) -> Arguments:

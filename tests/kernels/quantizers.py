@@ -43,6 +43,11 @@ class Quantizer:
         return self.name in ("rowwise", "colwise_3d")
 
     @property
+    def reads_once(self) -> bool:
+        """Reduces along both axes; `arguments` lays its slices where the second pair of results has them."""
+        return self in READ_ONCE
+
+    @property
     def reduces_over_rows(self) -> bool:
         """Whether a slice lies along dim 0 of the matrix, or dim 1 of a weight's (E, K, N)."""
         return self.kind in ("grouped", "dual") or self.name == "colwise_3d"
@@ -92,8 +97,7 @@ READ_ONCE = (
     Quantizer("rowwise_colwise_per_group", "grouped"),
     Quantizer("colwise_transpose_3d", "weight"),
 )
-# The pair follows later than the seven: its references stand, its kernels join the matrix when they exist.
-QUANTIZERS = SEVEN + tuple(q for q in READ_ONCE if hasattr(fp8, f"quantize_{q.name}"))
+QUANTIZERS = SEVEN + READ_ONCE
 GROUPED = tuple(q for q in QUANTIZERS if q.is_grouped)
 
 

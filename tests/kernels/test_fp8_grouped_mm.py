@@ -23,7 +23,7 @@ from kernels.fp8.formats import FORMATS
 from kernels.fp8.grouped_shapes import MATMUL_A, MATMUL_B, MatmulShape
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS
 from kernels.fp8.shapes import Split, equal, splits
-from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
+from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
 
 DEVICE = torch.device(GPU or "cpu")
@@ -273,30 +273,32 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-FORWARD = ["quantize_rowwise", "quantize_colwise_3d", "matmul_2d3d"]
+ROWS, B, MATMUL = "quantize_rowwise", "quantize_colwise_3d", "matmul_2d3d"
 COLUMNS, WEIGHT = "quantize_colwise_per_group_padded", "quantize_transpose_3d_atomic"
+BOTH_ROWS, BOTH_B = "quantize_rowwise_colwise_per_group_padded", "quantize_colwise_transpose_3d"
+ALL, WGRAD = "quantize_matmul_operands", "matmul_2d2d"
 
 
 @pytest.mark.parametrize(
-    ("needs_a", "needs_b", "keep", "more", "backward"),
+    ("needs_a", "needs_b", "keep", "forward", "backward"),
     [
-        (True, True, False, [COLUMNS], [WEIGHT, "quantize_rowwise", "matmul_2d3d", COLUMNS, "matmul_2d2d"]),
-        (True, True, True, [COLUMNS, WEIGHT], ["quantize_rowwise", "matmul_2d3d", COLUMNS, "matmul_2d2d"]),
-        (True, False, False, [], [WEIGHT, "quantize_rowwise", "matmul_2d3d"]),
-        (True, False, True, [WEIGHT], ["quantize_rowwise", "matmul_2d3d"]),
-        (False, True, False, [COLUMNS], [COLUMNS, "matmul_2d2d"]),
-        (False, True, True, [COLUMNS], [COLUMNS, "matmul_2d2d"]),
-        (False, False, True, [], None),
+        (True, True, False, [BOTH_ROWS, B, MATMUL], [BOTH_ROWS, WEIGHT, MATMUL, WGRAD]),
+        (True, True, True, [ALL, MATMUL], [BOTH_ROWS, MATMUL, WGRAD]),
+        (True, False, False, [ROWS, B, MATMUL], [ROWS, WEIGHT, MATMUL]),
+        (True, False, True, [ROWS, BOTH_B, MATMUL], [ROWS, MATMUL]),
+        (False, True, False, [BOTH_ROWS, B, MATMUL], [COLUMNS, WGRAD]),
+        (False, True, True, [BOTH_ROWS, B, MATMUL], [COLUMNS, WGRAD]),
+        (False, False, True, [ROWS, B, MATMUL], None),
     ],
 )
 def test_only_what_is_needed_runs(
-    needs_a: bool, needs_b: bool, keep: bool, more: list[str], backward: list[str] | None
+    needs_a: bool, needs_b: bool, keep: bool, forward: list[str], backward: list[str] | None
 ) -> None:
     a, w, offs = operands(SIZES, 32, 48)
     a, w = a.requires_grad_(needs_a), w.requires_grad_(needs_b)
     with Operators() as ran:
         out = fp8.grouped_mm(a, w.mT, offs, keep_fp8_weights=keep)
-    assert ran.names == FORWARD + more
+    assert ran.names == forward
     assert out.requires_grad == (backward is not None)
     if backward is None:
         return
@@ -306,7 +308,7 @@ def test_only_what_is_needed_runs(
     assert (a.grad is not None, w.grad is not None) == (needs_a, needs_b)
     with torch.no_grad(), Operators() as ran:
         fp8.grouped_mm(a, w.mT, offs, keep_fp8_weights=keep)
-    assert ran.names == FORWARD, "without a graph nothing is prepared for backward"
+    assert ran.names == [ROWS, B, MATMUL], "without a graph nothing is prepared for backward"
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -423,9 +425,9 @@ def matmul_arguments() -> Iterator[tuple[str, Tensors]]:
     a, w, offs = operands(Split("", (17, 0, 3)), 32, 48)
     codes_a, scales_a = fp8.quantize_rowwise(a, power_of_two=True)
     codes_b, scales_b = fp8.quantize_colwise_3d(w.mT, power_of_two=True)
-    yield "fp8_matmul_2d3d", (codes_a, scales_a, codes_b, scales_b.squeeze(1), offs)
+    yield "fp8_matmul_2d3d", (codes_a, 1 / scales_a, codes_b, 1 / scales_b.squeeze(1), offs)
     codes1, scales1, codes2, scales2, padded = fp8.quantize_colwise_per_group_dual(a, a, offs, alignment=16)
-    yield "fp8_matmul_2d2d", (codes1.t(), scales1, codes2, scales2, padded)
+    yield "fp8_matmul_2d2d", (codes1.t(), 1 / scales1, codes2, 1 / scales2, padded)
 
 
 def test_opcheck() -> None:
@@ -638,11 +640,8 @@ def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
 
     if GPU == "cuda":
         call()  # compilation may read what it likes
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_device_waits():
             call()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
     else:
         with mock.patch.object(torch, "_scaled_grouped_mm", leave_out), no_host_reads():
             call()

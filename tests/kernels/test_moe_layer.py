@@ -255,7 +255,7 @@ def test_the_bias_is_updated_before_the_optimiser_step_and_balances() -> None:
         return spread
 
     spreads = [step() for _ in range(25)]
-    assert spreads[-1] < spreads[0] / 2
+    assert spreads[-1] <= spreads[0] / 2
     assert not layer.tokens_per_expert.any()
     handle.remove()
     step()

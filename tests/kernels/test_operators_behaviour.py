@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kernels import operators
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
 from kernels.operators import configs
-from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
+from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.operators import (
     DTYPES,
     OPERATORS,
@@ -155,6 +155,9 @@ def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
         raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
 
 
+POWERS_OF_TWO = ("rows", "columns", "lanes", "depth", "part", "long", "part_rows", "part_columns")
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80", "gfx942", "cpu"])
 def test_tables_obey_the_hardware(arch: str) -> None:
     """At most four candidates, powers of two, no more threads than a block may have."""
@@ -165,8 +168,10 @@ def test_tables_obey_the_hardware(arch: str) -> None:
         tables: list[Any] = [
             configs.tile_candidates(arch, width, layout, flat=False),
             configs.tile_candidates(arch, width, layout, flat=True),
-            configs.row_candidates(arch, width, layout),
+            configs.row_candidates(arch, width, layout, reused=False),
+            configs.row_candidates(arch, width, layout, reused=True),
             configs.sum_candidates(arch, width),
+            configs.list_candidates(arch, width),
             configs.cross_entropy_candidates(arch),
             configs.scale_candidates(arch),
         ]
@@ -175,7 +180,7 @@ def test_tables_obey_the_hardware(arch: str) -> None:
             for config in table:
                 most = hardware_of(arch).max_warps
                 assert most is None or config.warps <= most, config
-                sizes = [getattr(config, field, 1) for field in ("rows", "columns", "block", "tile")]
+                sizes = [getattr(config, field, 1) or 1 for field in POWERS_OF_TWO]
                 assert all(size & (size - 1) == 0 for size in sizes), config
 
 
@@ -204,7 +209,7 @@ def _others(device: torch.device) -> dict[str, tuple[Any, ...]]:
         "cross_entropy_scaled": (x, torch.tensor(2.0, device=device), None),
         "cross_entropy_scale_": (x, torch.tensor(2.0, device=device), None),
         "padded_index_gather_backward": (x[:4], index, 6, None),
-        "scatter_places": (index, 6, 4),
+        "scatter_places": (index, 6, 4, 22),
         "scatter_for_grouped_gemm_backward": (x, index, None),
         "indexed_bias_add_backward": (x, offs, torch.bfloat16, None),
     }
@@ -289,15 +294,10 @@ def test_every_byte_is_written_whatever_memory_held(operator: Operator, triton_p
 def test_the_host_reads_no_data(operator: Operator, triton_path: KernelPath) -> None:
     """Forward and backward. Indices on a CPU are checked there, which costs no wait; this is left out here."""
     arguments = operator.arguments(triton_path.device)
-    gradients(operator.function, arguments)  # compilation may read what it likes
-    if GPU == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        with unchecked_indices(), no_host_reads():
-            gradients(operator.function, arguments)
-    finally:
-        if GPU == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
+    upstream = torch.randn_like(first_tensor(operator.function(*arguments)).detach())
+    gradients(operator.function, arguments, upstream)  # compilation may read what it likes
+    with unchecked_indices(), no_host_reads(), no_device_waits():
+        gradients(operator.function, arguments, upstream)
 
 
 @EVERY
@@ -305,8 +305,8 @@ def test_captured_in_a_graph(operator: Operator, gpu: torch.device) -> None:
     if gpu.type != "cuda":
         pytest.skip("needs CUDA graphs: this device is no CUDA or HIP device")
     arguments = operator.arguments(gpu)
-    result = first_tensor(operator.function(*arguments))
-    upstream = torch.randn_like(result)
+    # Detached: what a graph of autograd's keeps of the default stream would be waited for inside the capture.
+    upstream = torch.randn_like(first_tensor(operator.function(*arguments)).detach())
     expected = gradients(operator.function, arguments, upstream)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

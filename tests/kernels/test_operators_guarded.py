@@ -14,6 +14,7 @@ from kernels import operators
 from kernels.operators import GroupedLinear, reference, shapes
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
 from perfguard import Work
+from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 from tests.kernels.operators import TWO_ROUNDINGS
 from tests.kernels.paths import GPU, cases, open_path
 
@@ -36,7 +37,7 @@ def test_silu_mul(perfguard: Any, shape: GateShape, path: str) -> None:
         operators.silu_mul,
         *shape.pair(perfguard.device),
         reference=reference.silu_mul,
-        work=Work(bytes=6 * shape.elements, backward_bytes=10 * shape.elements),  # 3 and 5 tensors of bf16
+        work=gate_work(shape),
         timed=path != "interpreter",
     )
 
@@ -47,7 +48,7 @@ def test_clamped_swiglu(perfguard: Any, shape: GateShape, path: str) -> None:
         operators.clamped_swiglu,
         *shape.interleaved(perfguard.device),
         reference=reference.clamped_swiglu,
-        work=Work(bytes=6 * shape.elements, backward_bytes=10 * shape.elements),
+        work=gate_work(shape),
         timed=path != "interpreter",
     )
 
@@ -61,19 +62,18 @@ def test_cross_entropy(perfguard: Any, shape: LogitsShape, path: str) -> None:
         *shape.inputs(perfguard.device),
         reference=reference.cross_entropy,
         tolerance=TWO_ROUNDINGS,
-        work=Work(bytes=4 * shape.elements, backward_bytes=4 * shape.elements),
+        work=cross_entropy_work(shape),
         timed=path != "interpreter",
     )
 
 
 @_cases("MOVED")
 def test_padded_index_gather(perfguard: Any, shape: MovedShape, path: str) -> None:
-    once = 2 * shape.elements
     perfguard(
         operators.padded_index_gather,
         *shape.gathered(perfguard.device),
         reference=reference.padded_index_gather,
-        work=Work(bytes=once * (1 + shape.copies), backward_bytes=once * (1 + shape.copies)),
+        work=gather_work(shape),
         timed=path != "interpreter",
     )
 
@@ -87,10 +87,7 @@ def test_scatter_for_grouped_gemm(perfguard: Any, shape: MovedShape, path: str) 
         *shape.scattered(perfguard.device),
         reference=reference.scatter_for_grouped_gemm,
         kwargs={"alignment": alignment, "host_counts": False},
-        work=Work(
-            bytes=4 * shape.elements + 2 * shape.groups * (alignment - 1) * shape.width,
-            backward_bytes=4 * shape.elements,
-        ),
+        work=scatter_work(shape, alignment),
         timed=path != "interpreter",
     )
 
@@ -101,7 +98,7 @@ def test_indexed_bias_add(perfguard: Any, shape: GroupedRows, path: str) -> None
         operators.indexed_bias_add,
         *shape.biased(perfguard.device),
         reference=reference.indexed_bias_add,
-        work=Work(bytes=4 * shape.elements, backward_bytes=2 * shape.elements),
+        work=bias_work(shape),
         timed=path != "interpreter",
     )
 

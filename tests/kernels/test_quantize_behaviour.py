@@ -19,7 +19,7 @@ from kernels.fp8 import configs, shapes
 from kernels.fp8.formats import FORMATS
 from kernels.fp8.inputs import LAYOUTS, VALUES
 from kernels.fp8.shapes import Split
-from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
+from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
 from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name
 
@@ -42,7 +42,7 @@ def operator(q: Quantizer) -> Any:
 
 def operator_arguments(q: Quantizer, arguments: Tensors) -> tuple[Any, ...]:
     """All of the operator's arguments in order: the tensors, then what the public function fills in."""
-    rest = {"dtype": torch.float8_e4m3fn, "power_of_two": False, "candidate": None}
+    rest = {"dtype": torch.float8_e4m3fn, "power_of_two": False, "candidate": None, "inverse": False}
     return (*arguments, *(rest[argument.name] for argument in operator(q)._schema.arguments[len(arguments) :]))
 
 
@@ -199,14 +199,8 @@ def test_the_host_reads_no_data(q: Quantizer, triton_path: KernelPath) -> None:
     """Offsets above all: the grid must not depend on them."""
     arguments = q.arguments(SMALL, WIDTH, triton_path.device)
     q.function(*arguments)  # compilation may read what it likes
-    if GPU == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        with no_host_reads():
-            q.function(*arguments)
-    finally:
-        if GPU == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
+    with no_host_reads(), no_device_waits():
+        q.function(*arguments)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -293,10 +287,6 @@ def _record_launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return launches
 
 
-# What stands in the table of configurations; other constants say what the input allows.
-CONFIGURATION = {"R", "BLOCK", "WHOLE", "T", "W", "PACK", "STRIPES", "CHUNKS", "POLLS", "num_warps", "num_stages"}
-
-
 @WITH_TOKENS
 def test_configuration_does_not_depend_on_counts(
     q: Quantizer, triton_path: KernelPath, monkeypatch: pytest.MonkeyPatch
@@ -304,7 +294,8 @@ def test_configuration_does_not_depend_on_counts(
     """A walk over counts of tokens and groups keeps one configuration (K41).
 
     Counts that are a multiple of 16 share all constants, so nothing is compiled after the first; all other
-    counts may share one variant more. One token is left out: it lies both ways in memory.
+    counts may share one variant more: whether a column of codes starts on a multiple of 16 bytes belongs to the
+    layout class. One token is left out: it lies both ways in memory.
     """
     launches = _record_launches(monkeypatch)
 
@@ -320,11 +311,6 @@ def test_configuration_does_not_depend_on_counts(
     assert aligned[0], "no launch of a known kernel was seen"
     assert all(other == aligned[0] for other in aligned)
     assert all(other == others[0] for other in others)
-    assert [_configuration(launch) for launch in others[0]] == [_configuration(one) for one in aligned[0]]
-
-
-def _configuration(launch: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in launch.items() if key in CONFIGURATION}
 
 
 @WITH_TOKENS

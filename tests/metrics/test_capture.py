@@ -1,12 +1,15 @@
-"""Capturable or not, and why not."""
+"""Capturable or not, and why not; and whether a replay is right when others have used the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
+import torch
 
 from perfguard.hardware import fake
+from perfguard.hardware.device import Graph
 from perfguard.hardware.fake import FakeDevice
 from perfguard.metrics.capture import read
 from perfguard.metrics.subject import Subject
@@ -43,3 +46,93 @@ def test_no_reading_where_nothing_is_captured() -> None:
         captures = False
 
     assert read(Subject(kernel), Plain(seed=1)) == []
+
+
+class Replayed:
+    """A graph as CUDA's: it runs the call's work again, in the memory of the capture."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.replay = work
+
+
+class Memory(FakeDevice):
+    """A simulated GPU of three tensors: an output, a workspace, and what the allocator has free.
+
+    `replay` is what a graph of the call does; the workspace is free, and so handed to others, once the call is over.
+    """
+
+    def __init__(self, replay: Callable[[Memory], None]) -> None:
+        super().__init__(seed=1)
+        self.output, self.workspace = torch.zeros(4), torch.zeros(4, dtype=torch.uint8)
+        self._replay = replay
+
+    def call(self) -> torch.Tensor:
+        fake.launch("kernel")
+        self.workspace.fill_(7)
+        return self.output.copy_(self.workspace)
+
+    def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
+        for call in calls:
+            call()
+        return Replayed(lambda: self._replay(self))
+
+    def occupy(self) -> list[torch.Tensor]:
+        self.workspace.fill_(0xFF)
+        return [self.workspace]
+
+
+def owns_its_memory(device: Memory) -> None:
+    device.output.fill_(7)
+
+
+def reads_the_workspace(device: Memory) -> None:
+    device.output.copy_(device.workspace)
+
+
+def writes_the_workspace(device: Memory) -> None:
+    device.workspace.fill_(7)
+    device.output.copy_(device.workspace)
+
+
+def draws(device: Memory) -> None:
+    device.output.random_()
+
+
+@pytest.mark.parametrize(
+    ("replay", "problem"),
+    [
+        (owns_its_memory, ""),
+        (reads_the_workspace, "output 0: a replayed graph reads memory that it does not own"),
+        (writes_the_workspace, "a replayed graph writes to memory that it does not own"),
+        (draws, ""),  # differs from replay to replay: nothing can be told
+    ],
+)
+def test_a_replay_in_used_memory(replay: Callable[[Memory], None], problem: str) -> None:
+    device = Memory(replay)
+    (reading,) = read(Subject(device.call), device)
+    assert reading.value == "yes"
+    assert reading.problem.startswith(problem)
+    assert bool(reading.problem) is bool(problem)
+
+
+def test_a_wrong_replay_makes_the_case_wrong() -> None:
+    from perfguard.call import Call
+    from perfguard.config import Settings
+    from perfguard.records import Case, Word
+    from perfguard.runner import Runner
+
+    device = Memory(reads_the_workspace)
+    runner = Runner(device, Settings(case_seconds=0.05), lambda case: {}, numerics=False)
+    call = Call(lambda x: device.call(), (torch.ones(4),), lambda x: x)
+    (result,) = runner.measure(call, Case("suite", "f", "forward"))
+    assert result.word is Word.WRONG
+    assert result.verdicts[0].metric == "capturable"
+    assert not any(reading.timed for reading in result.readings)
+
+
+def test_an_error_outside_the_capture_is_raised() -> None:
+    def broken() -> Any:
+        raise RuntimeError("out of registers")
+
+    with pytest.raises(RuntimeError, match="out of registers"):
+        read(Subject(broken), FakeDevice(seed=1))

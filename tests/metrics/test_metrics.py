@@ -145,7 +145,7 @@ def test_first_call_does_not_count() -> None:
             work()
 
         for reading in metric.read(Subject(run=tunes, timed=False), quiet()):
-            assert reading.value not in (3, ["tuning", "first", "second"])
+            assert reading.value not in (3, 2**30, ["tuning", "first", "second"])
             assert reading.metric != "peak_memory_bytes" or reading.value == 3 * 2**20
 
 

@@ -29,7 +29,7 @@ def by_name(readings: list[Reading]) -> dict[str, Reading]:
 
 def test_operators_are_counted_and_named(cpu: CpuDevice) -> None:
     readings = by_name(launches.read(Subject(run=add_and_double), cpu))
-    assert list(readings) == ["operators", "operator_names"]
+    assert list(readings)[:2] == ["operators", "operator_names"]
     assert readings["operators"].value == 3
     assert readings["operator_names"].value == ["aten.ones", "aten.add.Tensor", "aten.mul.Tensor"]
     assert readings["operators"].gated
@@ -38,8 +38,8 @@ def test_operators_are_counted_and_named(cpu: CpuDevice) -> None:
 
 
 def test_one_operator_more_is_one_more(cpu: CpuDevice) -> None:
-    (before, _) = launches.read(Subject(run=add_and_double), cpu)
-    (after, _) = launches.read(Subject(run=lambda: add_and_double().t().contiguous()), cpu)
+    before, *_ = launches.read(Subject(run=add_and_double), cpu)
+    after, *_ = launches.read(Subject(run=lambda: add_and_double().t().contiguous()), cpu)
     assert isinstance(before.value, int)
     assert isinstance(after.value, int)
     assert after.value > before.value
@@ -52,10 +52,10 @@ def test_peak_of_a_known_pattern(cpu: CpuDevice) -> None:
         del temporary
         return result
 
-    (reading,) = memory.read(Subject(run=temporary_of_eight_mib), cpu)
+    reading, *_ = memory.read(Subject(run=temporary_of_eight_mib), cpu)
     assert isinstance(reading.value, int)
     assert reading.value == pytest.approx(12 * MIB, rel=0.01)
-    (leaner,) = memory.read(Subject(run=lambda: torch.empty(4 * MIB, dtype=torch.uint8)), cpu)
+    leaner, *_ = memory.read(Subject(run=lambda: torch.empty(4 * MIB, dtype=torch.uint8)), cpu)
     assert leaner.value == pytest.approx(4 * MIB, rel=0.01)
     assert (reading.floor, reading.portable) == (4096, False)
 

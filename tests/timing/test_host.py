@@ -24,7 +24,7 @@ def test_device_time_does_not_enter(us: float) -> None:
     timing = measured(host, kernels(1, us=us, host_us=30.0), quiet())
     assert timing.timer == "host-u16"
     assert timing.value_us == pytest.approx(30.0)
-    assert timing.samples * len(timing.blocks) >= 15
+    assert timing.samples * len(timing.blocks) >= 3
 
 
 def test_calls_halve_where_the_queue_is_too_short() -> None:
@@ -62,11 +62,20 @@ def test_stored_id(stored: str | None, timer: str) -> None:
 
 
 def test_one_stall_of_the_host_is_voted_down() -> None:
-    device = quiet()
-    calls = [0]
+    device, calls = quiet(), [0]
+
+    def counted() -> None:
+        calls[0] += 1
+        fake.launch("kernel", us=1.0, host_us=5.0)
+
+    measured(host, counted, device)
+    stalling = calls[0] - 20  # within the second of three blocks of 16 calls
 
     def stalls_once() -> None:
         calls[0] += 1
-        fake.launch("kernel", us=1.0, host_us=5_000.0 if calls[0] == 6_000 else 5.0)
+        fake.launch("kernel", us=1.0, host_us=100.0 if calls[0] == stalling else 5.0)
 
-    assert measured(host, stalls_once, device).value_us == pytest.approx(5.0)
+    device, calls[0] = quiet(), 0
+    timing = measured(host, stalls_once, device)
+    assert max(timing.blocks) > 10
+    assert timing.value_us == pytest.approx(5.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from perfguard.collector import collector_paused
 from perfguard.errors import ExitStatus, MeasurementError, PerfguardError
 from perfguard.hardware import Device, open_device
 from perfguard.reports import write_atomically
@@ -18,7 +19,6 @@ from perfguard.selfcheck.delayed.call import delayed, inputs, runs_on
 from perfguard.selfcheck.delayed.plan import AIMS, LENGTHS_US, PLAN
 from perfguard.selfcheck.delayed.tuning import tune
 from perfguard.timing import prepare_device_time
-from perfguard.timing.blocks import collector_paused
 from perfguard.timing.timing import Meter, Workload
 
 _PREHEAT_US = 1e6  # clocks ramp up from idle

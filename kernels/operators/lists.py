@@ -1,0 +1,243 @@
+"""For each row the places that ask for it, in order; and sums over them that no hot row makes slow.
+
+The lists are one stable radix sort of the index, 8 bits a pass (`counting`): as many passes as the rows have bytes.
+Summing, a list of up to LONG places has a program of its own for each block of columns. A longer one is cut at fixed
+places of the sorted order into parts of LONG, whose fp32 sums a second launch adds in order. No float is added
+atomically, so the result is the same in every run, whatever order programs run in.
+
+Shape suffixes: N places, S places of a program, B buckets, R places added at a time, C columns of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.hardware import arch_of
+from kernels.jit import jit, tl
+from kernels.operators.configs import ListConfig, list_candidates, pick
+from kernels.operators.counting import (
+    AHEAD,
+    CHUNKS,
+    STEP,
+    WARPS,
+    chunk_length,
+    clamped,
+    count_chunks,
+    counted,
+    digit,
+    earlier,
+    whole_numbers,
+)
+from kernels.operators.launch import cdiv, strides
+from kernels.paths import on, path_of
+from kernels.rounding import rounded
+
+DIGIT_BITS = 8
+BUCKETS = 1 << DIGIT_BITS
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Row r is asked for at the places order[starts[r]:ends[r]], ascending; nobody asks for it where ends is 0."""
+
+    order: Tensor  # (n,)
+    starts: Tensor  # (rows,)
+    ends: Tensor  # (rows,)
+
+
+def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -> None:
+    """out[r] = sum of x[i] over i with index[i] == r, in fp32; 0 where there is none.
+
+    x (n, width) any strides; index (n,) int64, what is out of range belongs to no row; out (rows, width) contiguous.
+    """
+    rows = out.shape[0]
+    if out.numel() == 0:
+        return
+    if path_of(_sum_lists, x.device) == "eager":
+        kept = (index >= 0) & (index < rows)
+        sums = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+        out.copy_(sums.index_add_(0, index[kept], x[kept].float()))
+        return
+    if index.shape[0] == 0:
+        out.zero_()
+        return
+    config = pick(list_candidates(arch_of(x.device), out.shape[1]), candidate)
+    with on(x):
+        index = index.contiguous()
+        _sum(x, index, lists_of(index, rows, config.overlap), out, config)
+
+
+def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
+    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
+    count = index.shape[0]
+    dtype = whole_numbers(max(count, rows))
+    passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
+    zeros = index.new_empty((passes - 1) * CHUNKS * BUCKETS + rows, dtype=dtype)
+    starts, ends = index.new_empty(rows, dtype=dtype), zeros[-rows:]
+    later = zeros[:-rows].view(-1, CHUNKS, BUCKETS)
+    counts = [count_chunks(index, rows, BUCKETS, zero=zeros, fill=starts), *later]
+    early = _early(overlap)
+    keys, order = index, None
+    for number in range(passes):
+        last = number == passes - 1
+        next_keys = None if last else index.new_empty(count, dtype=dtype)
+        next_order = index.new_empty(count, dtype=dtype)
+        _place[(cdiv(count, STEP),)](
+            keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
+            starts if last else None, ends if last else None, count, rows, chunk_length(count), DIGIT_BITS * number,
+            K=CHUNKS, B=BUCKETS, A=AHEAD, S=STEP, num_warps=WARPS, **early,
+        )  # fmt: skip
+        keys, order = next_keys, next_order
+    assert order is not None
+    return Lists(order, starts, ends)
+
+
+def _early(overlap: bool) -> dict[str, bool]:
+    """What lets a kernel start while the one ahead of it ends: it waits for that one before it touches memory. Each
+    kernel of the row does, so that the end of one means the end of all before it."""
+    return {"OVERLAP": True, "launch_pdl": True} if overlap else {"OVERLAP": False}
+
+
+def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig) -> None:
+    count, (rows, width) = index.shape[0], out.shape
+    by_hand = arch_of(x.device) == "cpu"
+    parts = cdiv(count, config.long)
+    partial = x.new_empty((2 * parts, width), dtype=torch.float32)
+    begins = index.new_empty(parts, dtype=lists.order.dtype)
+    _sum_lists[((parts + rows) * cdiv(width, config.columns),)](
+        x, index, lists.order, lists.starts, lists.ends, out, partial, begins, count, rows, width, parts, *strides(x),
+        BY_HAND=by_hand, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
+        **_early(config.overlap),
+    )  # fmt: skip
+    _sum_parts[(parts * cdiv(width, config.part_columns),)](
+        partial, begins, lists.starts, lists.ends, out, width,
+        BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
+        **_early(config.overlap),
+    )  # fmt: skip
+
+
+@jit(do_not_specialize=["count", "limit", "chunk", "shift"])
+def _place(  # type: ignore[no-untyped-def]
+    keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
+    count, limit, chunk, shift,
+    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, A: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """One pass of the sort: S keys to their places by one digit. It counts for the next pass, the last one marks where
+    the list of each row starts and ends."""
+    DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    start = tl.program_id(0).to(tl.int64) * S
+    at_S = start + tl.arange(0, S)
+    inside_S = at_S < count
+    key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
+    digit_S = digit(key_S, shift, B)
+    all_B, before_B = counted(keys_ptr, counts_ptr, start, count, limit, chunk, shift, K, B, A)
+    first_B = tl.cumsum(all_B, 0) - all_B + before_B
+    # Keys that are not there come last, and so count for none.
+    to_S = tl.gather(first_B, digit_S, 0).to(tl.int64) + earlier(digit_S[:, None] == digit_S[None, :], S)
+    number_S = at_S if order_ptr is None else tl.load(order_ptr + at_S, mask=inside_S, other=0)
+    tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
+    if next_keys_ptr is not None:
+        tl.store(next_keys_ptr + to_S, key_S, mask=inside_S)
+        next_S = (to_S // chunk) * B + digit(key_S // B, shift, B)
+        tl.atomic_add(next_counts_ptr + next_S, tl.full((S,), 1, DTYPE), mask=inside_S, sem="relaxed")
+    else:
+        same_SS = key_S[:, None] == key_S[None, :]
+        before_S = earlier(same_SS, S)
+        is_row_S = key_S < limit
+        to_S = to_S.to(DTYPE)
+        # One key speaks for its like: thousands of them at one address would wait for each other.
+        tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & (before_S == 0), sem="relaxed")
+        is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 0)
+        tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
+
+
+@jit()
+def _sum_places(  # type: ignore[no-untyped-def]
+    x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    sum_C = tl.zeros((C,), tl.float32)
+    for first in range(start, end, R):
+        at_R = first + tl.arange(0, R)
+        from_R = tl.load(order_ptr + at_R, mask=at_R < end, other=0).to(tl.int64)
+        inside_RC = (at_R < end)[:, None] & (column_C < width)[None, :]
+        x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
+        sum_C += tl.sum(x_RC.to(tl.float32), 0)
+    return sum_C
+
+
+@jit(do_not_specialize=["count", "rows", "parts"])
+def _sum_lists(  # type: ignore[no-untyped-def]
+    x_ptr, index_ptr, order_ptr, starts_ptr, ends_ptr, out_ptr, partial_ptr, begins_ptr,
+    count, rows, width, parts, x_row, x_column,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The first programs take a part of the sorted order each, of which they add up what belongs to long lists: at most
+    the lists of its first and its last place. The others take a row each, if its list is short."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    blocks = tl.cdiv(width, C)
+    number = (tl.program_id(0) // blocks).to(tl.int64)
+    column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
+    if number < parts:
+        start = number * LONG
+        end = tl.minimum(start + LONG, count)
+        left = tl.load(index_ptr + tl.load(order_ptr + start).to(tl.int64))
+        right = tl.load(index_ptr + tl.load(order_ptr + end - 1).to(tl.int64))
+        is_left = (left >= 0) & (left < rows)
+        is_right = (right >= 0) & (right < rows)
+        left_start = tl.load(starts_ptr + left, mask=is_left, other=0).to(tl.int64)
+        left_end = tl.load(ends_ptr + left, mask=is_left, other=0).to(tl.int64)
+        right_start = tl.load(starts_ptr + right, mask=is_right, other=0).to(tl.int64)
+        right_end = tl.load(ends_ptr + right, mask=is_right, other=0).to(tl.int64)
+        right_is_long = right_end - right_start > LONG
+        if left_end - left_start > LONG:
+            sum_C = _sum_places(
+                x_ptr, order_ptr, start, tl.minimum(end, left_end), column_C, width, x_row, x_column, R, C
+            )
+            tl.store(partial_ptr + 2 * number * width + column_C, sum_C, mask=column_C < width)
+        if right_is_long & (right != left):
+            sum_C = _sum_places(x_ptr, order_ptr, right_start, end, column_C, width, x_row, x_column, R, C)
+            tl.store(partial_ptr + (2 * number + 1) * width + column_C, sum_C, mask=column_C < width)
+        if tl.program_id(0) % blocks == 0:
+            begin = tl.where(right_is_long & (right_start >= start), right, -1)
+            tl.store(begins_ptr + number, begin.to(begins_ptr.dtype.element_ty))
+    else:
+        row = number - parts
+        start = tl.load(starts_ptr + row).to(tl.int64)
+        end = tl.load(ends_ptr + row).to(tl.int64)
+        if end - start <= LONG:
+            sum_C = _sum_places(x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R, C)
+            sum_C = rounded(sum_C, out_ptr.dtype.element_ty, BY_HAND)
+            tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
+
+
+@jit()
+def _sum_parts(  # type: ignore[no-untyped-def]
+    partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The long list that begins in a part, if one does: its sum here, and those of the parts that it reaches into."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    blocks = tl.cdiv(width, C)
+    number = (tl.program_id(0) // blocks).to(tl.int64)
+    row = tl.load(begins_ptr + number).to(tl.int64)
+    if row >= 0:
+        start = tl.load(starts_ptr + row).to(tl.int64)
+        end = tl.load(ends_ptr + row).to(tl.int64)
+        column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
+        sum_RC = tl.zeros((R, C), tl.float32)
+        for first in range(number, tl.cdiv(end, LONG), R):
+            part_R = first + tl.arange(0, R)
+            # Where it begins within a part it is the list of that part's last place, else that of the first.
+            at_R = 2 * part_R + (part_R * LONG < start).to(tl.int64)
+            inside_RC = (part_R * LONG < end)[:, None] & (column_C < width)[None, :]
+            sum_RC += tl.load(partial_ptr + at_R[:, None] * width + column_C[None, :], mask=inside_RC, other=0.0)
+        sum_C = rounded(tl.sum(sum_RC, 0), out_ptr.dtype.element_ty, BY_HAND)
+        tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)

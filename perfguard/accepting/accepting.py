@@ -1,0 +1,163 @@
+"""From a report to changed baselines: judged again, planned as `--perfguard-update` plans, shown, then written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from _pytest.mark.expression import Expression
+from msgspec.structs import replace
+
+from perfguard.baselines import Change, Store, apply, plan, select
+from perfguard.config import Category, Settings
+from perfguard.errors import BaselineError, ExitStatus, UsageError
+from perfguard.lanes.judging import judge_again
+from perfguard.lanes.reading import Received
+from perfguard.lanes.remembered import folders_of, read_files
+from perfguard.records import CaseResult, Report, TimedEntry, Verdict, Word
+from perfguard.render.escaping import clean
+
+_CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
+_UNDECIDED = (Word.UNRESOLVED, Word.SUSPECT)
+_WIDEST = 1000  # characters of a line
+_WRONG = (Word.WRONG, Word.BROKEN)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be accepted: cases that `expression` selects, into the baselines below `root`."""
+
+    root: Path
+    settings: Settings
+    expression: str
+    reason: str
+
+
+def accept(request: Request, received: Sequence[Received], tell: Callable[[str], None]) -> ExitStatus:
+    """Write what was measured; PASSED if anything was, or if there was nothing to write.
+
+    Raises:
+        UsageError: a reason or an expression that is none, or cases that are not there.
+        BaselineError: a file that cannot be read or written; nothing was written then.
+    """
+    if not request.reason.strip():
+        raise UsageError("--reason: empty; say why, the code owners of the baselines will read it")
+
+    def say(text: str) -> None:  # names of strangers, on a person's terminal
+        tell(clean(text, _WIDEST))
+
+    chosen = _chosen(request.expression)
+    store = Store(request.root)
+    written: list[Path] = []
+    left: list[str] = []
+    matched = 0
+    for each in received:
+        judged = _judged(each.report, request)
+        results = [result for result in judged.results if chosen(result)]
+        matched += len(results)
+        changes, refusals = _changes(store, judged, results, request)
+        left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in each.refused)]
+        for change in changes:
+            say(change.describe())
+        written += apply(store, changes, judged.provenance, request.reason)
+    if not matched:
+        raise UsageError(f"-k {request.expression}: no case of the reports; see them with: perfguard report")
+    for line in left:
+        say(f"left alone: {line}")
+    for path in dict.fromkeys(written):
+        say(f"written: {os.path.relpath(path)}")
+    if not written:
+        say("nothing written" if left else "nothing to accept: the baselines hold what was measured")
+    return ExitStatus.PASSED if written or not left else ExitStatus.USAGE_ERROR
+
+
+def _judged(report: Report, request: Request) -> Report:
+    """The report by the baselines of this checkout."""
+    root = request.root
+    files = {
+        path.relative_to(root.parent).as_posix(): path.read_bytes()
+        for folder in folders_of(report.hardware)
+        for path in sorted((root / folder).rglob("*.yaml"))
+    }
+    remembered = read_files(files, root.name)
+    for problem in remembered.problems.values():
+        raise BaselineError(problem)
+    return judge_again(report, remembered.lane(report.hardware, report.toolchain, request.settings.confirmations))
+
+
+def _chosen(expression: str) -> Callable[[CaseResult], bool]:
+    """As pytest's -k: words are parts of a case's name, suite or node id, whatever their letters' size."""
+    if not expression.strip():
+        return lambda result: True
+    try:
+        compiled = Expression.compile(expression)
+    except Exception as error:  # pytest 8 has an exception of its own for it, pytest 9 raises SyntaxError
+        raise UsageError(f"-k {expression}: {error}; write it as for pytest -k") from error
+
+    def chosen(result: CaseResult) -> bool:
+        names = f"{result.case.suite} {result.case.key} {result.case.nodeid}".lower()
+        return compiled.evaluate(lambda word, /, **_: word.lower() in names)
+
+    return chosen
+
+
+def _changes(
+    store: Store, judged: Report, results: Sequence[CaseResult], request: Request
+) -> tuple[list[Change], list[str]]:
+    """What is written, and what is left alone, a line each with the reason."""
+    fresh = _fresh(judged)
+    verdicts = {
+        (result.case.suite, result.case.key, verdict.metric): verdict
+        for result in results
+        for verdict in result.verdicts
+    }
+    planned = [
+        replace(change, refused=change.refused or _refusal(change, verdicts, fresh, request.settings.confirmations))
+        for change in plan(store, judged.hardware, results, fresh, [], judged.provenance, request.settings.sessions)
+    ]
+    chosen, left = select(planned, _CATEGORIES, request.reason)
+    lines = [f"{change.describe()}: {why}" for change, why in left]
+    named = {(change.suite, change.key, change.metric) for change in planned}
+    for (suite, key, metric), verdict in verdicts.items():
+        if (suite, key, metric) not in named and verdict.word in (*_UNDECIDED, *_WRONG):
+            lines.append(_undecided(f"{key} {metric}".rstrip(), verdict))
+    return chosen, lines
+
+
+def _fresh(report: Report) -> dict[tuple[str, str], list[CaseResult]]:
+    """(suite, case key) -> what fresh processes read of it, oldest first."""
+    found: dict[tuple[str, str], list[CaseResult]] = {}
+    for session in report.fresh:
+        for result in session.results:
+            found.setdefault((result.case.suite, result.case.key), []).append(result)
+    return found
+
+
+def _refusal(
+    change: Change,
+    verdicts: Mapping[tuple[str, str, str], Verdict],
+    fresh: Mapping[tuple[str, str], Sequence[CaseResult]],
+    confirmations: int,
+) -> str:
+    """Why a report's number may not become a baseline; empty where it may."""
+    verdict = verdicts.get((change.suite, change.key, change.metric))
+    if verdict is not None and verdict.word is Word.DRIFT:
+        _, _, versions = verdict.reason.rpartition("another toolchain: ")
+        return f"measured under another toolchain ({versions}); record it there: {_update('changed')}"
+    if isinstance(change.after, TimedEntry):
+        read = sum(1 for result in fresh.get((change.suite, change.key), ()) if result.reading(change.metric))
+        if read < confirmations:
+            return f"{read} of {confirmations} fresh processes read it; record it there: {_update(change.category)}"
+    return ""
+
+
+def _update(category: str) -> str:
+    return f"pytest --perfguard --perfguard-update={category}"
+
+
+def _undecided(name: str, verdict: Verdict) -> str:
+    if verdict.word in _WRONG:
+        return f"{name}: {verdict.word}, which no baseline makes right: {verdict.reason}"
+    return f"{name}: not decided: {verdict.reason}; run the lane again"

@@ -1,0 +1,45 @@
+"""GitHub, as the post job needs it: find the pull request, fetch what lanes and branches hold, write one comment.
+
+Nothing here knows a kernel, a verdict or how text is laid out: bodies and descriptions come in, bytes go out.
+"""
+
+from perfguard.github.artifacts import LaneArtifact, fetch_artifacts
+from perfguard.github.client import Client, open_client
+from perfguard.github.clock import Clock
+from perfguard.github.comments import Action, Posted, Rules, post_comment
+from perfguard.github.contents import MergeBase, Tree, fetch_file, fetch_tree, find_merge_base
+from perfguard.github.identity import State
+from perfguard.github.pulls import Found, Pull, find_pull
+from perfguard.github.runs import Run, fetch_run, read_event, reason_to_stop
+from perfguard.github.statuses import Status, set_statuses
+from perfguard.github.summary import warning_command, without_commands, write_summary
+
+__all__ = [
+    "Action",
+    "Client",
+    "Clock",
+    "Found",
+    "LaneArtifact",
+    "MergeBase",
+    "Posted",
+    "Pull",
+    "Rules",
+    "Run",
+    "State",
+    "Status",
+    "Tree",
+    "fetch_artifacts",
+    "fetch_file",
+    "fetch_run",
+    "fetch_tree",
+    "find_merge_base",
+    "find_pull",
+    "open_client",
+    "post_comment",
+    "read_event",
+    "reason_to_stop",
+    "set_statuses",
+    "warning_command",
+    "without_commands",
+    "write_summary",
+]

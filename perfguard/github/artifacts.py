@@ -1,0 +1,114 @@
+"""What the lanes of one run uploaded, as bytes that nobody has looked into yet."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from perfguard.errors import GitHubError, UsageError
+from perfguard.github.client import Client
+from perfguard.github.runs import Run
+from perfguard.github.troubles import Gone
+
+MOST_LANES = 20
+MOST_LANE_BYTES = 2_000_000
+MOST_BYTES = 10_000_000
+NO_RESULT = "no result"
+_NAME = re.compile(r"perfguard-(.+)-([1-9][0-9]{0,4})")
+
+
+class LaneArtifact(Struct, frozen=True):
+    """What one expected lane uploaded.
+
+    Attributes:
+        lane: as expected, e.g. `nvidia-h200`; the artifact is called `perfguard-<lane>-<attempt>`.
+        data: the packed bytes (a zip file that nobody has looked into), at most 2 MB; None without a valid one.
+        problem: why there is none: "no result", "expired …", "2 artifacts …", "… larger than 2,000,000 bytes".
+        attempt: of the run that uploaded it.
+        expires: ISO date and time, empty where unknown.
+    """
+
+    lane: str
+    data: bytes | None = None
+    problem: str = ""
+    attempt: int = 0
+    expires: str = ""
+
+
+class _Artifact(Struct, frozen=True):
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool
+    expires_at: str | None = None
+    digest: str | None = None
+
+
+class _Page(Struct, frozen=True):
+    artifacts: list[_Artifact]
+
+
+def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> list[LaneArtifact]:
+    """For every expected lane the artifact of exactly this run with the highest attempt up to the run's own.
+
+    Trouble with one lane is that lane's `problem`; the others are fetched.
+
+    Returns:
+        One for each of `lanes`, in their order.
+
+    Raises:
+        GitHubError: the artifacts cannot be listed.
+        UsageError: more than 20 lanes.
+    """
+    if len(lanes) > MOST_LANES:
+        raise UsageError(f"lanes: {len(lanes)} are expected, {MOST_LANES} at most; split them over two workflows")
+    pages = client.pages(f"/repos/{client.repository}/actions/runs/{run.id}/artifacts", _Page)
+    uploaded: dict[tuple[str, int], list[_Artifact]] = {}
+    for artifact in (artifact for page in pages for artifact in page.artifacts):
+        name = _NAME.fullmatch(artifact.name)
+        if name and name[1] in lanes and int(name[2]) <= run.attempt:
+            uploaded.setdefault((name[1], int(name[2])), []).append(artifact)
+    found: list[LaneArtifact] = []
+    for lane in lanes:
+        left = MOST_BYTES - sum(len(other.data or b"") for other in found)
+        found.append(_fetch_lane(client, lane, uploaded, left))
+    return found
+
+
+def _fetch_lane(client: Client, lane: str, uploaded: dict[tuple[str, int], list[_Artifact]], left: int) -> LaneArtifact:
+    attempts = [attempt for name, attempt in uploaded if name == lane]
+    if not attempts:
+        return LaneArtifact(lane, problem=NO_RESULT)
+    attempt = max(attempts)
+    same = uploaded[lane, attempt]
+    if len(same) > 1:
+        names = f"{len(same)} artifacts of one name, {same[0].name}"
+        return LaneArtifact(lane, problem=f"{names}; which is right cannot be told", attempt=attempt)
+    artifact = same[0]
+    try:
+        data = _download(client, artifact, left)
+    except GitHubError as error:
+        return LaneArtifact(lane, problem=str(error), attempt=attempt)
+    return LaneArtifact(lane, data, attempt=attempt, expires=artifact.expires_at or "")
+
+
+def _download(client: Client, artifact: _Artifact, left: int) -> bytes:
+    limit = min(MOST_LANE_BYTES, left)
+    if artifact.expired:
+        raise Gone(f"{artifact.name}: expired; run the lane again")
+    if artifact.size_in_bytes > limit:
+        raise GitHubError(
+            f"{artifact.name}: {artifact.size_in_bytes:,} bytes, larger than {limit:,} bytes; "
+            "upload nothing but the report"
+        )
+    try:
+        data = client.download(f"/repos/{client.repository}/actions/artifacts/{artifact.id}/zip", limit)
+    except Gone as error:
+        raise Gone(f"{artifact.name}: expired; run the lane again") from error
+    kind, _, digest = (artifact.digest or "").partition(":")
+    if kind == "sha256" and hashlib.sha256(data).hexdigest() != digest:
+        raise GitHubError(f"{artifact.name}: its bytes are not those that were uploaded; run the post job again")
+    return data

@@ -1,0 +1,196 @@
+"""Files and commits of the repository, as they are at a commit that the caller trusts or distrusts."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from perfguard.errors import GitHubError
+from perfguard.github.client import Client
+from perfguard.github.troubles import NotFound, Refused, Unexpected
+
+T = TypeVar("T")
+
+MOST_FILE_BYTES = 1_000_000
+MOST_FILES = 500
+MOST_ENTRIES = 1_000  # GitHub lists no more of a folder, and does not say so
+_DEPTH = 2
+
+
+class MergeBase(Struct, frozen=True):
+    """Where a head left its base.
+
+    Attributes:
+        sha: of that commit.
+        date: ISO date and time of that commit.
+        age_days: since then.
+        behind: how many commits the base has had since then.
+    """
+
+    sha: str
+    date: str
+    age_days: int
+    behind: int
+
+
+class File(Struct, frozen=True):
+    """A file at a commit: the hash of its content as git knows it, and its bytes."""
+
+    sha: str
+    data: bytes
+
+
+class Tree(Struct, frozen=True):
+    """A folder at a commit, with all below it.
+
+    Attributes:
+        files: path, relative to the repository -> file. At most 1 MB each, 500 in all.
+        problems: path -> why it was not read: too large, a link, a folder of more than 1,000 entries …
+    """
+
+    files: dict[str, File] = {}
+    problems: dict[str, str] = {}
+
+
+class _Person(Struct, frozen=True):
+    date: datetime.datetime
+
+
+class _Commit(Struct, frozen=True):
+    committer: _Person
+
+
+class _Base(Struct, frozen=True):
+    sha: str
+    commit: _Commit
+
+
+class _Comparison(Struct, frozen=True):
+    merge_base_commit: _Base
+    behind_by: int
+
+
+class _Entry(Struct, frozen=True):
+    type: Literal["file", "dir", "symlink", "submodule"]
+    path: str
+    sha: str
+    size: int = 0
+
+
+class _Content(Struct, frozen=True):
+    type: str
+    sha: str
+    encoding: str
+    content: str
+
+
+def find_merge_base(client: Client, base_sha: str, head_sha: str) -> MergeBase:
+    """The merge base of two commits; the head may be a fork's.
+
+    Raises:
+        GitHubError: no common commit, or GitHub cannot be asked.
+    """
+    path = f"/repos/{client.repository}/compare/{base_sha}...{head_sha}"
+    found = client.get(path, _Comparison, {"per_page": "1"})  # no more than one of the head's commits
+    date = found.merge_base_commit.commit.committer.date
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=datetime.UTC)
+    seconds = client.clock.now() - date.timestamp()
+    return MergeBase(found.merge_base_commit.sha, date.isoformat(), max(0, int(seconds // 86_400)), found.behind_by)
+
+
+def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] | None = None) -> Tree:
+    """The `*.yaml` files below `folder` at commit `ref`; an absent folder is an empty tree.
+
+    Args:
+        folder: relative to the repository, e.g. `baselines/nvidia-h200`; two levels of folders below it are read.
+        known: files of another commit by any key: those with the same content are not downloaded again, so that
+            the second of two trees costs little more than its difference.
+
+    Raises:
+        GitHubError: `ref` cannot be read at all, or GitHub cannot be asked.
+    """
+    tree = Tree({}, {})
+    contents = {file.sha: file for file in (known or {}).values()}
+    entries = _listed(client, folder, ref, tree, 0)
+    for entry in entries:
+        if entry.size > MOST_FILE_BYTES:
+            tree.problems[entry.path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
+        elif len(tree.files) >= MOST_FILES:
+            tree.problems[folder] = f"more than {MOST_FILES} files: the rest is not read"
+            break
+        else:
+            file = contents.get(entry.sha) or _file(client, entry.path, ref)
+            tree.files[entry.path] = contents[entry.sha] = file
+    return tree
+
+
+def fetch_file(client: Client, path: str, ref: str) -> bytes | None:
+    """The bytes of one file at commit `ref`, at most 1 MB; None where there is none.
+
+    Raises:
+        GitHubError: it is too large or no file, or GitHub cannot be asked.
+    """
+    try:
+        return _file(client, path, ref).data
+    except NotFound:
+        return None
+
+
+def _listed(client: Client, folder: str, ref: str, tree: Tree, depth: int) -> list[_Entry]:
+    """The YAML files of a folder and of those below it."""
+    try:
+        entries = _get(client, folder, list[_Entry], ref)
+    except NotFound:
+        return []
+    if len(entries) >= MOST_ENTRIES:
+        tree.problems[folder] = f"{MOST_ENTRIES:,} entries or more, and GitHub lists no more: not all are read"
+    files: list[_Entry] = []
+    for entry in entries:
+        if entry.type == "dir" and depth < _DEPTH:
+            files += _listed(client, entry.path, ref, tree, depth + 1)
+        elif entry.type == "file" and entry.path.endswith(".yaml"):
+            files.append(entry)
+        elif entry.type == "symlink" or entry.type == "submodule":
+            tree.problems[entry.path] = f"a {entry.type}: not followed"
+    return files
+
+
+def _file(client: Client, path: str, ref: str) -> File:
+    content = _get(client, path, _Content, ref)
+    if content.type != "file" or content.encoding != "base64":
+        raise Unexpected(f"{path} at {ref[:12]}: came as {content.encoding!r}, not as base64; make the file smaller")
+    try:
+        data = base64.b64decode(content.content.replace("\n", ""), validate=True)
+    except (binascii.Error, ValueError):
+        raise Unexpected(f"{path} at {ref[:12]}: not the base64 that GitHub sends; run the job again") from None
+    if len(data) > MOST_FILE_BYTES:
+        raise GitHubError(f"{path} at {ref[:12]}: larger than {MOST_FILE_BYTES:,} bytes; make the file smaller")
+    return File(content.sha, data)
+
+
+def _get(client: Client, path: str, kind: type[T], ref: str) -> T:
+    """What the API tells of a path at a commit.
+
+    Raises:
+        NotFound: the commit holds no such path.
+        Refused: the commit cannot be read. A token that may not read contents gets 404, too: taken for "no such
+            path", it would make every case one without a baseline.
+    """
+    start = f"/repos/{client.repository}/contents/"
+    try:
+        return client.get(f"{start}{quote(path)}", kind, {"ref": ref})
+    except NotFound as absent:
+        try:
+            client.get(start, list[_Entry], {"ref": ref})
+        except NotFound:
+            raise Refused(
+                f"{path} at {ref[:12]}: GitHub shows nothing of this commit; give the job contents: read"
+            ) from None
+        raise absent from None

@@ -1,0 +1,106 @@
+"""What to do next about our comment, from what stands there: pure, and asked again after every write.
+
+GitHub offers no conditional write. So whoever posts repeats "look, decide, do one thing" until nothing is left to
+do; two jobs that race come to the same end, whichever of them is killed on the way. The lowest id is the canonical
+one: it is never deleted, and the newest content moves into it before a twin goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from perfguard.github.identity import Ours
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Nothing is to be done; `reason` says why, `standing` is the comment that stays."""
+
+    reason: str
+    standing: Ours | None = None
+
+
+@dataclass(frozen=True)
+class Create:
+    """Write a new comment."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace a comment's body: by ours, or by `body`, which a newer run wrote into a twin."""
+
+    comment: Ours
+    body: str | None = None
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Hide a comment, which is ours no more then."""
+
+    comment: Ours
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Delete a twin, whose content stands in the canonical comment or is older."""
+
+    comment: Ours
+
+
+Step = Rest | Create | Edit | Retire | Drop
+
+
+@dataclass
+class Mine:
+    """What this job has to say.
+
+    Attributes:
+        order: (run, attempt).
+        whole: hash of its text in the largest size.
+        alarm: somebody has to act.
+        nonces: of its writes so far, also of those whose answer never came.
+        wrote: an answer said that one of them was stored.
+    """
+
+    order: tuple[int, int]
+    whole: str
+    alarm: bool
+    nonces: set[str] = field(default_factory=set)
+    wrote: bool = False
+
+    def stands_in(self, comment: Ours) -> bool:
+        """Whether `comment` says it already. GitHub may lay text out anew: after a write the nonce tells."""
+        state = comment.state
+        if state is None:
+            return False
+        if state.nonce in self.nonces:
+            return True
+        if self.wrote and comment.order == self.order:
+            return True  # another job of the same run wrote after us: two that undo each other would never end
+        return comment.intact and state.whole == self.whole
+
+
+def decide(ours: Sequence[Ours], mine: Mine, notify: Literal["edit", "new-comment"]) -> Step:
+    """The next step.
+
+    Args:
+        ours: every comment of ours on the pull request, in any order.
+        notify: what to do when a quiet comment turns into an alarm.
+    """
+    if not ours:
+        return Create() if mine.alarm else Rest("nobody has to act, and there is no comment to keep true")
+    canonical, *twins = sorted(ours, key=lambda comment: comment.id)
+    newest = max(reversed([canonical, *twins]), key=lambda comment: comment.order)
+    if newest.order > mine.order:
+        if newest.id != canonical.id and newest.order > canonical.order:
+            return Edit(canonical, newest.body)
+        rest = Rest(f"run {newest.order[0]}, attempt {newest.order[1]}, is newer and has posted", canonical)
+    elif mine.stands_in(canonical):
+        rest = Rest("the comment says so already", canonical)
+    elif notify == "new-comment" and mine.alarm and canonical.state is not None and not canonical.state.alarm:
+        return Retire(canonical)
+    else:
+        return Edit(canonical)
+    return Drop(twins[-1]) if twins else rest

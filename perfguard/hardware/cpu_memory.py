@@ -1,0 +1,56 @@
+"""Memory of one call by torch's CPU allocator, inside custom operators as well."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+from perfguard.collector import collect_young, collector_paused
+from perfguard.hardware import kineto
+from perfguard.hardware.activity import Growth, Ledger, MemoryUse
+
+
+def use_of(call: Callable[[], object]) -> MemoryUse:
+    """Peak, what is held at the end, and what stays when the result is gone."""
+
+    def once(mark: Callable[[], None]) -> None:
+        result = call()
+        mark()
+        del result
+        collect_young()
+        mark()
+
+    peak, (held, residue) = _account_at_marks(once)
+    return MemoryUse(peak, held, residue)
+
+
+def growth_of(call: Callable[[], object], calls: int) -> Growth:
+    """How much more is allocated after `calls` calls than after one."""
+
+    def several(mark: Callable[[], None]) -> None:
+        for number in range(calls + 1):
+            call()
+            if number in (0, calls):
+                collect_young()
+                mark()
+
+    _, (after_one, after_all) = _account_at_marks(several)
+    return Growth(calls, after_all - after_one)
+
+
+def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, list[int]]:
+    """The peak of what `call` allocates and has not given back, and how much that is at each of its marks."""
+    with collector_paused():
+        collect_young()
+        allocations, marks = kineto.allocations(call)
+    ledger, found = Ledger(), []
+    waiting = collections.deque(allocations)
+    for mark in marks:
+        while waiting and waiting[0].at_ns <= mark:
+            allocation = waiting.popleft()
+            if allocation.bytes > 0:
+                ledger.add(allocation.address, allocation.bytes)
+            else:
+                ledger.remove(allocation.address)
+        found.append(ledger.total)
+    return ledger.peak, found

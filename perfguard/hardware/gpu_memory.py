@@ -1,0 +1,109 @@
+"""Memory of one call by torch's caching allocator on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from perfguard.collector import collect_young, collector_paused
+from perfguard.hardware.activity import Growth, MemoryUse
+
+_MOST_OCCUPIED = 2 * 2**30  # bytes: the rest is not worth the time that filling takes
+
+
+def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
+    """Allocated and reserved at the peak, held at the end, and what stays when the result is gone.
+
+    What stays is told by the blocks' addresses: a call that replaces what it cached leaves as many bytes as before,
+    and yet keeps its own.
+
+    Args:
+        backend: `torch.cuda` or `torch.xpu`.
+        index: of the device.
+    """
+    with collector_paused():
+        collect_young()
+        backend.synchronize(index)
+        backend.empty_cache()
+        before = _blocks(backend, index)
+        allocated, reserved = int(backend.memory_allocated(index)), int(backend.memory_reserved(index))
+        backend.reset_peak_memory_stats(index)
+        result = call()
+        backend.synchronize(index)
+        peak, held = int(backend.max_memory_allocated(index)), int(backend.memory_allocated(index))
+        most_reserved = int(backend.max_memory_reserved(index))
+        del result  # a caller holds its result, so the peak includes it
+        collect_young()
+        if before is None:
+            residue = int(backend.memory_allocated(index)) - allocated
+        else:
+            after = _blocks(backend, index) or {}
+            residue = sum(count for address, count in after.items() if address not in before)
+    return MemoryUse(
+        max(0, peak - allocated), max(0, held - allocated), max(0, residue), max(0, most_reserved - reserved)
+    )
+
+
+def growth_of(call: Callable[[], object], calls: int, backend: Any, index: int) -> Growth:
+    """How much more is allocated and reserved after `calls` calls than after one."""
+
+    def taken() -> tuple[int, int]:
+        backend.synchronize(index)
+        collect_young()
+        return int(backend.memory_allocated(index)), int(backend.memory_reserved(index))
+
+    with collector_paused():
+        call()
+        before = taken()
+        for _ in range(calls):
+            call()
+        after = taken()
+    return Growth(calls, after[0] - before[0], after[1] - before[1])
+
+
+def occupy(backend: Any, index: int, device: torch.device) -> list[torch.Tensor]:
+    """Free blocks of the allocator, taken from the largest on and filled with 0xFF; those of graphs stay theirs."""
+    streams = (backend.default_stream(index), backend.current_stream(index))  # blocks belong to a stream
+    sizes = sorted(_free_sizes(backend, index), reverse=True)
+    taken: list[torch.Tensor] = []
+    for stream in streams:
+        with backend.stream(stream):
+            for size in sizes:
+                if sum(block.numel() for block in taken) + size > _MOST_OCCUPIED:
+                    continue
+                try:
+                    block = torch.empty(size, dtype=torch.uint8, device=device)
+                except torch.OutOfMemoryError:
+                    break
+                taken.append(block.fill_(0xFF))
+    return taken
+
+
+def _free_sizes(backend: Any, index: int) -> list[int]:
+    snapshot = getattr(backend, "memory_snapshot", list)
+    return [
+        int(block["size"])
+        for segment in snapshot()
+        if segment.get("device", index) == index and tuple(segment.get("segment_pool_id", (0, 0))) == (0, 0)
+        for block in segment["blocks"]
+        if block["state"] == "inactive"
+    ]
+
+
+def _blocks(backend: Any, index: int) -> dict[int, int] | None:
+    """Address -> size of every block that is allocated; None where this torch does not tell."""
+    snapshot = getattr(backend, "memory_snapshot", None)
+    if snapshot is None:
+        return None
+    blocks: dict[int, int] = {}
+    for segment in snapshot():
+        if segment.get("device", index) != index:
+            continue
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"].startswith("active_alloc"):
+                blocks[block.get("address", address)] = block["size"]
+            address += block["size"]
+    return blocks

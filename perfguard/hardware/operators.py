@@ -1,0 +1,182 @@
+"""Operators as they reach their kernels: names, copies, host reads with their line, tensors alive."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfguard.collector import collector_paused
+from perfguard.hardware.activity import Activity, Copied, Ledger, Waited
+
+# Operators that do nothing but move bytes: to another layout, dtype or device.
+_COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
+
+# Operators whose result, or its shape, the host needs: on a device with a queue each waits for everything before it.
+_READS = {
+    "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select",
+    "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
+    "aten.unique_dim_consecutive", "aten.bincount", "aten._linalg_check_errors",
+}  # fmt: skip
+# … and those that do where an index is a mask.
+_INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
+
+# What reads a tensor's data without any operator: owner, attribute, name.
+Method = tuple[Any, str, str]
+_METHODS: tuple[Method, ...] = tuple(
+    (torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__")
+)
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_PERFGUARD = str(Path(__file__).parents[1]) + os.sep
+
+
+def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = _METHODS) -> Activity:
+    """What `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
+
+    Of a torch.compile'd region only the operators that it calls show; its fused loops do not. What a custom
+    operator reads or copies inside is its own affair.
+
+    Args:
+        kind: of device whose tensors count as read.
+        waiting: methods whose call reads data, or waits for the device, without any operator.
+    """
+    seen = _Operators(kind)
+    with collector_paused(), _noted(waiting, seen.waits), seen:
+        result = call()
+    del result
+    return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down every operator that reaches a kernel, and follows the memory of what it returns."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kind = kind
+        self.names: list[str] = []
+        self.copies: list[Copied] = []
+        self.waits: list[Waited] = []
+        self.ledger = Ledger()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        packet = str(func.overloadpacket)
+        self.names.append(str(func).removesuffix(".default"))
+        given = _tensors((args, kwargs))
+        reads = packet in _READS or (packet in _INDEXED and _by_mask(args)) or _leaves_device(packet, args, kwargs)
+        if reads and any(tensor.device.type == self.kind for tensor in given):
+            self.waits.append(Waited(packet, place_in_python()))
+        results = func(*args, **(kwargs or {}))
+        returned = _tensors(results)
+        if packet in _COPIES:
+            moved = sum(each.numel() * each.itemsize for each in returned)
+            self.copies.append(Copied(packet, moved, place_in_python()))
+        if returned:
+            self._follow(returned, given)
+        return results
+
+    def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+        """Storages that are new count until they are freed; those of the caller's tensors never do."""
+        old = {tensor.untyped_storage()._cdata for tensor in given if _has_memory(tensor)}
+        for tensor in filter(_has_memory, returned):
+            storage = tensor.untyped_storage()
+            address = storage._cdata
+            if address not in self.ledger.alive:
+                if address in old:
+                    continue
+                weakref.finalize(storage, self.ledger.remove, address).atexit = False
+            self.ledger.add(address, storage.nbytes())
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise torch.compile steps aside while this mode is on, and eager operators are counted
+
+
+def place_in_python() -> str:
+    """`kernels/moe/dispatch.py:57 in counts`: the innermost line that is neither torch's nor ours; "" without one.
+
+    A path inside the current folder is told from there on, any other by its last two parts.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_the_users(frame.f_code):
+            path = Path(frame.f_code.co_filename)
+            inside = path.is_relative_to(Path.cwd())
+            shown = path.relative_to(Path.cwd()) if inside else Path(*path.parts[-2:])
+            return f"{shown.as_posix()}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+def _is_the_users(code: CodeType) -> bool:
+    file = code.co_filename
+    return not (file.startswith(("<", _TORCH, _PERFGUARD)) or f"{os.sep}contextlib.py" in file)
+
+
+@contextmanager
+def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
+    """Calls of `methods` are written down while this is open."""
+    before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
+    for owner, attribute, name in methods:
+        setattr(owner, attribute, _noting(name, getattr(owner, attribute), waits))
+    try:
+        yield
+    finally:
+        for (owner, attribute, _), original in zip(methods, before, strict=True):
+            if original is None:
+                delattr(owner, attribute)  # inherited, as Tensor's are from the C base class
+            else:
+                setattr(owner, attribute, original)
+
+
+def _noting(name: str, original: Callable[..., Any], waits: list[Waited]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            waits.append(Waited(name, place_in_python()))
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _by_mask(args: tuple[Any, ...]) -> bool:
+    """Whether an indexing operator is given a mask: its result has as many rows as the mask has ones.
+
+    One value for all of them needs no count: `x[mask] = 0` fills.
+    """
+    indices = args[1] if len(args) > 1 else ()
+    if len(args) > 2 and args[2].numel() == 1 and not (len(args) > 3 and args[3]):
+        return False
+    return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _leaves_device(packet: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    """Whether a copy brings data to the host and waits for it."""
+    options = kwargs or {}
+    if packet == "aten._to_copy":
+        target = options.get("device")
+        there = target is not None and torch.device(target).type == "cpu"
+        return there and args[0].device.type != "cpu" and not options.get("non_blocking", False)
+    if packet == "aten.copy_":
+        waits = not (args[2] if len(args) > 2 else options.get("non_blocking", False))
+        return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
+    return False
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)  # a subclass may have a storage without memory
+    return plain and tensor.layout is torch.strided and tensor.device.type != "meta"

@@ -1,0 +1,243 @@
+"""What a change edits in the baselines, entry by entry, and which of its findings these edits cover.
+
+Judging stays with the merge base. A finding counts as accepted only if the reading lies within the merge base's limit
+around the edited value: an edited spread, fewer sessions or an edited toolchain buy nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from perfguard.baselines.changes import level
+from perfguard.judge.lane import differing_versions, other_power
+from perfguard.judge.statistics import MIN_SESSIONS, remember
+from perfguard.lanes.remembered import Remembered, folder_of, folders_of
+from perfguard.overview import BaselineEdit
+from perfguard.records import (
+    Baseline,
+    Better,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Hardware,
+    Reading,
+    Report,
+    TimedEntry,
+    Value,
+    Verdict,
+    Word,
+)
+from perfguard.units import Unit
+
+_CONDITIONS = "conditions"  # the metric of an edit that moves no entry: inputs or provenance of the case
+_SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
+_NEVER = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # no baseline speaks of these
+
+
+@dataclass(frozen=True)
+class Edited:
+    """Baselines before and after a change, of the folders `among`."""
+
+    base: Remembered
+    head: Remembered
+    among: Sequence[str]
+
+    def cases(self) -> Iterator[tuple[str, str, str, CaseBaseline | None, CaseBaseline | None]]:
+        """Folder, suite, key, and the case before and after, where they differ."""
+        for folder in self.among:
+            suites = {**self.base.folders.get(folder, {}), **self.head.folders.get(folder, {})}
+            for suite in sorted(suites):
+                before, after = self._file(self.base, folder, suite), self._file(self.head, folder, suite)
+                for key in sorted({**before.cases, **after.cases}):
+                    old, new = _resolved(before, key), _resolved(after, key)
+                    if old != new:
+                        yield folder, suite, key, old, new
+
+    @staticmethod
+    def _file(remembered: Remembered, folder: str, suite: str) -> Baseline:
+        return remembered.folders.get(folder, {}).get(suite) or Baseline(folder, suite)
+
+
+def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
+    """Every entry that the change edits, in the order of the files.
+
+    Args:
+        reports: of the lanes; they tell units, which way is better, and what was measured.
+    """
+    readings = _readings(reports)
+    edits = []
+    for folder, suite, key, old, new in edited.cases():
+        entries = {**(old.entries if old else {}), **(new.entries if new else {})}
+        for metric in sorted(entries):
+            before, after = _entry(old, metric), _entry(new, metric)
+            if before != after:
+                reading = readings.get((folder, suite, key, metric))
+                edits.append(
+                    BaselineEdit(
+                        folder=folder,
+                        suite=suite,
+                        case=key,
+                        metric=metric,
+                        unit=reading.unit if reading else _unit(metric, entries[metric]),
+                        before=_shown(before),
+                        after=_shown(after),
+                        reason=new.reasons.get(metric, "") if new else "",
+                        loosens=_loosens(before, after, reading.better if reading else Better.LOWER),
+                        measured=reading.value if reading else None,
+                    )
+                )
+        if old and new and not _read_under(new, folder, suite, key, reports):
+            before_text, after_text = _conditions(old), _conditions(new)
+            if before_text != after_text:
+                edits.append(
+                    BaselineEdit(folder, suite, key, _CONDITIONS, Unit.TEXT, before_text, after_text, loosens=True)
+                )
+    return edits
+
+
+def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:
+    """Whether a lane read the case under the conditions that are stored of it; else nothing is compared any more."""
+    assert case.provenance is not None
+    portable = folder.startswith("targets/")
+    for report in reports:
+        if folder in folders_of(report.hardware):
+            result = next((each for each in report.results if (each.case.suite, each.case.key) == (suite, key)), None)
+            same = not differing_versions(case.provenance, report.toolchain, portable=portable)
+            powered = portable or not other_power(case.provenance, report.hardware)
+            if result is not None and case.inputs in ("", result.inputs) and same and powered:
+                return True
+    return False
+
+
+def patched(edited: Edited) -> Remembered:
+    """The baselines of the merge base with the values of the change, each with the merge base's noise around it."""
+    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in edited.base.folders.items()}
+    for folder, suite, key, old, new in edited.cases():
+        if new is None:
+            continue
+        entries = {
+            metric: _recentred(old.entries.get(metric) if old else None, entry) for metric, entry in new.entries.items()
+        }
+        suites = folders.setdefault(folder, {})
+        file = suites.get(suite) or Baseline(folder, suite)
+        suites[suite] = replace(file, cases={**file.cases, key: replace(new, entries=entries)})
+    return Remembered(folders)
+
+
+def accepted(
+    judged: Report, under_edits: Report, missing: Sequence[tuple[str, str, str]], edited: Edited
+) -> list[tuple[str, str, str]]:
+    """(suite, case key, metric) of what the change's edits cover: findings of `judged`, and of `missing` the removed.
+
+    A finding is covered where its entry was edited, the reading passes beside the edited value (`under_edits`: the
+    report judged by `patched`), and a reason stands there if the edit lets a worse reading pass.
+    """
+    hardware = judged.hardware
+    edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
+    quiet = (Word.PASS, Word.UNCHANGED, Word.FASTER)
+    covered = []
+    for result, again in zip(judged.results, under_edits.results, strict=True):
+        passing = {verdict.metric for verdict in again.verdicts if verdict.word in (Word.PASS, Word.UNCHANGED)}
+        for verdict in result.verdicts:
+            if verdict.word in quiet or verdict.word in _NEVER or verdict.metric not in passing:
+                continue
+            edit = _edit_of(edits, hardware, result, verdict)
+            if edit is not None and edit.after is not None and (edit.reason or not edit.loosens):
+                covered.append((result.case.suite, result.case.key, verdict.metric))
+    covered += [item for item in missing if item not in covered and _is_removed(item, hardware, edited)]
+    return covered
+
+
+def _edit_of(
+    edits: Mapping[tuple[str, str, str, str], BaselineEdit], hardware: Hardware, result: CaseResult, verdict: Verdict
+) -> BaselineEdit | None:
+    reading = result.reading(verdict.metric)
+    folders = [folder_of(hardware, reading)] if reading else folders_of(hardware)
+    names = [(folder, result.case.suite, result.case.key, verdict.metric) for folder in folders]
+    return next((edits[name] for name in names if name in edits), None)
+
+
+def _is_removed(item: tuple[str, str, str], hardware: Hardware, edited: Edited) -> bool:
+    """Whether no folder of the hardware remembers it any more, though a file that could be read says so."""
+    suite, key, metric = item
+    for folder in folders_of(hardware):
+        case = edited.head.case(folder, suite, key)
+        if case is not None and (not metric or metric in case.entries):
+            return False
+    return not edited.head.problems
+
+
+def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Reading]:
+    return {
+        (folder_of(report.hardware, reading), result.case.suite, result.case.key, reading.metric): reading
+        for report in reports
+        for result in report.results
+        for reading in result.readings
+    }
+
+
+def _resolved(file: Baseline, key: str) -> CaseBaseline | None:
+    """The case with its provenance spelt out: moving it into the file's head is no edit."""
+    return replace(file.cases[key], provenance=file.provenance_of(key)) if key in file.cases else None
+
+
+def _entry(case: CaseBaseline | None, metric: str) -> Entry | None:
+    return case.entries.get(metric) if case else None
+
+
+def _shown(entry: Entry | None) -> Value | None:
+    return level(entry) if isinstance(entry, TimedEntry) else entry
+
+
+def _unit(metric: str, entry: Entry) -> Unit:
+    """By the name that the house gives its metrics, where no report tells."""
+    if isinstance(entry, TimedEntry):
+        return Unit.MICROSECONDS
+    if isinstance(entry, str | list):
+        return Unit.TEXT
+    return Unit.BYTES if metric.endswith("_bytes") else Unit.COUNT
+
+
+def _conditions(case: CaseBaseline) -> str:
+    """What decides whether a reading is compared at all."""
+    provenance = case.provenance
+    fields = provenance.__struct_fields__ if provenance else ()
+    versions = [
+        f"{name} {getattr(provenance, name)}"
+        for name in fields
+        if name not in ("commit", "recorded") and getattr(provenance, name) is not None
+    ]
+    return ", ".join([case.inputs or "any inputs", *versions])
+
+
+def _loosens(before: Entry | None, after: Entry | None, better: Better) -> bool:
+    """Whether a worse reading may pass than before, or none is judged any more."""
+    if before is None:
+        return False
+    if isinstance(before, TimedEntry) and isinstance(after, TimedEntry):
+        fewer = len(after.sessions) < MIN_SESSIONS <= len(before.sessions)
+        return fewer or after.timer != before.timer or _edge(after, better) > _edge(before, better) + _SEEN_SIGMA
+    if isinstance(before, int | float) and isinstance(after, int | float) and better is not Better.SAME:
+        return after < before if better is Better.HIGHER else after > before
+    return before != after
+
+
+def _edge(entry: TimedEntry, better: Better) -> float:
+    """Two deviations beyond the centre on the worse side, as a logarithm."""
+    history = remember(entry.sessions)
+    centre = -history.centre if better is Better.HIGHER else history.centre
+    return centre + 2 * math.sqrt(history.variance)
+
+
+def _recentred(before: Entry | None, after: Entry) -> Entry:
+    """The edited value with the noise that was stored before."""
+    if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
+        return after
+    old, new = level(before), level(after)
+    assert old is not None
+    assert new is not None
+    return replace(before, sessions=[value * new / old for value in before.sessions])

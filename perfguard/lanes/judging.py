@@ -1,0 +1,113 @@
+"""A report judged again, from its raw readings, by baselines and limits that the caller trusts.
+
+Of what the report says of itself only what speaks against it stands: WRONG, BROKEN, UNSUPPORTED, and that a time was
+refused. Every other verdict is made anew, as `pytest --perfguard` makes it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from perfguard.judge import Lane, confirm, count_guarded, judge_session, with_verdicts
+from perfguard.lanes.limits import hold
+from perfguard.records import CaseResult, Report, Session, Verdict, Word
+
+_CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
+_UNASKED = "the report holds too few fresh processes that read it"
+
+
+def judge_again(report: Report, lane: Lane) -> Report:
+    """The report with verdicts of `lane`, no entry of it SUSPECT.
+
+    Cases keep their order. Entries whose case is gone are not looked for: whoever cannot see what was collected knows
+    only that they were not measured (`unmeasured`).
+    """
+    accused = [_confessed(hold(result)) for result in report.results]
+    sessions = [replace(session, results=[hold(result) for result in session.results]) for session in report.fresh]
+    judged: dict[tuple[str, str], CaseResult] = {}
+    for device, results in _by_device(accused).items():
+        own = [session for session in sessions if session.device == device]
+        for result in _judged(results, lane, own, report.fresh_problem):
+            judged[result.case.suite, result.case.key] = result
+    results = [judged[result.case.suite, result.case.key] for result in report.results]
+    return replace(
+        report,
+        results=results,
+        fresh=sessions,
+        stale=[],
+        guarded=count_guarded(results),
+        remembered=len(lane.remembered),
+    )
+
+
+def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
+    """(suite, case key, metric) of what `lane` remembers and the judged `report` does not hold.
+
+    The metric is empty where the whole case is missing, declared unsupported included: a change that declares away
+    what is guarded has to be seen. What is WRONG or BROKEN, or whose time was refused, is told by its own verdict.
+    """
+    results = {(result.case.suite, result.case.key): result for result in report.results}
+    missing: list[tuple[str, str, str]] = []
+    for suite, key in sorted(lane.remembered):
+        result = results.get((suite, key))
+        words = {verdict.word for verdict in result.verdicts} if result else set()
+        if words & {Word.WRONG, Word.BROKEN}:
+            continue
+        if result is None or not result.readings:
+            missing.append((suite, key, ""))
+            continue
+        told = {verdict.metric for verdict in result.verdicts if verdict.word is Word.UNCHANGED}
+        stored = {metric for case in lane.stored_cases(suite, key) for metric in case.entries}
+        read = {reading.metric for reading in result.readings}
+        missing += [(suite, key, metric) for metric in sorted(stored - read - told)]
+    return missing
+
+
+def _confessed(result: CaseResult) -> CaseResult:
+    """The case with only those verdicts that speak against it; beyond its limit it is WRONG, whatever it says."""
+    own = [
+        Verdict(verdict.word, verdict.metric, verdict.reason) for verdict in result.verdicts if _stands(result, verdict)
+    ]
+    known = {verdict.metric for verdict in own if verdict.word is Word.WRONG}
+    for accuracy in result.accuracy:
+        problem = accuracy.problem
+        if not problem and accuracy.rmse is not None and accuracy.limit is not None and accuracy.rmse > accuracy.limit:
+            problem = f"{accuracy.output}: RMSE {accuracy.rmse:.4g}, limit {accuracy.limit:.4g}"
+        if problem and accuracy.output not in known:
+            own.append(Verdict(Word.WRONG, accuracy.output, problem))
+    return replace(result, verdicts=own)
+
+
+def _stands(result: CaseResult, verdict: Verdict) -> bool:
+    """Also why there is no reading: a time that was refused, a test that was skipped."""
+    if verdict.word is Word.UNRESOLVED:
+        return result.reading(verdict.metric) is None
+    return verdict.word in _CONFESSED
+
+
+def _by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
+    """What moved all cases of one device is no news of another's."""
+    found: dict[int, list[CaseResult]] = defaultdict(list)
+    for result in results:
+        found[result.device].append(result)
+    return found
+
+
+def _judged(results: Sequence[CaseResult], lane: Lane, fresh: Sequence[Session], problem: str) -> list[CaseResult]:
+    measured = [result for result in results if result.readings and result.word is not Word.WRONG]
+    verdicts = judge_session(measured, lane)
+    suspects = [
+        result
+        for result in measured
+        if any(verdict.word is Word.SUSPECT for verdict in verdicts[result.case.suite, result.case.key])
+    ]
+    sessions = [session.results for session in fresh]
+    verdicts |= confirm(suspects, measured, lane, sessions, lane.confirmations, problem or _UNASKED)
+    return [_with_new(result, verdicts.get((result.case.suite, result.case.key), [])) for result in results]
+
+
+def _with_new(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
+    return with_verdicts(result, [verdict for verdict in verdicts if verdict not in result.verdicts])

@@ -1,0 +1,170 @@
+"""From a lane's bytes to a report whose every value may be looked at; cases that may not are refused one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perfguard.errors import LaneError
+from perfguard.lanes.artifact import unpack
+from perfguard.lanes.bounds import MOST_CHARACTERS, check_result
+from perfguard.lanes.strict_json import check_json
+from perfguard.overview import Refused
+from perfguard.records import SCHEMA, CaseResult, Conditions, Hardware, Report, Session, Toolchain
+
+MOST_CASES = 5_000
+MOST_SESSIONS = 100  # fresh processes, of all devices together
+_FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become parts of paths
+_LEAST_SHA = 7  # digits of a commit that stand for it
+_TEXT = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+
+
+class Received(Struct, frozen=True):
+    """A lane's report, without what could not be read: `refused` names it. `warnings` do not speak against it."""
+
+    report: Report
+    refused: list[Refused] = []
+    warnings: list[str] = []
+
+
+class _Schema(Struct, frozen=True):
+    schema: Any = None
+
+
+class _Session(Struct, frozen=True, forbid_unknown_fields=True):
+    results: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)]
+    device: Annotated[int, Meta(ge=0, lt=1024)] = 0
+
+
+class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
+    """A report whose cases are not looked into yet. Verdicts of the run as a whole are not read at all."""
+
+    schema: int
+    hardware: Hardware
+    toolchain: Toolchain
+    started: Annotated[str, Meta(max_length=40)]
+    commit: Annotated[str, Meta(max_length=80)] | None = None
+    perfguard: Annotated[str, Meta(max_length=80)] = ""
+    results: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)] = []
+    fresh: Annotated[list[_Session], Meta(max_length=MOST_SESSIONS)] = []
+    fresh_problem: _TEXT = ""
+    stale: msgspec.Raw = msgspec.Raw()
+    copy_bytes_per_second: Annotated[float, Meta(gt=0, lt=1e21)] | None = None
+    conditions: Annotated[list[Conditions], Meta(max_length=1024)] = []
+    complete: bool = False
+    guarded: msgspec.Raw = msgspec.Raw()
+    remembered: msgspec.Raw = msgspec.Raw()
+
+
+class _Named(Struct, frozen=True):
+    """As much of an invalid case as names it."""
+
+    case: dict[str, Any]
+
+
+def receive(lane: str, archive: bytes, head: str) -> Received:
+    """The report that `lane` uploaded for commit `head`.
+
+    A lane is named after its hardware's slug, or after its target where any machine of it will do (`cpu`).
+
+    Raises:
+        LaneError: the archive or the report as a whole is refused, with the reason.
+    """
+    packed = unpack(archive)
+    received = read_report_of_stranger(packed.data)
+    hardware = received.report.hardware
+    if packed.slug != hardware.slug:
+        raise LaneError(f"report-{packed.slug}.json holds a report of {hardware.slug[:200]!r}")
+    if lane not in (hardware.slug, hardware.target):
+        raise LaneError(f"the artifact of {lane} holds a report of {hardware.slug[:200]!r}")
+    commit, dirty = (received.report.commit or "").removesuffix("+"), (received.report.commit or "").endswith("+")
+    if len(commit) < _LEAST_SHA or not head.startswith(commit):
+        raise LaneError(f"measured {commit[:60]!r}, not {head[:12]!r}; run the lane on the pull request's head commit")
+    warnings = [f"{lane}: tracked files of the checkout were changed before it was measured"] if dirty else []
+    return msgspec.structs.replace(received, warnings=warnings)
+
+
+def read_report_of_stranger(data: bytes) -> Received:
+    """A report from its JSON; a value that cannot be costs its case, and nothing else.
+
+    Raises:
+        LaneError: no JSON, another schema, or an envelope that cannot be read.
+    """
+    check_json(data)
+    try:
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema != SCHEMA or isinstance(schema, bool):
+            raise LaneError(
+                f"report schema {str(schema)[:40]}, this perfguard reads {SCHEMA}; use one version for both"
+            )
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise LaneError(f"no perfguard report ({str(error)[:300]})") from error
+    _check_texts(envelope)
+    for folder in (envelope.hardware.slug, envelope.hardware.target):
+        if folder is not None and not _FOLDER.fullmatch(folder):
+            raise LaneError(f"no perfguard report ({folder[:100]!r} names no folder of baselines)")
+    results, refused = _results(envelope.results)
+    report = Report(
+        schema=SCHEMA,
+        hardware=envelope.hardware,
+        toolchain=envelope.toolchain,
+        started=envelope.started,
+        commit=envelope.commit,
+        perfguard=envelope.perfguard,
+        results=results,
+        # What a fresh process says of a case that cannot be read confirms nothing.
+        fresh=[Session(_results(session.results)[0], session.device) for session in envelope.fresh],
+        fresh_problem=envelope.fresh_problem,
+        copy_bytes_per_second=envelope.copy_bytes_per_second,
+        conditions=envelope.conditions,
+        complete=envelope.complete,
+    )
+    return Received(report, refused)
+
+
+def _check_texts(envelope: _Envelope) -> None:
+    """Hardware, toolchain and conditions are shown: their texts are as bounded as those of the cases."""
+    shown = msgspec.to_builtins([envelope.hardware, envelope.toolchain, envelope.conditions])
+    left = [shown]
+    while left:
+        value = left.pop()
+        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+            raise LaneError(f"no perfguard report (a text of {len(value):,} characters)")
+        if isinstance(value, list | dict):
+            left += value.values() if isinstance(value, dict) else value
+
+
+def _results(raw: Sequence[msgspec.Raw]) -> tuple[list[CaseResult], list[Refused]]:
+    results: list[CaseResult] = []
+    refused: list[Refused] = []
+    seen: set[tuple[str, str]] = set()
+    for number, data in enumerate(raw, 1):
+        try:
+            result = msgspec.json.decode(data, type=CaseResult)
+            check_result(result)
+            name = (result.case.suite, result.case.key)
+            if name in seen:
+                raise LaneError("invalid value: the case twice in one report")
+        except LaneError as error:
+            refused.append(Refused(_name(data, number), str(error)))
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            refused.append(Refused(_name(data, number), f"invalid value: {str(error)[:200]}"))
+        else:
+            seen.add(name)
+            results.append(result)
+    return results, refused
+
+
+def _name(data: msgspec.Raw, number: int) -> str:
+    """What a refused case calls itself, as far as it can be read; else its place."""
+    try:
+        case = msgspec.json.decode(data, type=_Named).case
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return f"case {number}"
+    name, direction = case.get("name"), case.get("pass")
+    return f"{name[:1000]}/{str(direction)[:20]}" if isinstance(name, str) and name else f"case {number}"

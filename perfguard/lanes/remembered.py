@@ -1,0 +1,84 @@
+"""The baselines of one commit (or of the working tree), from the bytes of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from perfguard.baselines.reading import parse
+from perfguard.errors import BaselineError
+from perfguard.judge import Lane
+from perfguard.records import Baseline, CaseBaseline, Hardware, Reading, Toolchain
+
+_TARGETS = "targets"
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Folder (`nvidia-h200`, `targets/cpu`) -> suite -> baseline; `problems`: files that could not be read, and why."""
+
+    folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    def lane(self, hardware: Hardware, toolchain: Toolchain, confirmations: int) -> Lane:
+        """The side of the judgement of one hardware, with everything that is remembered of it."""
+        own = self.folders.get(hardware.slug, {})
+        elsewhere: dict[tuple[str, str], list[str]] = {}
+        for slug in sorted(self.folders):
+            for suite, baseline in self.folders[slug].items() if _is_slug(slug) and slug != hardware.slug else ():
+                for key in baseline.cases:
+                    elsewhere.setdefault((suite, key), []).append(slug)
+        target = target_folder(hardware)
+        portable = self.folders.get(target, {}) if target else {}
+        return Lane(hardware, toolchain, own, portable, elsewhere, confirmations=confirmations)
+
+    def case(self, folder: str, suite: str, key: str) -> CaseBaseline | None:
+        """What the folder remembers of a case."""
+        baseline = self.folders.get(folder, {}).get(suite)
+        return baseline.cases.get(key) if baseline else None
+
+
+def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
+    """Baselines from `<root>/<folder>/<suite>.yaml`; each file alone, so that a broken one spoils nothing else.
+
+    Args:
+        files: path relative to the repository -> bytes, hostile ones too: `parse` refuses aliases, tags, depth, size
+            and numbers that are none.
+    """
+    folders: dict[str, dict[str, Baseline]] = {}
+    problems: dict[str, str] = {}
+    for path, data in sorted(files.items()):
+        parts = PurePosixPath(path).relative_to(root).parts
+        depth = 2 if parts[0] == _TARGETS else 1
+        if len(parts) <= depth:
+            problems[path] = f"{path}: no folder of a hardware or target; move it to {root}/<hardware>/"
+            continue
+        folder = "/".join(parts[:depth])
+        suite = "/".join(parts[depth:]).removesuffix(".yaml")
+        try:
+            folders.setdefault(folder, {})[suite] = parse(data, Path(path), folder, suite).baseline
+        except BaselineError as error:
+            problems[path] = str(error)
+    return Remembered(folders, problems)
+
+
+def folders_of(hardware: Hardware) -> list[str]:
+    """The folders whose facts hold on a hardware."""
+    target = target_folder(hardware)
+    return [hardware.slug, *([target] if target else [])]
+
+
+def target_folder(hardware: Hardware) -> str | None:
+    """The folder of what is the same on every machine of the hardware's target."""
+    return f"{_TARGETS}/{hardware.target}" if hardware.target else None
+
+
+def folder_of(hardware: Hardware, reading: Reading) -> str:
+    """The folder that remembers a reading."""
+    target = target_folder(hardware)
+    return target if reading.portable and target is not None else hardware.slug
+
+
+def _is_slug(folder: str) -> bool:
+    return not folder.startswith(f"{_TARGETS}/")

@@ -1,0 +1,23 @@
+"""Seconds from the start of Python to a call's first result, with nothing compiled or tuned before.
+
+A process of its own for each reading, so a case asks for it: `perfguard(…, cold_start=True)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.metrics.subject import Subject
+from perfguard.records import Reading
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+TIMED = True
+
+METRIC = "cold_start_us"
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """What the cold process read (`perfguard.coldstart`); nothing unless the case asks for it."""
+    return [] if subject.cold is None else subject.cold()

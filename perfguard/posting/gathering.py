@@ -1,0 +1,182 @@
+"""Steps 2 to 5 of the post job: the pull request, the lanes' artifacts, the merge base's baselines, the judgement."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import msgspec
+
+from perfguard.config import Settings, settings_from
+from perfguard.errors import GitHubError, UsageError
+from perfguard.github import (
+    Client,
+    LaneArtifact,
+    MergeBase,
+    Pull,
+    Run,
+    Tree,
+    fetch_artifacts,
+    fetch_file,
+    fetch_tree,
+    find_merge_base,
+    find_pull,
+)
+from perfguard.github.artifacts import NO_RESULT
+from perfguard.lanes.remembered import Remembered, read_files
+from perfguard.lanes.viewing import Delivery, Trusted, arrive, view
+from perfguard.overview import Overview
+
+MOST_COMMITS_BEHIND = 500  # from which a merge base is warned about, however young it is
+_CONFIGURATION = "pyproject.toml"
+_SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Everything that there is to tell of one run, and where.
+
+    Attributes:
+        pull: whose head was measured; None: tell it in the summary only, `why_no_pull` says why.
+        own: the commit is no pull request's (a push, a merge queue), so that its statuses are the run's to set.
+    """
+
+    run: Run
+    overview: Overview
+    pull: Pull | None = None
+    why_no_pull: str = ""
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class _Bases:
+    """The commits that judge: `base` trusted, `head` listed only; None where nothing is compared."""
+
+    base: str
+    head: str | None
+    merge_base: MergeBase | None = None
+
+
+def gather(client: Client, run: Run, settings: Settings, default_branch: str) -> Gathered:
+    """Fetch, validate and judge what `run` delivered.
+
+    Args:
+        settings: of the default branch; names the expected lanes.
+        default_branch: the commit whose configuration that is: where no pull request says what a commit is to be
+            merged into, it is compared with this one.
+
+    Raises:
+        GitHubError: GitHub cannot be asked.
+        UsageError: no lane is expected.
+    """
+    if not settings.lanes:
+        raise UsageError('lanes in [tool.perfguard]: empty; name those of measure.yml, e.g. lanes = ["nvidia-h200"]')
+    of_pull = run.event == "pull_request"
+    found = find_pull(client, run) if of_pull else None
+    pull = found.pull if found else None
+    bases = _bases(client, run, pull, default_branch) if of_pull else _Bases(run.head_sha, None)
+    artifacts = fetch_artifacts(client, run, settings.lanes)
+    trusted, warnings = _trusted(client, bases, settings)
+    views = view(arrive([_delivery(each) for each in artifacts], run.head_sha), trusted)
+    overview = Overview(
+        lanes=views.lanes,
+        edits=views.edits,
+        head=run.head_sha,
+        base=bases.base,
+        base_age_days=bases.merge_base.age_days if bases.merge_base else None,
+        run_url=f"{client.server}/{client.repository}/actions/runs/{run.id}",
+        artifacts_until=_until(artifacts),
+        warnings=[*_age(bases.merge_base, settings.max_base_age_days), *warnings, *views.warnings],
+    )
+    why = found.reason if found else f"the run was started by a {run.event}, which has no pull request"
+    return Gathered(run, overview, pull, "" if pull else why, own=not of_pull)
+
+
+def _delivery(artifact: LaneArtifact) -> Delivery:
+    nothing = artifact.problem == NO_RESULT
+    problem = "nothing was uploaded; look at the lane's job, and run it again" if nothing else artifact.problem
+    return Delivery(artifact.lane, artifact.data, problem)
+
+
+def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str) -> _Bases:
+    onto = pull.base_sha if pull else default_branch
+    if not _SHA.fullmatch(onto):
+        raise UsageError(f"GITHUB_SHA={onto[:60]!r}: no commit; GitHub Actions sets it, set it to the base's tip")
+    found = find_merge_base(client, onto, run.head_sha)
+    return _Bases(found.sha, run.head_sha, found)
+
+
+def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, list[str]]:
+    """Baselines and limits of the base, the baselines of the head beside them, and how its configuration differs.
+
+    All folders, also of hardware that no lane reported: an edit there is an edit, too.
+    """
+    limits, warnings = _settings(client, bases, settings)
+    root = str(PurePosixPath(limits.baselines))
+    before = fetch_tree(client, root, bases.base)
+    if root in before.problems:  # some lane's may be among those that were not read
+        raise GitHubError(f"{root} at {bases.base[:12]}: {before.problems[root]}; merge suites of one hardware")
+    head = None
+    if bases.head is not None:
+        head = _read(fetch_tree(client, root, bases.head, before.files), root)
+    return Trusted(_read(before, root), head, limits.confirmations), warnings
+
+
+def _read(tree: Tree, root: str) -> Remembered:
+    read = read_files({path: file.data for path, file in tree.files.items()}, root)
+    unread = {path: f"{path}: {why}" for path, why in tree.problems.items()}
+    return Remembered(read.folders, {**unread, **read.problems})
+
+
+def _settings(client: Client, bases: _Bases, now: Settings) -> tuple[Settings, list[str]]:
+    """The limits that stood before the change, and what the change does to them: listed, not obeyed.
+
+    `now`: those of the default branch, taken where the old ones cannot be read by this perfguard.
+    """
+    data = fetch_file(client, _CONFIGURATION, bases.base)
+    limits, warnings = now, []
+    try:
+        limits = settings_from(data or b"", f"{_CONFIGURATION} at {bases.base[:12]}")
+    except UsageError as error:
+        warnings.append(f"the default branch's settings were taken: {error}")
+    if bases.head is None:
+        return limits, warnings
+    edited = fetch_file(client, _CONFIGURATION, bases.head)
+    if edited == data:
+        return limits, warnings
+    try:
+        after = msgspec.structs.asdict(settings_from(edited or b"", _CONFIGURATION))
+    except UsageError as error:
+        return limits, [*warnings, f"the change's settings, not obeyed here: {error}"]
+    before = msgspec.structs.asdict(limits)
+    return limits, warnings + [
+        f"[tool.perfguard] {name}: {before[name]!r} -> {after[name]!r} in this change; not obeyed here"
+        for name in before
+        if before[name] != after[name]
+    ]
+
+
+def _until(artifacts: Sequence[LaneArtifact]) -> str:
+    """The day on which the first of the reports goes."""
+    days = sorted(artifact.expires[:10] for artifact in artifacts if artifact.expires)
+    try:
+        return datetime.date.fromisoformat(days[0]).isoformat() if days else ""
+    except ValueError:
+        return ""
+
+
+def _age(base: MergeBase | None, most_days: int) -> list[str]:
+    if base is None or (base.age_days <= most_days and base.behind <= MOST_COMMITS_BEHIND):
+        return []
+    return [
+        f"the merge base {base.sha[:12]} is {base.age_days} days and {base.behind} commits old: merge or rebase, "
+        "so that newer baselines judge"
+    ]
+
+
+def default_branch_of(environ: Mapping[str, str]) -> str:
+    """The commit that a workflow_run job runs for: the tip of the default branch."""
+    return environ.get("GITHUB_SHA", "")

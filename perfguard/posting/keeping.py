@@ -1,0 +1,47 @@
+"""The report never gets lost: files first, then the job's summary; what cannot be written is said, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from perfguard.github import write_summary
+from perfguard.overview import Overview
+from perfguard.render.html import render_html
+from perfguard.render.markdown import render_markdown
+from perfguard.reports import write_atomically
+
+_EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
+SUMMARY_BYTES = 1_000_000  # of the 1 MiB that a summary takes; larger ones end with whole parts
+_POINTER = "_Cut at a section: everything is in report.md, report.html and report.json, the artifact of this run._"
+
+
+def keep_files(folder: Path, overview: Overview) -> list[str]:
+    """Write `report.md`, `report.html` and `report.json` to `folder`.
+
+    Returns:
+        What went wrong, a sentence each.
+    """
+    whole = render_markdown(overview, _EVERYTHING)[0]
+    data = msgspec.json.format(msgspec.json.encode(overview), indent=1)
+    problems = []
+    page = render_html(overview).encode()
+    for name, content in (("report.md", whole.encode()), ("report.html", page), ("report.json", data)):
+        try:
+            write_atomically(folder / name, content)
+        except OSError as error:
+            problems.append(f"{folder / name}: not written ({error.strerror}); make room or name another --output")
+    return problems
+
+
+def keep_summary(environ: Mapping[str, str], overview: Overview) -> list[str]:
+    """Append the largest text that fits to the job's summary.
+
+    Returns:
+        What went wrong.
+    """
+    text = render_markdown(overview, SUMMARY_BYTES)[0]
+    problem = write_summary(environ, [text], _POINTER)
+    return [problem] if problem else []

@@ -1,0 +1,50 @@
+"""What an overview comes to for those who only look at a colour: statuses, exit status, whether a comment is due."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from perfguard.config import Settings
+from perfguard.errors import ExitStatus
+from perfguard.github import Status
+from perfguard.overview import Headline, Overview
+from perfguard.render.survey import survey
+
+_CONTEXT = "perfguard"
+_ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.NO_BASELINE)
+_UNGUARDED = (Headline.INCONCLUSIVE, Headline.NO_BASELINE)  # what `strict` makes fail
+
+
+def statuses(overview: Overview, strict: bool) -> list[Status]:
+    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names."""
+    alone = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane])) for lane in overview.lanes]
+    return [
+        Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
+        for context, part in [*alone, (_CONTEXT, overview)]
+    ]
+
+
+def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:
+    if headline in (Headline.WRONG, Headline.WORSE) or (strict and headline in _UNGUARDED):
+        return "failure"
+    return "error" if headline is Headline.INCOMPLETE else "success"
+
+
+def wants_comment(overview: Overview, settings: Settings) -> bool:
+    """Whether somebody has to act, so that a comment is created where there is none."""
+    if overview.headline in _ALARMS or overview.edits:
+        return True
+    return settings.comment == "improvements" and overview.headline is Headline.FASTER
+
+
+def exit_status(overview: Overview, strict: bool) -> ExitStatus:
+    """What the lanes' own runs would have ended with."""
+    headline = overview.headline
+    if headline is Headline.WRONG:
+        return ExitStatus.WRONG
+    if headline is Headline.WORSE:
+        return ExitStatus.REGRESSED
+    if headline is Headline.INCOMPLETE:
+        nothing = all(lane.report is None for lane in overview.lanes)
+        return ExitStatus.NOTHING_MEASURED if nothing else ExitStatus.TESTS_FAILED
+    return ExitStatus.UNGUARDED if strict and headline in _UNGUARDED else ExitStatus.PASSED

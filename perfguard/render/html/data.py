@@ -1,0 +1,150 @@
+"""What the page's script shows: every case as plain values, quantities already as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfguard.records import CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.render.escaping import clean
+from perfguard.render.survey import URGENCY, LaneSurvey, Survey
+from perfguard.render.words import limit_text, moved, reproduce_command
+from perfguard.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
+
+MOST_REASON = 2000  # characters of a reason or note
+
+
+def cases(found: Survey) -> list[dict[str, Any]]:
+    """One record a case and lane, in the lanes' order. `urgency` sorts by verdict, worst first."""
+    records = []
+    for place, lane in enumerate(found.lanes):
+        covered = set(lane.lane.accepted)
+        for result, word in lane.cases:
+            case = result.case
+            accepted = [verdict for verdict in result.verdicts if (case.suite, case.key, verdict.metric) in covered]
+            times = _times(lane, result)
+            records.append(
+                {
+                    "lane": place,
+                    "suite": clean(case.suite),
+                    "name": clean(case.key, 400),
+                    "word": f"{word.value}, accepted" if accepted else word.value,
+                    "tone": tone(word),
+                    "urgency": URGENCY[word],
+                    "inputs": clean(result.inputs, 1000),
+                    "command": reproduce_command(case.nodeid) if case.nodeid else "",
+                    "times": times,
+                    "ratio": _worst_ratio(result, times),
+                    "verdicts": [
+                        _verdict(result, verdict, verdict in accepted)
+                        for verdict in sorted(result.verdicts, key=lambda verdict: URGENCY[verdict.word])
+                    ],
+                    "share": result.throughput.copy_fraction if result.throughput else None,
+                    "rates": _rates(result),
+                    "numerics": [_numerics(result, place) for place in range(len(result.accuracy))],
+                    "notes": [clean(note, MOST_REASON) for note in _notes(result)],
+                }
+            )
+    return records
+
+
+def tone(word: Word) -> str:
+    """How loud a verdict is shown."""
+    if word.fails:
+        return "bad"
+    if word.unguarded:
+        return "open"
+    return "good" if word is Word.FASTER else "calm"
+
+
+def _times(lane: LaneSurvey, result: CaseResult) -> list[dict[str, Any]]:
+    baseline = lane.lane.baselines.get(result.case.suite)
+    stored = baseline.cases.get(result.case.key) if baseline else None
+    verdicts = {verdict.metric: verdict for verdict in result.verdicts}
+    shown = []
+    for reading in result.readings:
+        if reading.timed and isinstance(reading.value, int | float):
+            entry = stored.entries.get(reading.metric) if stored else None
+            sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
+            shown.append(_time(reading, verdicts.get(reading.metric), sessions))
+    return shown
+
+
+def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> dict[str, Any]:
+    """A timed reading beside the sessions it is remembered by. The band is what may not fail: centre ± limit."""
+    assert isinstance(reading.value, int | float)
+    before = verdict.before if verdict and isinstance(verdict.before, int | float) else None
+    limit = verdict.limit if verdict else None
+    band = [before / (1 + limit), before * (1 + limit)] if before and limit else None
+    now = verdict.after if verdict and isinstance(verdict.after, int | float) else reading.value
+    values = [now, *reading.blocks, *sessions, *(band or [])]
+    return {
+        "metric": clean(reading.metric),
+        "timer": clean(reading.timer or ""),
+        "now": now,
+        "text": format_value(now, reading.unit),
+        "before": None if before is None else format_value(before, reading.unit),
+        "centre": before,
+        "sessions": sessions,
+        "blocks": reading.blocks,
+        "band": band,
+        "low": format_value(min(values), reading.unit),
+        "high": format_value(max(values), reading.unit),
+        "tone": tone(verdict.word) if verdict else "calm",
+    }
+
+
+def _worst_ratio(result: CaseResult, times: list[dict[str, Any]]) -> float | None:
+    """What the table sorts by: of its first time, else the largest of any metric."""
+    metric = times[0]["metric"] if times else None
+    own = [verdict.ratio for verdict in result.verdicts if verdict.metric == metric and verdict.ratio]
+    return own[0] if own else max((verdict.ratio for verdict in result.verdicts if verdict.ratio), default=None)
+
+
+def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, Any]:
+    reading = result.reading(verdict.metric)
+    after = verdict.after if verdict.after is not None or reading is None else reading.value
+    unit = reading.unit if reading is not None and verdict.after is None else verdict.unit
+    change = ""
+    if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
+        change = moved(verdict) if verdict.interval or verdict.word.fails else format_change(verdict.ratio)
+    return {
+        "word": f"{verdict.word.value}, accepted" if accepted else verdict.word.value,
+        "tone": tone(verdict.word),
+        "metric": clean(verdict.metric),
+        "before": "" if verdict.before is None else clean(format_value(verdict.before, verdict.unit), 1000),
+        "after": "" if after is None else clean(format_value(after, unit), 1000),
+        "change": change,
+        "limit": limit_text(verdict) if verdict.limit is not None else "",
+        "reason": clean(verdict.reason, MOST_REASON),
+    }
+
+
+def _rates(result: CaseResult) -> str:
+    through = result.throughput
+    if through is None:
+        return ""
+    rates = []
+    if through.bytes_per_second:
+        rates.append(format_bandwidth(through.bytes_per_second))
+    if through.flop_per_second:
+        rates.append(format_flops(through.flop_per_second))
+    if through.copy_fraction:
+        rates.append(f"{format_percent(through.copy_fraction, 0)} of a copy")
+    return ", ".join(rates)
+
+
+def _numerics(result: CaseResult, place: int) -> list[str]:
+    accuracy = result.accuracy[place]
+    cells = [accuracy.output, accuracy.dtype]
+    for value, text in (
+        (accuracy.sqnr_db, "SQNR {:.1f} dB"),
+        (accuracy.error_ratio, "{:.3g} of eager's error"),
+        (accuracy.rmse, "RMSE {:.3g}"),
+        (accuracy.limit, "limit {:.3g}"),
+    ):
+        cells.append("" if value is None else text.format(value))
+    return [clean(cell, MOST_REASON) for cell in [*cells, accuracy.problem]]
+
+
+def _notes(result: CaseResult) -> list[str]:
+    return [*result.notes, *(reading.note for reading in result.readings if reading.note)]

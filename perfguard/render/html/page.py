@@ -1,0 +1,136 @@
+"""The page's frame: headline, lanes, environments and baseline edits as HTML; the cases as data for its script.
+
+Style and script stand inside the page under a content security policy that allows these two and nothing else, so
+that a name which got through escaping could still neither run nor load anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from perfguard.overview import BaselineEdit, Overview
+from perfguard.records import Value, Word
+from perfguard.render.escaping import clean
+from perfguard.render.html.data import cases
+from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, LaneSurvey, Survey, survey
+from perfguard.render.words import environment
+from perfguard.units import Unit, counted, format_value
+
+
+def render_html(overview: Overview) -> str:
+    """The whole page."""
+    found = survey(overview)
+    style, script = _part("page.css"), _part("page.js")
+    return Template(_part("page.html")).substitute(
+        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; "
+        "form-action 'none'",
+        title=escape(f"perfguard: {found.title}"),
+        sign=SIGNS[found.headline],
+        headline=escape(found.title),
+        subtitle=_subtitle(found),
+        warnings=_list(overview.warnings, "warnings"),
+        lanes="".join(_lane(lane) for lane in found.lanes),
+        edits=_edits(found.edits),
+        style=style,
+        script=script,
+        data=_data(found),
+    )
+
+
+def _part(name: str) -> str:
+    return (files("perfguard.render.html") / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _data(found: Survey) -> str:
+    """JSON that cannot end its own element, whatever the names hold."""
+    document = {"lanes": [clean(lane.lane.name) for lane in found.lanes], "cases": cases(found)}
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _text(words: str, most: int = 400) -> str:
+    return escape(clean(words, most))
+
+
+def _subtitle(found: Survey) -> str:
+    overview = found.overview
+    parts = [f"{found.reported} of {counted(len(found.lanes), 'lane')} reported"]
+    if overview.head:
+        parts.insert(0, f"commit <code>{_text(overview.head[:12])}</code>")
+    if overview.base:
+        age = "" if overview.base_age_days is None else f", {counted(overview.base_age_days, 'day')} old"
+        parts.append(f"judged by the baselines at <code>{_text(overview.base[:12])}</code>{age}")
+    return " · ".join(parts)
+
+
+def _list(lines: Iterable[str], name: str) -> str:
+    items = "".join(f"<li>{_text(line, 1000)}</li>" for line in lines)
+    return f'<ul class="{name}">{items}</ul>' if items else ""
+
+
+def _lane(lane: LaneSurvey) -> str:
+    report = lane.lane.report
+    head = f'<h2>{_text(lane.lane.name)}</h2><p class="verdict">{SIGNS[lane.headline]} '
+    if report is None:
+        why = f": {_text(lane.lane.problem, 1000)}" if lane.lane.problem else ""
+        return f'<article class="lane silent">{head}<strong>no result</strong>{why}</p></article>'
+    cut = "" if report.complete else ", the run was cut short"
+    told = {
+        "wrong": lane.counts[Word.WRONG],
+        "slower": lane.counts[Word.SLOWER],
+        "heavier or different": lane.counts[Word.CHANGED],
+        "faster": lane.counts[Word.FASTER],
+        "inconclusive": lane.count(INCONCLUSIVE),
+        "not guarded": lane.count(NOT_GUARDED),
+        "not measured": len(lane.missing),
+    }
+    counts = ", ".join([f"{count} {word}" for word, count in told.items() if count] or ["nothing moved"])
+    missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
+    return (
+        f'<article class="lane">{head}{escape(lane.headline.value)}{cut}</p>'
+        f"<p>{counts}; {counted(len(lane.cases), 'case')}</p>"
+        f'<p class="environment">{_text(environment(report))} · {_text(report.started)}</p>'
+        f"{_list(report.hardware.warnings, 'warnings')}{missing}{_differences(lane)}</article>"
+    )
+
+
+def _differences(lane: LaneSurvey) -> str:
+    """The environment beside the one that the baselines were recorded in."""
+    if not lane.lane.baselines:
+        return '<p class="differences">No baseline to compare the environment with.</p>'
+    rows = [
+        f"<tr><th>{_text(each.what)}</th><td>{_text(each.stored)}</td><td>{_text(each.now)}</td><td>{each.cases}</td></tr>"
+        for each in lane.differences
+    ]
+    if not rows:
+        return '<p class="differences">Same environment as its baselines.</p>'
+    head = "<tr><th></th><th>baseline</th><th>now</th><th>cases</th></tr>"
+    return f'<table class="differences"><caption>Environment</caption>{head}{"".join(rows)}</table>'
+
+
+def _edits(edits: list[BaselineEdit]) -> str:
+    if not edits:
+        return ""
+    head = "<tr><th>folder</th><th>case</th><th>metric</th><th>old → new</th><th>measured here</th><th>reason</th></tr>"
+    rows = "".join(
+        f"<tr{' class=loose' if edit.loosens else ''}><td>{_text(edit.folder)}</td><td>{_text(edit.case)}</td>"
+        f"<td>{_text(edit.metric)}</td><td>{_value(edit.before, edit.unit, 'none')} → "
+        f"{_value(edit.after, edit.unit, 'removed')}{' (looser)' if edit.loosens else ''}</td>"
+        f"<td>{_value(edit.measured, edit.unit, 'not measured')}</td><td>{_text(edit.reason) or 'no reason'}</td></tr>"
+        for edit in edits
+    )
+    return f'<section class="edits"><h2>Baseline edits in this change</h2><table>{head}{rows}</table></section>'
+
+
+def _value(value: Value | None, unit: Unit, nothing: str) -> str:
+    return nothing if value is None else _text(format_value(value, unit))

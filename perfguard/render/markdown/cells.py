@@ -1,0 +1,62 @@
+"""One cell each: what we format ourselves stands as it is, whatever may be a stranger's text is escaped."""
+
+from __future__ import annotations
+
+import re
+
+from perfguard.records import Report, Value, Verdict
+from perfguard.render.escaping import code
+from perfguard.render.survey import MOVED
+from perfguard.render.words import change_text, moved
+from perfguard.units import Unit, format_change, format_value
+
+NAME = 80  # characters of a lane's, device's or metric's name in a table
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
+
+
+def text(words: str, most: int = 200) -> str:
+    """Untrusted text, or an empty cell."""
+    return code(words, most) if words else ""
+
+
+def value(of: Value | None, unit: Unit, nothing: str = "") -> str:
+    """A reading's value in its unit."""
+    if of is None:
+        return nothing
+    shown = format_value(of, unit)
+    return code(shown) if isinstance(of, str | list) else together(shown)
+
+
+def together(quantity: str) -> str:
+    """Numbers that a narrow column does not part from their unit."""
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", quantity)
+
+
+def before_and_after(verdict: Verdict) -> tuple[str, str]:
+    """What was and what is; of lists only their length, and what went and came."""
+    before, after = verdict.before, verdict.after
+    if isinstance(before, list) and isinstance(after, list):
+        return f"{len(before)} entries", code(change_text(before, after, verdict.unit))
+    return value(before, verdict.unit), value(after, verdict.unit)
+
+
+def change(verdict: Verdict) -> str:
+    """How much it moved: in words where that is the verdict, else as a plain difference."""
+    if verdict.unit is Unit.TEXT:
+        return "different" if verdict.word in MOVED else ""
+    if verdict.word in MOVED:
+        return together(moved(verdict))
+    return together(format_change(verdict.ratio)) if verdict.ratio is not None else ""
+
+
+def device(report: Report) -> str:
+    """GPU, driver, toolkit and clock notes."""
+    tools = report.toolchain
+    parts = [report.hardware.name, f"driver {tools.driver}" if tools.driver else "", tools.toolkit or ""]
+    clocks = [condition.clock_mhz for condition in report.conditions if condition.clock_mhz]
+    if clocks:
+        parts.append(f"{clocks[-1]} MHz")
+    throttled = sorted({reason for condition in report.conditions for reason in condition.throttle_reasons})
+    if throttled:
+        parts.append(f"throttled: {', '.join(throttled)}")
+    return code(" · ".join(part for part in parts if part), NAME)

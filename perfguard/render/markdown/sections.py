@@ -1,0 +1,172 @@
+"""The parts of the comment that stand in the open, each a whole block of Markdown or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from perfguard.overview import BaselineEdit, Headline
+from perfguard.records import Accuracy, Word
+from perfguard.render.escaping import code, link
+from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, together, value
+from perfguard.render.markdown.tables import Bounds, table
+from perfguard.render.survey import INCONCLUSIVE, MOVED, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey
+from perfguard.render.words import limit_text
+from perfguard.units import counted
+
+Section = Callable[[Survey, Bounds], str]
+
+
+def headline(found: Survey) -> str:
+    """The one heading."""
+    return f"### {SIGNS[found.headline]} perfguard: {found.title}"
+
+
+def judged_by(found: Survey) -> str:
+    """Which commit was measured, what it was judged by, and how many lanes reported."""
+    overview = found.overview
+    parts = []
+    if overview.head:
+        parts.append(code(overview.head[:12]))
+    if overview.base:
+        age = overview.base_age_days
+        old = "" if age is None else f", {counted(age, 'day')} old"
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
+    reported = f"lanes: {found.reported} of {len(found.lanes)} reported"
+    return " · ".join([" ".join(parts), reported]) if parts else reported
+
+
+COUNTS: dict[str, Callable[[LaneSurvey], int]] = {
+    "Wrong": lambda lane: lane.count([Word.WRONG]),
+    "Slower": lambda lane: lane.count([Word.SLOWER]),
+    "Changed": lambda lane: lane.count([Word.CHANGED]),
+    "Faster": lambda lane: lane.count([Word.FASTER]),
+    "Inconclusive": lambda lane: lane.count(INCONCLUSIVE),
+    "Not guarded": lambda lane: lane.count(NOT_GUARDED),
+    "Not measured": lambda lane: len(lane.missing),
+}
+
+
+def lanes(found: Survey, bounds: Bounds) -> str:
+    """A row for every expected lane, the ones without a result included; columns that count nothing are left out."""
+    counts = {name: [count(lane) for lane in found.lanes] for name, count in COUNTS.items()}
+    counts = {name: column for name, column in counts.items() if any(column)}
+    header = ("Lane", "Hardware", "Verdict", *counts, "Cases")
+    rows = (_lane_row(lane, [column[place] for column in counts.values()]) for place, lane in enumerate(found.lanes))
+    return table(header, rows, len(found.lanes), bounds)
+
+
+def _lane_row(lane: LaneSurvey, counts: list[int]) -> tuple[str, ...]:
+    report = lane.lane.report
+    name = code(lane.lane.name, NAME)
+    if report is None:
+        why = f": {code(lane.lane.problem)}" if lane.lane.problem else ""
+        return name, "", f"⚠️ **no result**{why}", *[""] * (len(counts) + 1)
+    verdict = f"{SIGNS[lane.headline]} {lane.headline.value}"
+    if not report.complete:
+        verdict += ", run was cut short"
+    return name, device(report), verdict, *(str(count or "") for count in counts), str(len(lane.cases))
+
+
+def changed(found: Survey, bounds: Bounds) -> str:
+    """What moved beyond noise, worst first."""
+    rows = found.findings(*MOVED)
+    if not rows:
+        return ""
+    header = ("Lane", "Case", "Metric", "Baseline", "Now", "Change (95 % CI)", "Limit")
+    body = table(header, (_moved_row(finding) for finding in rows), len(rows), bounds)
+    return f"**Changed** (confirmed, beyond noise; worst first)\n\n{body}"
+
+
+def _moved_row(finding: Finding) -> tuple[str, ...]:
+    verdict = finding.verdict
+    return (
+        code(finding.lane, NAME), code(finding.result.case.key), code(verdict.metric, NAME),
+        *before_and_after(verdict), change(verdict), together(limit_text(verdict)),
+    )  # fmt: skip
+
+
+def numerics(found: Survey, bounds: Bounds) -> str:
+    """Wrong results; no time stands beside them."""
+    rows = found.findings(Word.WRONG)
+    if not rows:
+        return ""
+    header = ("Lane", "Case", "Output", "Limit", "Got", "Why")
+    body = table(header, (_wrong_row(finding) for finding in rows), len(rows), bounds)
+    return f"**Numerics** (wrong results; nothing was timed)\n\n{body}"
+
+
+def _wrong_row(finding: Finding) -> tuple[str, ...]:
+    verdict = finding.verdict
+    by_output = {accuracy.output: accuracy for accuracy in finding.result.accuracy}
+    return (
+        code(finding.lane, NAME), code(finding.result.case.key), text(verdict.metric, NAME),
+        *_errors(by_output.get(verdict.metric)), text(verdict.reason),
+    )  # fmt: skip
+
+
+def _errors(accuracy: Accuracy | None) -> tuple[str, str]:
+    if accuracy is None or accuracy.limit is None or accuracy.rmse is None:
+        return "", ""
+    return f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}"
+
+
+def missing(found: Survey, bounds: Bounds) -> str:
+    """Cases that should have been measured and were not."""
+    rows = found.missing
+    if not rows:
+        return ""
+    cells = ((code(lane, NAME), code(case), text(why)) for lane, case, why in rows)
+    return f"**Not measured**\n\n{table(('Lane', 'Case', 'Why'), cells, len(rows), bounds)}"
+
+
+def undecided(found: Survey, bounds: Bounds) -> str:
+    """What could not be judged, or has nothing to be judged by; in the open only where nothing is more urgent."""
+    if found.headline is Headline.INCONCLUSIVE:
+        return _said(found, "Inconclusive", INCONCLUSIVE, bounds)
+    if found.headline is Headline.NO_BASELINE:
+        return _said(found, "Not guarded", NOT_GUARDED, bounds)
+    return ""
+
+
+def _said(found: Survey, title: str, words: Iterable[Word], bounds: Bounds) -> str:
+    rows = found.findings(*words)
+    if not rows:
+        return ""
+    cells = (
+        (
+            code(each.lane, NAME), code(each.result.case.key), text(each.verdict.metric, NAME), each.verdict.word.value,
+            text(each.verdict.reason),
+        )
+        for each in rows
+    )  # fmt: skip
+    return f"**{title}**\n\n{table(('Lane', 'Case', 'Metric', 'Verdict', 'Why'), cells, len(rows), bounds)}"
+
+
+def edits(found: Survey, bounds: Bounds) -> str:
+    """Every entry of the baselines that the change edits, the loosening ones first."""
+    if not found.edits:
+        return ""
+    loose = sum(1 for edit in found.edits if edit.loosens)
+    note = f" (⚠️ {loose} of {len(found.edits)} let a worse reading pass than before)" if loose else ""
+    header = ("Folder", "Case", "Metric", "Old → new", "Reason", "Measured here")
+    body = table(header, (_edit_row(edit) for edit in found.edits), len(found.edits), bounds)
+    return f"**Baseline edits in this change**{note}\n\n{body}"
+
+
+def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
+    old, new = value(edit.before, edit.unit, "none"), value(edit.after, edit.unit, "removed")
+    return (
+        code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
+        f"{old} → {new}{' ⚠️ looser' if edit.loosens else ''}", text(edit.reason) or "no reason",
+        value(edit.measured, edit.unit, "not measured"),
+    )  # fmt: skip
+
+
+def footer(found: Survey) -> str:
+    """Where everything lies, and where the numbers come from."""
+    overview = found.overview
+    if not overview.run_url:
+        return ""
+    until = f" until {code(overview.artifacts_until)}" if overview.artifacts_until else ""
+    run = link("summary of the run", overview.run_url)
+    return f"Everything: {run} · report artifact{until} · the numbers were produced by this change's code"

@@ -1,0 +1,61 @@
+"""Commands to copy: reproduce, doubt, accept. An id that a person could not paste safely gets none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perfguard.records import Word
+from perfguard.render.escaping import fenced, is_plain
+from perfguard.render.markdown.tables import Bounds
+from perfguard.render.survey import NOT_GUARDED, Finding, Survey
+from perfguard.render.words import accept_command, compare_command, reproduce_command
+
+MOST_COMMANDS = 3
+TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need sessions that only a recording has
+
+
+def next_steps(found: Survey, bounds: Bounds) -> str:
+    """For the worst findings; nothing where nobody has to act. Never longer than a few lines, whatever `bounds`."""
+    urgent = found.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
+    parts = [
+        ("# reproduce on that hardware", [reproduce_command(nodeid) for nodeid in _ids(urgent)]),
+        (
+            "# measure it beside its merge base, without a baseline",
+            [compare_command(nodeid) for nodeid in _ids(urgent, Word.SLOWER)][:1],
+        ),
+        ("# accept what was measured, then commit it for the code owners of baselines/", _accept(found)),
+        ("# record on that hardware what is not guarded, then commit it", _record(found)),
+    ]
+    lines = [line for title, commands in parts if commands for line in (title, *commands[:MOST_COMMANDS])]
+    silent = found.reported < len(found.lanes)
+    blocks = [fenced(lines, "sh")] if lines else []
+    if silent or urgent:
+        blocks.append("In doubt, or where a lane has no result: re-run the lane.")
+    return "\n\n".join(["**Next steps**", *blocks]) if blocks else ""
+
+
+def _ids(findings: Iterable[Finding], *words: Word) -> list[str]:
+    """Node ids of the findings, each once."""
+    ids = [each.result.case.nodeid for each in findings if not words or each.verdict.word in words]
+    return [nodeid for nodeid in dict.fromkeys(ids) if is_plain(nodeid)]
+
+
+def _accept(found: Survey) -> list[str]:
+    run = _run_id(found.overview.run_url)
+    names = [lane.lane.name for lane in found.lanes if any(each.verdict.word in TO_ACCEPT for each in lane.findings)]
+    return [f"perfguard accept --lane {name} --run {run} --reason 'why'" for name in names if run and _is_word(name)]
+
+
+def _record(found: Survey) -> list[str]:
+    words = {each.verdict.word for each in found.findings(*NOT_GUARDED)}
+    return [accept_command(words)] if words else []
+
+
+def _is_word(name: str) -> bool:
+    return is_plain(name) and name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+def _run_id(url: str) -> str:
+    """The number in `…/actions/runs/123`, empty where there is none."""
+    digits = url.partition("/actions/runs/")[2].partition("/")[0]
+    return digits if digits.isdecimal() and digits.isascii() else ""

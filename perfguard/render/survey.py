@@ -1,0 +1,230 @@
+"""An overview counted and sorted once, for every form that shows it: headline, counts a lane, findings worst first.
+
+Names and reasons in here are data as they came; each form escapes them in its own way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
+from perfguard.records import CaseResult, Provenance, Report, Verdict, Word
+from perfguard.units import counted
+
+SIGNS = {
+    Headline.WRONG: "🔴", Headline.WORSE: "❌", Headline.INCOMPLETE: "⚠️", Headline.INCONCLUSIVE: "❔",
+    Headline.NO_BASELINE: "🆕", Headline.ACCEPTED: "📝", Headline.FASTER: "⚡", Headline.UNCHANGED: "✅",
+}  # fmt: skip
+
+# A suspect that reached a report stays undecided: it stands behind UNRESOLVED, not behind PASS.
+URGENCY = {word: float(place) for place, word in enumerate(Word)}
+URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
+MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
+INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
+QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
+NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
+UNMEASURED = "has a baseline, but the report does not hold it"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict that no edit of the baselines covers, with its case and lane."""
+
+    lane: str
+    result: CaseResult
+    verdict: Verdict
+
+    @property
+    def urgency(self) -> tuple[float, float]:
+        """Sorts worst first: by word, then by how much worse."""
+        return URGENCY[self.verdict.word], -(self.verdict.ratio or 0.0)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One version that a lane's run and a baseline it was judged by do not share, and how many cases that concerns."""
+
+    what: str
+    stored: str
+    now: str
+    cases: int
+
+
+@dataclass(frozen=True)
+class LaneSurvey:
+    """One lane, counted.
+
+    Attributes:
+        headline: what this lane alone comes to.
+        cases: each case's worst verdict that no edit covers, in the report's order.
+        findings: verdicts that say anything, worst first.
+        missing: (case, why) of whatever was to be measured and was not: broken, refused, unmeasured.
+    """
+
+    lane: LaneView
+    headline: Headline
+    cases: list[tuple[CaseResult, Word]]
+    findings: list[Finding]
+    missing: list[tuple[str, str]]
+
+    @cached_property
+    def counts(self) -> Counter[Word]:
+        """Cases by their worst verdict; entries whose case is gone count as STALE or RENAMED."""
+        stale = self.lane.report.stale if self.lane.report else []
+        return Counter([*(word for _, word in self.cases), *(verdict.word for verdict in stale)])
+
+    def count(self, words: Iterable[Word]) -> int:
+        """How many cases end in one of `words`."""
+        return sum(self.counts[word] for word in words)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Where the lane's environment is not the baselines', most cases first."""
+        report = self.lane.report
+        return _differences(report, self.lane) if report else []
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All lanes of an overview, counted; `edits` that let a worse reading pass come first."""
+
+    overview: Overview
+    headline: Headline
+    lanes: list[LaneSurvey]
+    edits: list[BaselineEdit] = field(default_factory=list)
+
+    def findings(self, *words: Word) -> list[Finding]:
+        """Findings of these words over all lanes, worst first."""
+        found = [finding for lane in self.lanes for finding in lane.findings if finding.verdict.word in words]
+        return sorted(found, key=lambda finding: finding.urgency)
+
+    @property
+    def missing(self) -> list[tuple[str, str, str]]:
+        """(lane, case, why) over all lanes."""
+        return [(lane.lane.name, case, why) for lane in self.lanes for case, why in lane.missing]
+
+    @property
+    def reported(self) -> int:
+        """How many lanes have a report."""
+        return sum(1 for lane in self.lanes if lane.lane.report is not None)
+
+    @property
+    def title(self) -> str:
+        """The headline in words and numbers; it holds no names."""
+        return _TITLES[self.headline](self)
+
+    def total(self, *words: Word) -> int:
+        """How many cases of all lanes end in one of `words`."""
+        return sum(lane.count(words) for lane in self.lanes)
+
+
+def survey(overview: Overview) -> Survey:
+    """Count and sort an overview."""
+    lanes = [_survey_lane(lane) for lane in overview.lanes]
+    edits = sorted(overview.edits, key=lambda edit: not edit.loosens)
+    return Survey(overview, overview.headline, lanes, edits)
+
+
+def _survey_lane(lane: LaneView) -> LaneSurvey:
+    report = lane.report
+    found: dict[tuple[str, str], list[Verdict]] = {}
+    findings = []
+    for result, verdict in lane.findings:
+        found.setdefault((result.case.suite, result.case.key), []).append(verdict)
+        if verdict.word not in QUIET:
+            findings.append(Finding(lane.name, result, verdict))
+    cases = []
+    for result in report.results if report else []:
+        words = [verdict.word for verdict in found.get((result.case.suite, result.case.key), [])]
+        cases.append((result, min(words, key=URGENCY.__getitem__, default=Word.PASS)))
+    missing = [
+        (finding.result.case.key, finding.verdict.reason) for finding in findings if finding.verdict.word is Word.BROKEN
+    ]
+    missing += [(refused.name, refused.reason) for refused in lane.refused]
+    missing += [(key, UNMEASURED) for key in lane.unmeasured]
+    findings.sort(key=lambda finding: finding.urgency)
+    return LaneSurvey(lane, Overview(lanes=[lane]).headline, cases, findings, missing)
+
+
+def _differences(report: Report, lane: LaneView) -> list[Difference]:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    now = _environment(report)
+    for baseline in lane.baselines.values():
+        judged = Counter(baseline.provenance_of(key) for key in baseline.cases)
+        for provenance, cases in judged.items():
+            for what, value in now.items():
+                stored = _stored(provenance, what)
+                if stored and value and stored != value:
+                    counts[what, stored, value] += cases
+    return [Difference(*key, cases) for key, cases in counts.most_common()]
+
+
+def _environment(report: Report) -> dict[str, str]:
+    tools, power = report.toolchain, report.hardware.power_limit_watts
+    named = {name: getattr(tools, name) or "" for name in ("driver", "toolkit", "torch", "triton", "python")}
+    return named | {"power limit": f"{power:g} W" if power else ""}
+
+
+def _stored(provenance: Provenance, what: str) -> str:
+    if what == "power limit":
+        return f"{provenance.power_limit_watts:g} W" if provenance.power_limit_watts else ""
+    return getattr(provenance, what) or ""
+
+
+def _failing(found: Survey) -> str:
+    parts = [
+        (found.total(Word.WRONG), "wrong"),
+        (found.total(Word.SLOWER), "slower"),
+        (found.total(Word.CHANGED), "heavier or different"),
+        (len(found.missing), "not measured"),
+    ]
+    told = [(count, word) for count, word in parts if count]
+    texts = [f"{counted(told[0][0], 'case')} {told[0][1]}", *(f"{count} {word}" for count, word in told[1:])]
+    silent = len(found.lanes) - found.reported
+    if silent:
+        texts.append(f"{counted(silent, 'lane')} without a result")
+    return ", ".join(texts) + " — action needed"
+
+
+def _incomplete(found: Survey) -> str:
+    if not found.lanes:
+        return "incomplete: no lane is expected"
+    silent = len(found.lanes) - found.reported
+    cut = sum(1 for lane in found.lanes if lane.lane.report is not None and not lane.lane.report.complete)
+    parts = []
+    if silent:
+        parts.append(f"{silent} of {counted(len(found.lanes), 'lane')} without a result")
+    if found.missing:
+        parts.append(f"{counted(len(found.missing), 'case')} not measured")
+    if cut:
+        parts.append(f"{counted(cut, 'run')} cut short")
+    return "incomplete: " + ", ".join(parts)
+
+
+def _accepted(found: Survey) -> str:
+    count = sum(len(lane.lane.accepted) for lane in found.lanes)
+    return f"accepted: {counted(count, 'finding')} covered by this change's baseline edits"
+
+
+def _quiet(found: Survey) -> str:
+    cases = sum(len(lane.cases) for lane in found.lanes)
+    return f"no change in {counted(cases, 'case')} on {counted(len(found.lanes), 'lane')}"
+
+
+_TITLES = {
+    Headline.WRONG: _failing,
+    Headline.WORSE: _failing,
+    Headline.INCOMPLETE: _incomplete,
+    Headline.INCONCLUSIVE: lambda found: (
+        f"inconclusive: {counted(found.total(*INCONCLUSIVE), 'case')} that could not be judged"
+    ),
+    Headline.NO_BASELINE: lambda found: (
+        f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"
+    ),
+    Headline.ACCEPTED: _accepted,
+    Headline.FASTER: lambda found: f"{counted(found.total(Word.FASTER), 'case')} faster or lighter, none worse",
+    Headline.UNCHANGED: _quiet,
+}

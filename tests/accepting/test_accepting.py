@@ -1,0 +1,165 @@
+"""`perfguard accept`: what a report measured becomes a baseline, or is left alone with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfguard.baselines import load
+from perfguard.cli import main
+from perfguard.errors import ExitStatus
+from perfguard.records import Report, TimedEntry, Verdict, Word, dump_report
+from tests.github.conftest import FakeClock, _no_outside, _sockets, clock, github
+from tests.github.fake import FakeGitHub
+from tests.github.fake.world import sha
+from tests.lanes.reports import (
+    HARDWARE,
+    PATH,
+    SLUG,
+    TOOLCHAIN,
+    archive,
+    baseline_file,
+    entries,
+    key,
+    measured,
+    report,
+    slower,
+)
+
+__all__ = ["FakeClock", "_no_outside", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
+
+BASE = {"f": entries(), "g": entries()}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f'[tool.perfguard]\nlanes = ["{SLUG}"]\n')
+    (tmp_path / PATH).parent.mkdir(parents=True)
+    (tmp_path / PATH).write_bytes(baseline_file(BASE))
+    return tmp_path
+
+
+def accept(given: Report | bytes, *options: str, reason: str = "more accurate") -> int:
+    path = Path("given.json")
+    path.write_bytes(dump_report(given) if isinstance(given, Report) else given)
+    return main(["accept", "--from", str(path), f"--reason={reason}", *options])
+
+
+def stored(name: str) -> Mapping[str, Any]:
+    return load(Path(PATH)).cases[key(name)].entries
+
+
+def both_slower() -> Report:
+    (f, fresh_f), (g, fresh_g) = slower("f"), slower("g", 60.0)
+    return report([*f, *g], fresh_f | fresh_g)
+
+
+def test_a_confirmed_time_becomes_the_baseline(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(both_slower()) == ExitStatus.PASSED
+    said = capsys.readouterr().out
+    assert f"slower: {SLUG} area f/forward device_time_us: 50 µs -> 55 µs (+10.0 %)" in said
+    assert "3 of 5 sessions; add the missing 2 with: pytest --perfguard --perfguard-update=new" in said
+    assert f"written: {PATH}" in said
+    assert stored("f")["device_time_us"] == TimedEntry([55.0, 55.05, 54.95], "graph-cold")
+    case = load(Path(PATH)).cases[key("f")]
+    assert case.reasons == {"device_time_us": "more accurate"}
+    provenance = load(Path(PATH)).provenance_of(key("f"))
+    assert (provenance.commit, provenance.recorded) == (sha("head")[:12], "2026-11-21")
+
+
+def test_k_chooses_cases_as_pytest_does(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(both_slower(), "-k", "test_G and not f]") == ExitStatus.PASSED
+    assert stored("f") == entries()
+    assert stored("g")["device_time_us"].sessions[0] == 60.0
+    assert accept(both_slower(), "-k", "nothing") == ExitStatus.USAGE_ERROR
+    assert accept(both_slower(), "-k", "f and") == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().err
+    assert "-k nothing: no case" in said
+    assert "-k f and: " in said
+
+
+def test_nothing_is_written_twice(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    accept(report([measured("f", launches=2), measured("g")]))
+    before = Path(PATH).read_bytes()
+    assert stored("f")["launches"] == 2
+    assert accept(report([measured("f", launches=2), measured("g")])) == ExitStatus.PASSED
+    assert "nothing to accept" in capsys.readouterr().out
+    assert Path(PATH).read_bytes() == before
+
+
+def test_an_unconfirmed_time_is_left_with_the_reason(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(report([measured("f", 55.0), measured("g")], {"f": [55.0]})) == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().out
+    assert "left alone: f/forward device_time_us: not decided: UNCONFIRMED" in said
+    assert "nothing written" in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_a_new_case_needs_its_fresh_processes_for_the_time_only(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert accept(report([measured("f"), measured("new")])) == ExitStatus.PASSED
+    assert stored("new") == {"launches": 1}
+    assert "0 of 3 fresh processes read it; record it there: pytest --perfguard --perfguard-update=new" in (
+        capsys.readouterr().out
+    )
+    assert accept(report([measured("new")], {"new": [50.0] * 5})) == ExitStatus.PASSED
+    assert stored("new")["device_time_us"] == TimedEntry([50.0] * 5, "graph-cold")
+
+
+def test_another_toolchain_is_refused_with_the_next_step(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = msgspec.structs.replace(both_slower(), toolchain=msgspec.structs.replace(TOOLCHAIN, driver="590.1"))
+    assert accept(given) == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().out
+    assert "measured under another toolchain (driver 580.1 -> 590.1); record it there: pytest --perfguard" in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_numerics_are_never_accepted(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = msgspec.structs.replace(measured("f", launches=3), verdicts=[Verdict(Word.WRONG, "output", "off by one")])
+    assert accept(report([wrong, measured("g")])) == ExitStatus.USAGE_ERROR
+    assert "f/forward output: WRONG, which no baseline makes right: off by one" in capsys.readouterr().out
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_a_report_that_is_none_and_a_reason_that_is_none(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(b"{}") == ExitStatus.USAGE_ERROR
+    assert accept(both_slower(), reason=" ") == ExitStatus.USAGE_ERROR
+    assert accept(both_slower(), "--lane", "amd-mi300x") == ExitStatus.USAGE_ERROR
+    assert main(["accept", "--from", "absent.json", "--reason=x"]) == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().err
+    for part in (
+        "given.json: report schema None",
+        "--reason: empty",
+        "--lane amd-mi300x",
+        "absent.json: cannot be read",
+    ):
+        assert part in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_a_report_cannot_lead_out_of_the_baselines(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = msgspec.structs.replace(measured("f").case, suite="../../evil")
+    assert accept(report([msgspec.structs.replace(measured("f"), case=case)])) == ExitStatus.USAGE_ERROR
+    hardware = msgspec.structs.replace(HARDWARE, slug="../evil")
+    assert accept(report([measured("f")], hardware=hardware)) == ExitStatus.USAGE_ERROR
+    assert sorted(path.name for path in checkout.rglob("*") if path.is_file()) == [
+        "area.yaml", "given.json", "pyproject.toml"
+    ]  # fmt: skip
+
+
+def test_the_reports_of_a_run(checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    github.world.add_run(5001)
+    github.world.add_artifact(5001, f"perfguard-{SLUG}-1", archive(both_slower()))
+    for name, value in github.environ().items():
+        monkeypatch.setenv(name, value)
+    line = ["accept", "--run", "5001", "--reason", "why"]
+    assert main([*line, "--lane", "amd-mi300x"]) == ExitStatus.USAGE_ERROR
+    assert main(line) == ExitStatus.PASSED
+    assert stored("f")["device_time_us"].sessions[0] == 55.0
+    assert github.writes == []

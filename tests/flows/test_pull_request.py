@@ -1,0 +1,146 @@
+"""A lane's report -> artifact -> `perfguard comment` -> `perfguard accept` -> a push that mends it -> green."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perfguard import ExitStatus
+from perfguard.cli import main
+from perfguard.config import read_settings
+from perfguard.posting.job import Job, post
+from tests.flows.conftest import Project
+from tests.github.conftest import FakeClock, _no_outside, _sockets, clock, github
+from tests.github.fake import FakeGitHub
+from tests.github.fake.world import sha
+from tests.lanes.reports import archive
+
+__all__ = ["_no_outside", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
+
+LANE = "fake-gpu"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    line = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=main", *arguments]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@dataclass
+class PullRequest:
+    """A project on a topic branch, whose pushes are measured by one lane and told by the post job."""
+
+    project: Project
+    github: FakeGitHub
+    clock: FakeClock
+    base: str = ""
+    run: int = 5000
+
+    def commit(self, why: str) -> str:
+        git(self.project.path, "add", "--all")
+        git(self.project.path, "commit", "--quiet", "--allow-empty", f"--message={why}")
+        return git(self.project.path, "rev-parse", "HEAD")
+
+    def files(self) -> dict[str, bytes]:
+        names = git(self.project.path, "ls-files").splitlines()
+        return {name: (self.project.path / name).read_bytes() for name in names}
+
+    def push(self, why: str) -> ExitStatus:
+        """Commit, measure in the lane, post."""
+        head = self.commit(why)
+        self.github.world.files[head] = self.files()
+        self.project.guard()
+        self.run += 1
+        world = self.github.world
+        world.pulls[7]["head"]["sha"] = head
+        world.comparisons[self.base, head] = comparison(self.base)
+        world.add_run(self.run, head_sha=head)
+        report = (self.project.path / ".perfguard" / f"report-{LANE}.json").read_bytes()
+        world.add_artifact(self.run, f"perfguard-{LANE}-1", archive(report, f"report-{LANE}.json"))
+        return self.post()
+
+    def post(self) -> ExitStatus:
+        path = self.project.path
+        return post(Job(read_settings(path), self.environ(), output=path / "out", clock=self.clock.clock))
+
+    def environ(self) -> dict[str, str]:
+        event = self.project.path.parent / f"{self.project.path.name}-event.json"
+        event.write_text(json.dumps({"workflow_run": self.github.world.runs[self.run]}))
+        return {**self.github.environ(), "GITHUB_EVENT_PATH": str(event), "GITHUB_SHA": self.base}
+
+    @property
+    def comment(self) -> str:
+        bodies: list[str] = [comment["body"] for comment in self.github.world.on(7)]
+        assert len(bodies) == 1
+        return bodies[0]
+
+
+def comparison(base: str) -> dict[str, object]:
+    commit = {"committer": {"name": "a", "email": "a@b.c", "date": "2026-11-20T10:00:00Z"}, "message": "m"}
+    return {
+        "status": "ahead", "ahead_by": 1, "behind_by": 0, "total_commits": 1, "commits": [], "files": [],
+        "merge_base_commit": {"sha": base, "commit": commit},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock) -> PullRequest:
+    recorded.configure(lanes=[LANE])
+    (recorded.path / ".gitignore").write_text(
+        "*\n!/kernel.py\n!/test_suite.py\n!/pyproject.toml\n!/baselines/\n!*.yaml\n!*/\n"
+    )
+    git(recorded.path, "init", "--quiet")
+    made = PullRequest(recorded, github, clock)
+    made.base = made.commit("recorded")
+    github.world.files[made.base] = made.files()
+    github.world.pulls[7]["base"]["sha"] = made.base
+    assert sha("base") != made.base
+    return made
+
+
+def test_slower_is_told_accepted_and_mended(
+    pull_request: PullRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = pull_request.project
+    project.kernel(us=55.0)
+    assert pull_request.push("slower") is ExitStatus.REGRESSED
+    told = pull_request.comment
+    assert "### ❌ perfguard: 2 cases slower — action needed" in told
+    assert f"perfguard accept --lane {LANE} --run {pull_request.run} --reason" in told
+    assert "test_suite.py::test_double[64]" in told
+
+    # What the comment says can be tried: nothing is written to GitHub by a dry run.
+    for name, value in pull_request.environ().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(project.path)
+    before = list(pull_request.github.writes)
+    capsys.readouterr()
+    assert main(["comment", "--dry-run", "--output=out"]) == ExitStatus.REGRESSED
+    assert "2 cases slower" in capsys.readouterr().out
+    assert pull_request.github.writes == before
+
+    # The command that the comment names makes the baselines that cover the finding.
+    line = ["accept", "--lane", LANE, "--run", str(pull_request.run), "--reason", "more accurate"]
+    assert main(line) == ExitStatus.PASSED
+    head = pull_request.github.world.pulls[7]["head"]["sha"]
+    judged_by = pull_request.github.world.files[head]
+    edited = "baselines/fake-gpu/suite.yaml"
+    pull_request.github.world.files[head] = {**judged_by, edited: project.baseline.read_bytes()}
+    pull_request.run += 1
+    pull_request.github.world.add_run(pull_request.run, head_sha=head)
+    for artifact in list(pull_request.github.world.artifacts.values()):
+        pull_request.github.world.add_artifact(pull_request.run, artifact.name, artifact.data)
+    assert pull_request.post() is ExitStatus.PASSED
+    assert "accepted: 2 findings" in pull_request.comment
+    assert "more accurate" in pull_request.comment
+    git(project.path, "checkout", "--quiet", "--", "baselines")
+
+    project.kernel()
+    assert pull_request.push("as fast as before") is ExitStatus.PASSED
+    assert "no change in 2 cases on 1 lane" in pull_request.comment
+    assert "slower" not in pull_request.comment
+    head = pull_request.github.world.pulls[7]["head"]["sha"]
+    assert [status["state"] for status in pull_request.github.world.statuses[head]] == ["success", "success"]

@@ -1,0 +1,35 @@
+"""A post job of its own process: posts what its argument says, by the environment, and prints what became of it.
+
+Waits take a fiftieth of their time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import msgspec
+
+from perfguard.github import Clock, Pull, State, open_client, post_comment
+
+
+class Job(msgspec.Struct):
+    """What one job posts."""
+
+    run: int
+    body: str
+    base: str
+    head: str
+
+
+def main() -> None:
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    client = open_client(os.environ, Clock(sleep=lambda seconds: time.sleep(seconds / 50)))
+    pull = Pull(7, job.base, "main", job.head)
+    posted = post_comment(client, pull, [job.body], wants=True, state=State(job.run, 1, job.head))
+    print(msgspec.json.encode(posted).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Memory of a call: by the CPU's allocator, and by a stand-in for a GPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from perfguard.hardware import cpu_memory, gpu_memory
+from perfguard.hardware.activity import Growth, MemoryUse
+from tests.hardware.conftest import STEP
+
+SIZE = 4 << 12
+held: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_held() -> None:
+    held.clear()
+
+
+def tensor() -> torch.Tensor:
+    return torch.empty(1 << 12)
+
+
+def through_a_temporary() -> torch.Tensor:
+    temporary, result = tensor(), tensor()
+    del temporary
+    return result
+
+
+def keeps() -> torch.Tensor:
+    held[:] = [tensor()]
+    return tensor()
+
+
+def grows() -> torch.Tensor:
+    held.append(tensor())
+    return tensor()
+
+
+def makes_a_cycle() -> torch.Tensor:
+    cycle: list[Any] = [tensor()]
+    cycle.append(cycle)
+    return tensor()
+
+
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        (lambda: None, MemoryUse(0, 0, 0)),
+        (tensor, MemoryUse(SIZE, SIZE, 0)),
+        (through_a_temporary, MemoryUse(2 * SIZE, SIZE, 0)),
+        (keeps, MemoryUse(2 * SIZE, 2 * SIZE, SIZE)),
+        (makes_a_cycle, MemoryUse(2 * SIZE, 2 * SIZE, 0)),  # garbage is no residue
+    ],
+)
+def test_a_cpu(call: Callable[[], Any], use: MemoryUse) -> None:
+    call()
+    assert cpu_memory.use_of(call) == use
+
+
+@pytest.mark.parametrize(("call", "size"), [(tensor, 0), (keeps, 0), (makes_a_cycle, 0), (grows, 7 * SIZE)])
+def test_growth_on_a_cpu(call: Callable[[], Any], size: int) -> None:
+    assert cpu_memory.growth_of(call, 7) == Growth(7, size)
+
+
+def test_a_gpu(backend: Any) -> None:
+    machine = backend()
+
+    def keeping() -> Any:
+        held[:] = [machine.allocate(10)]
+        machine.allocate(30).free()
+        return machine.allocate(100)
+
+    keeping()
+    assert gpu_memory.use_of(keeping, machine, 0) == MemoryUse(100, 100, 10, STEP)
+    machine.memory_snapshot = None  # a torch that does not tell: only the totals speak
+    assert gpu_memory.use_of(keeping, machine, 0).residue == 0
+
+
+def test_growth_on_a_gpu(backend: Any) -> None:
+    machine = backend()
+    assert gpu_memory.growth_of(lambda: held.append(machine.allocate(STEP)), 5, machine, 0) == Growth(
+        5, 5 * STEP, 5 * STEP
+    )
+    assert gpu_memory.growth_of(lambda: machine.allocate(STEP), 5, machine, 0) == Growth(5, 0, 0)
+
+
+def test_blocks_of_a_snapshot_as_torch_writes_it(backend: Any) -> None:
+    machine = backend()
+    blocks = [
+        {"state": "active_allocated", "size": 512, "address": 4096},
+        {"state": "inactive", "size": 1024, "address": 4608},
+        {"state": "active_pending_free", "size": 512, "address": 5632},
+        {"state": "active_allocated", "size": 512},  # older: the addresses follow from the sizes
+    ]
+    segments = [
+        {"device": 0, "address": 4096, "segment_pool_id": (0, 0), "blocks": blocks},
+        {"device": 0, "address": 1 << 20, "segment_pool_id": (0, 1), "blocks": [{"state": "inactive", "size": 64}]},
+        {"device": 1, "address": 4096, "blocks": blocks},
+    ]
+    machine.memory_snapshot = lambda: segments
+    assert gpu_memory._blocks(machine, 0) == {4096: 512, 6144: 512}
+    assert gpu_memory._free_sizes(machine, 0) == [1024]  # what belongs to a graph is not taken

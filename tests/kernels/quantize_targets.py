@@ -1,0 +1,128 @@
+"""Compile the fp8 quantisers for an architecture that need not be here, and say what came out.
+
+    python -m tests.kernels.quantize_targets sm_90 gfx942 [all]
+
+A process of its own, because the tests define the kernels as interpreted functions. The launchers run on tensors
+that are never touched, and what they would launch is compiled instead, specialised as Triton's launcher does it. Prints
+one JSON object for each kernel on the widths of shape A: what it asks of the chip. `all`: every candidate.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+import torch
+import triton
+from triton.compiler import ASTSource
+
+from kernels.fp8 import configs, launch, launch_both, ops, read_once
+from tests.kernels.grouped_targets import facts, target_of
+
+POINTERS = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.uint8: "*u8",
+    torch.int32: "*i32", torch.int64: "*i64", torch.uint32: "*u32",
+}  # fmt: skip
+KERNELS = ((launch, "quantize_rows"), (launch, "quantize_columns"), (launch_both, "quantize_both"))
+MATMUL = ("mfma", "wgmma", "bulk_loads", "async_loads")  # facts of no use here
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
+
+Call = Callable[[int], Any]
+
+
+class Launches:
+    """In the place of a kernel: keeps what it is called with."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.calls: list[dict[str, Any]] = []
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def call(*args: Any, **kwargs: Any) -> None:
+            self.calls.append({**dict(zip(self.kernel.arg_names, args, strict=False)), **kwargs})
+
+        return call
+
+
+def build(kernel: Any, arguments: dict[str, Any], arch: str) -> Any:
+    """The kernel compiled as a call with these arguments would compile it."""
+    types, constants, attrs = {}, {}, {}
+    for index, parameter in enumerate(kernel.params):
+        value, specialised = arguments[parameter.name], not parameter.do_not_specialize
+        if isinstance(value, torch.Tensor):
+            types[parameter.name] = POINTERS[value.dtype]
+            aligned = True
+        elif parameter.is_constexpr or value is None or (value == 1 and specialised):
+            types[parameter.name], constants[(index,)] = "constexpr", value
+            continue
+        else:
+            types[parameter.name] = "i32" if value < 1 << 31 else "i64"
+            aligned = specialised and value % 16 == 0
+        if aligned:
+            attrs[(index,)] = [["tt.divisibility", 16]]
+    options = {name: arguments[name] for name in OPTIONS if name in arguments}
+    source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attrs)
+    return triton.compile(source, target=target_of(arch), options=options)
+
+
+def calls(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: int = 8192) -> dict[str, Call]:
+    """Each quantiser on the widths of shape A, as a function of the candidate."""
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16)  # never touched
+
+    a, grad, weight = empty(tokens, inner), empty(tokens, outer), empty(experts, outer, inner).mT
+    offs = torch.empty(experts, dtype=torch.int32)
+    return {
+        "rowwise": lambda c: ops.quantize_rowwise(a, candidate=c),
+        "colwise_3d": lambda c: ops.quantize_colwise_3d(weight, candidate=c),
+        "colwise_per_group": lambda c: ops.quantize_colwise_per_group(a, offs, candidate=c),
+        "colwise_per_group padded": lambda c: ops.quantize_colwise_per_group(a, offs, alignment=16, candidate=c),
+        "rowwise_per_group": lambda c: ops.quantize_rowwise_per_group(a.t(), offs, candidate=c),
+        "colwise_per_group_dual": lambda c: ops.quantize_colwise_per_group_dual(grad, a, offs, candidate=c),
+        "transpose_3d_atomic": lambda c: ops.quantize_transpose_3d_atomic(weight, candidate=c),
+        "transpose_3d_reduction": lambda c: ops.quantize_transpose_3d_reduction(weight, candidate=c),
+        "rowwise_colwise_per_group": lambda c: read_once.quantize_rowwise_colwise_per_group(
+            a, offs, alignment=16, candidate=c
+        ),
+        "colwise_transpose_3d": lambda c: read_once.quantize_colwise_transpose_3d(weight, candidate=c),
+    }
+
+
+def built(arch: str, every: bool, names: Collection[str] | None = None) -> Iterator[tuple[str, int, Any]]:
+    """(quantiser, candidate, compiled kernel)."""
+    for name, call in calls().items():
+        if names is not None and name not in names:
+            continue
+        for candidate in range(configs.MAX_CANDIDATES if every else 1):
+            with ExitStack() as stack:
+                seen = [Launches(getattr(module, kernel)) for module, kernel in KERNELS]
+                for (module, kernel), launches in zip(KERNELS, seen, strict=True):
+                    stack.enter_context(mock.patch.object(module, kernel, launches))
+                for module in (launch, launch_both):
+                    stack.enter_context(mock.patch.object(module, "arch_of", return_value=arch))
+                for module in (ops, read_once):
+                    stack.enter_context(mock.patch.object(module, "path", return_value="triton"))
+                try:
+                    call(candidate)
+                except ValueError:  # the end of the table
+                    break
+            for launches in seen:
+                for arguments in launches.calls:
+                    yield name, candidate, build(launches.kernel, arguments, arch)
+
+
+def main(arch: str, every: bool) -> None:
+    for name, candidate, compiled in built(arch, every):
+        found = {key: value for key, value in facts(compiled).items() if key not in MATMUL}
+        print(json.dumps({"arch": arch, "kernel": name, "candidate": candidate} | found), flush=True)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        if name != "all":
+            main(name, every="all" in sys.argv[2:])

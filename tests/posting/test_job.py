@@ -1,0 +1,354 @@
+"""The post job on the fake GitHub: what each lane delivered, judged, and told in comment, statuses, summary, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfguard.errors import ExitStatus, UsageError
+from perfguard.github import contents, summary
+from perfguard.posting import keeping
+from perfguard.records import Report, dump_report
+from tests.github.fake import FakeGitHub
+from tests.github.fake.world import TOKEN, sha
+from tests.lanes.reports import SLUG, archive, baseline_file, entries, measured, report, slower
+from tests.posting.conftest import BASE, PostJob
+
+GREEN = report([measured("f"), measured("g")])
+OTHER = "amd-mi300x"
+
+
+def red() -> Report:
+    results, fresh = slower("f")
+    return report([*results, measured("g")], fresh)
+
+
+def headline(job: PostJob) -> str:
+    """The summary's."""
+    return next(line for line in job.summary.splitlines() if line.startswith("###"))
+
+
+def test_a_slower_case_gets_a_comment_a_status_a_summary_and_files(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert len(job.comments) == 1
+    assert "1 case slower" in job.comments[0]
+    assert f"<code>{sha('fork-point')[:12]}</code>" in job.comments[0]
+    assert "5 days old" in job.comments[0]
+    assert f"--run {job.number}" in job.comments[0]
+    assert job.statuses["perfguard"][0] == "failure"
+    assert job.statuses[f"perfguard/{SLUG}"][0] == "failure"
+    assert "1 case slower" in headline(job)
+    for name in ("report.md", "report.html"):
+        assert "1 case slower" in (job.folder / "out" / name).read_text()
+    assert job.report["head"] == sha("head")
+
+
+def test_all_green_and_none_of_ours_there_writes_no_comment(job: PostJob) -> None:
+    job.measured({SLUG: GREEN})
+    assert job.post() is ExitStatus.PASSED
+    assert job.comments == []
+    assert job.statuses["perfguard"] == ("success", "no change in 2 cases on 1 lane")
+    assert "no change" in headline(job)
+
+
+def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    job.post()
+    job.measured({SLUG: GREEN})
+    assert job.post() is ExitStatus.PASSED
+    assert len(job.comments) == 1
+    assert "no change in 2 cases" in job.comments[0]
+    assert job.statuses["perfguard"][0] == "success"
+
+
+def test_row_29_a_lane_without_artifact_is_no_result_and_never_green(job: PostJob) -> None:
+    job.measured({SLUG: GREEN, OTHER: None})
+    assert job.post(lanes=[SLUG, OTHER]) is ExitStatus.TESTS_FAILED
+    assert "1 of 2 lanes without a result" in headline(job)
+    assert "no result" in job.comments[0]
+    assert job.statuses["perfguard"][0] == "error"
+    assert job.statuses[f"perfguard/{OTHER}"][0] == "error"
+    assert job.statuses[f"perfguard/{SLUG}"][0] == "success"
+
+
+def test_row_29_all_lanes_missing_is_an_error(job: PostJob) -> None:
+    job.measured({SLUG: None}, conclusion="timed_out")
+    assert job.post() is ExitStatus.NOTHING_MEASURED
+    assert job.statuses["perfguard"][0] == "error"
+
+
+def test_row_30_an_expired_artifact_says_run_again(job: PostJob) -> None:
+    number = job.measured({})
+    job.github.world.add_artifact(number, f"perfguard-{SLUG}-1", archive(GREEN), expired=True)
+    assert job.post() is ExitStatus.NOTHING_MEASURED
+    assert "expired" in job.report["lanes"][0]["problem"]
+    assert "run the lane again" in job.report["lanes"][0]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"no zip", "no readable zip file"),
+        (archive(b'{"schema": 7}'), "report schema 7"),
+        (archive(b'{"schema": 1, "hardw'), "no JSON"),
+        (archive(b"[" * 200_000), "nested too deeply"),
+    ],
+)
+def test_row_31_34_one_lane_is_refused_and_the_others_are_shown(job: PostJob, data: bytes, said: str) -> None:
+    job.measured({OTHER: data, SLUG: red()})
+    assert job.post(lanes=[OTHER, SLUG]) is ExitStatus.REGRESSED
+    assert said in job.report["lanes"][0]["problem"]
+    assert "report" in job.report["lanes"][1]
+    assert "1 case slower" in headline(job)
+
+
+def test_row_32_a_value_that_is_none_is_a_row_that_fails(job: PostJob) -> None:
+    data = dump_report(GREEN).replace(b'"value": 50.0', b'"value": null', 1)
+    job.measured({SLUG: archive(data)})
+    assert job.post() is ExitStatus.TESTS_FAILED
+    assert "1 case not measured" in headline(job)
+    assert "invalid value" in job.comments[0]
+    assert "f/forward" in job.comments[0]
+
+
+def test_the_latest_attempt_counts(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    first = job.number
+    job.measured({SLUG: GREEN}, attempt=2)
+    again = job.github.world.artifacts.values()
+    for artifact in again:
+        artifact.run = job.number = first
+    job.github.world.add_run(first, attempt=2)
+    assert job.post() is ExitStatus.PASSED
+
+
+def test_row_35_strange_names_come_out_literally(job: PostJob) -> None:
+    name = "f|`<img src=x>@org/team #1 [x](y) __x__ www.x.y a@b.c\n\u202e" + "z" * 10_000
+    job.measured({SLUG: report([measured("f"), measured("g"), measured(name)])})
+    assert job.post() is ExitStatus.PASSED
+    assert "not guarded: 1 case" in headline(job)
+    text = job.comments[0]
+    for raw in ("<img", "@org", "](y)", "__x__", "www.x", "\u202e", "z" * 201):
+        assert raw not in text
+    assert "&#124;" in text
+    assert "…" in text.replace("&#8230;", "…")
+
+
+def test_row_36_commands_of_the_runner_in_names_are_harmless(job: PostJob, capfd: pytest.CaptureFixture[str]) -> None:
+    job.environ["GITHUB_ACTIONS"] = "true"
+    name = "f\n::error::boo\n::stop-commands::x"
+    results, fresh = slower(name)
+    job.measured({SLUG: report([*results, measured("f"), measured("g")], fresh)})
+    job.post(dry=True)
+    out, err = capfd.readouterr()
+    open_token = ""
+    for line in f"{out}\n{err}".splitlines():
+        if line.startswith("::") and not open_token:
+            assert line.startswith("::stop-commands::perfguard-"), line
+            open_token = line.removeprefix("::stop-commands::")
+        elif line == f"::{open_token}::":
+            open_token = ""
+    assert open_token == ""
+    assert "&#58;" in out
+    assert "::error" not in out
+
+
+def test_row_38_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job: PostJob) -> None:
+    why = {"f": {"device_time_us": "trust me"}}
+    head = baseline_file({"f": entries(80.0), "g": entries()}, why)
+    job.baselines(baseline_file(BASE), head)
+    loose = b"[tool.perfguard]\nlanes = []\nconfirmations = 1\n"
+    job.github.world.files[sha("head")]["pyproject.toml"] = loose
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert [(edit["after"], edit["reason"], edit["loosens"]) for edit in job.report["edits"]] == [
+        (80.0, "trust me", True)
+    ]
+    assert "trust me" in job.comments[0]
+    assert "[tool.perfguard] confirmations: 3 -> 1 in this change; not obeyed here" in job.report["warnings"]
+
+
+def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None:
+    other = baseline_file(BASE).replace(SLUG.encode(), OTHER.encode())
+    path = f"baselines/{OTHER}/area.yaml"
+    job.github.world.files[sha("fork-point")][path] = other
+    job.github.world.files[sha("head")][path] = other.replace(b"launches: 1", b"launches: 9")
+    job.measured({SLUG: GREEN})
+    assert job.post() is ExitStatus.PASSED
+    assert [(edit["folder"], edit["after"], edit["loosens"]) for edit in job.report["edits"]] == [(OTHER, 9, True)] * 2
+    assert "looser" in job.comments[0]
+
+
+def test_baselines_that_were_not_all_read_judge_nobody(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contents, "MOST_FILES", 0)
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.NOT_POSTED
+    assert "more than 0 files" in capsys.readouterr().err
+
+
+def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
+    why = {"f": {"device_time_us": "more accurate"}}
+    job.baselines(baseline_file(BASE), baseline_file({"f": entries(55.0), "g": entries()}, why))
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.PASSED
+    assert "accepted: 1 finding" in job.comments[0]
+    assert "more accurate" in job.comments[0]
+    assert job.statuses["perfguard"][0] == "success"
+
+
+def test_row_39_a_case_that_is_measured_no_more_is_never_a_silent_pass(job: PostJob) -> None:
+    job.measured({SLUG: report([measured("g")])})
+    assert job.post() is ExitStatus.TESTS_FAILED
+    assert job.statuses["perfguard"][0] == "error"
+    assert "1 case not measured" in job.comments[0]
+
+
+@pytest.mark.parametrize(
+    ("date", "behind", "warned"), [("2026-11-16", 3, False), ("2026-09-01", 3, True), ("2026-11-16", 900, True)]
+)
+def test_row_40_an_old_merge_base_is_warned_about(job: PostJob, date: str, behind: int, warned: bool) -> None:
+    job.github.world.add_comparison("base", "head", "fork-point", date=f"{date}T10:00:00Z", behind=behind)
+    job.measured({SLUG: red()})
+    job.post()
+    assert any("the merge base" in warning for warning in job.report.get("warnings", [])) is warned
+
+
+def test_row_41_another_driver_is_not_comparable_and_says_how_to_record(job: PostJob) -> None:
+    job.baselines(baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1"))
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.PASSED
+    assert job.statuses["perfguard"][1].startswith("not guarded")
+    assert "pytest --perfguard --perfguard-update=changed" in job.comments[0]
+    assert job.post(strict=True) is ExitStatus.UNGUARDED
+
+
+@pytest.mark.parametrize("event", ["push", "merge_group"])
+def test_row_44_without_a_pull_request_there_are_status_and_summary(job: PostJob, event: str) -> None:
+    job.measured({SLUG: red()}, event=event)
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.comments == []
+    assert job.statuses["perfguard"][0] == "failure"
+    assert "1 case slower" in headline(job)
+
+
+def test_row_45_a_large_summary_ends_with_whole_parts(job: PostJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [measured(f"case_{number}") for number in range(300)]
+    job.measured({SLUG: report([*cases, measured("f"), measured("g")])})
+    monkeypatch.setattr(keeping, "SUMMARY_BYTES", 20_000)
+    monkeypatch.setattr(summary, "MOST_BYTES", 22_000)
+    job.post()
+    assert 0 < len(job.summary.encode()) < 22_000
+    assert "Shortened" in job.summary
+    assert job.summary.count("<details>") == job.summary.count("</details>")
+    whole = (job.folder / "out" / "report.md").read_text()
+    assert "Shortened" not in whole
+    assert "case&#95;299" in whole
+    (job.folder / "summary.md").write_bytes(b"x" * 21_900)  # an earlier step's
+    job.post()
+    assert "report.md" in job.summary[21_900:] or len(job.summary) == 21_900
+
+
+def test_row_48_a_full_disk_still_posts(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    (job.folder / "out").write_text("a file where the folder should be")
+    job.environ["GITHUB_STEP_SUMMARY"] = str(job.folder / "none" / "summary.md")
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert len(job.comments) == 1
+    said = capsys.readouterr().err
+    assert "report.md: not written" in said
+    assert "summary was not written" in said
+
+
+def test_two_pull_requests_of_one_head_get_no_status(job: PostJob) -> None:
+    job.github.world.add_pull(8, base_ref="release")
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.statuses == {}
+    assert job.comments == []  # which one was measured cannot be told
+    assert "1 case slower" in headline(job)
+
+
+def test_a_dry_run_prints_and_writes_nothing(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.measured({SLUG: red()})
+    assert job.post(dry=True) is ExitStatus.REGRESSED
+    assert job.github.writes == []
+    assert job.summary == ""
+    out = capsys.readouterr().out
+    assert "perfguard: failure: 1 case slower" in out
+    assert "comment on #7:" in out
+    assert "### ❌" in out
+
+
+def test_row_13_a_closed_pull_request_gets_a_summary_only(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.github.world.pulls[7]["state"] = "closed"
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.github.writes == []
+    assert "1 case slower" in headline(job)
+    assert "no open pull request" in capsys.readouterr().err
+
+
+def test_settings_of_an_old_merge_base_that_nobody_reads_any_more(job: PostJob) -> None:
+    job.github.world.files[sha("fork-point")]["pyproject.toml"] = b"[tool.perfguard]\nbark = 1\n"
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert any("the default branch's settings were taken" in warning for warning in job.report["warnings"])
+
+
+def test_comment_never_leaves_the_statuses(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    assert job.post(comment="never") is ExitStatus.REGRESSED
+    assert job.comments == []
+    assert job.statuses["perfguard"][0] == "failure"
+
+
+def test_faster_gets_a_comment_only_if_wanted(job: PostJob) -> None:
+    results, fresh = slower("f", us=45.0)
+    job.measured({SLUG: report([*results, measured("g")], fresh)})
+    assert job.post() is ExitStatus.PASSED
+    assert job.comments == []
+    job.post(comment="improvements")
+    assert "1 case faster" in job.comments[0]
+
+
+def test_posting_trouble_changes_no_verdict_and_loses_no_report(
+    job: PostJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for measured_, status in ((red(), ExitStatus.REGRESSED), (GREEN, ExitStatus.NOT_POSTED)):
+        job.measured({SLUG: measured_})
+        job.github.fail(method="POST", status=403, body={"message": "Resource not accessible by integration"})
+        job.github.fail(method="POST", status=403, body={"message": "Resource not accessible by integration"})
+        assert job.post() is status
+        assert (job.folder / "out" / "report.md").exists()
+        assert TOKEN not in capsys.readouterr().err
+
+
+def test_without_a_token_nothing_is_judged(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.environ["GITHUB_TOKEN"] = ""
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.NOT_POSTED
+    assert "comment skipped: no token" in capsys.readouterr().err
+
+
+def test_a_run_of_another_workflow_is_left_alone(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.measured({SLUG: red()}, path=".github/workflows/other.yml")
+    assert job.post() is ExitStatus.PASSED
+    assert job.github.writes == []
+    assert "of another workflow" in capsys.readouterr().err
+
+
+def test_no_expected_lane_is_a_mistake(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    with pytest.raises(UsageError, match=r"name those of measure\.yml"):
+        job.post(lanes=[])
+
+
+def test_the_baselines_of_the_head_cost_little(job: PostJob, github: FakeGitHub, tmp_path: Path) -> None:
+    job.measured({SLUG: GREEN})
+    job.post()
+    read = [path for method, path in github.requests if method == "GET" and path.endswith(".yaml")]
+    assert len(read) == 1  # the same content is not downloaded twice

@@ -1,0 +1,226 @@
+"""The page: nothing from a report becomes markup or script; sorting, filtering and opening work in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from perfguard.overview import Headline, LaneView, Overview
+from perfguard.render.html import render_html
+from tests.render.browser import dump, probe
+from tests.render.examples import (
+    CONTRACT,
+    EDIT,
+    EXAMPLES,
+    FASTER,
+    LAUNCHES,
+    NEW,
+    NOISY,
+    SLOWER,
+    WRONG,
+    lane,
+    overview,
+    result,
+)
+from tests.render.test_markdown import hostile_overviews
+
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+WHOLE = overview(
+    lane(
+        "nvidia-h200", result("slow", SLOWER, LAUNCHES, us=64.93), result("fast", FASTER, us=56.3), result("fine10"),
+        result("fine9"),
+    ),
+    lane("amd-mi300x", result(HOSTILE, WRONG, us=None), result("noisy", NOISY), result("new", NEW, us=88.1),
+         result("slow", CONTRACT)),
+    LaneView("nvidia-b200", problem=HOSTILE),
+    edits=[msgspec.structs.replace(EDIT, reason=HOSTILE)],
+)  # fmt: skip
+
+
+class Elements(HTMLParser):
+    """Every element and attribute name; scripts and styles by their text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.inside = ""
+        self.code: dict[str, list[str]] = {"script": [], "style": []}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.inside = tag
+        if tag in self.code:
+            self.code[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside in self.code:
+            self.code[self.inside][-1] += data
+
+
+def elements(text: str) -> Elements:
+    found = Elements()
+    found.feed(text)
+    return found
+
+
+def data(text: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(elements(text).code["script"][0])
+    return loaded
+
+
+def test_only_our_style_and_script_may_run() -> None:
+    text = render_html(WHOLE)
+    found = elements(text)
+    _, script = found.code["script"]
+    (style,) = found.code["style"]
+    for part, rule in ((script, "script-src"), (style, "style-src")):
+        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        assert f"{rule} 'sha256-{digest}';" in text
+    assert "default-src 'none'" in text
+    assert not {"style", "src", "href"} & found.attributes
+    assert not any(name.startswith("on") for name in found.attributes)
+    for unsafe in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert unsafe not in script
+    assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
+
+
+@pytest.mark.parametrize("headline", Headline)
+def test_every_headline_has_its_page(headline: Headline) -> None:
+    whole = EXAMPLES[headline]
+    text = render_html(whole)
+    assert "<h1>" in text
+    assert len(data(text)["cases"]) == sum(len(view.report.results) for view in whole.lanes if view.report)
+
+
+def test_a_lane_without_a_result_is_told() -> None:
+    text = render_html(overview(LaneView("nvidia-h200", problem="no artifact")))
+    assert "incomplete: 1 of 1 lane without a result" in text
+    assert "<strong>no result</strong>: no artifact" in text
+
+
+def test_history_is_of_the_same_timer_only() -> None:
+    (one, *_) = data(render_html(EXAMPLES[Headline.WORSE]))["cases"]
+    (time,) = one["times"]
+    assert time["sessions"] == [61.1, 61.2, 61.4, 61.2, 61.3]
+    assert time["band"] == pytest.approx([61.2 / 1.01, 61.2 * 1.01])
+    view = EXAMPLES[Headline.WORSE].lanes[0]
+    assert view.report is not None
+    other = json.loads(msgspec.json.encode(view.report).replace(b"graph-cold", b"queue-cold"))
+    report = msgspec.convert(other, type(view.report))
+    (one, *_) = data(render_html(overview(msgspec.structs.replace(view, report=report))))["cases"]
+    assert one["times"][0]["sessions"] == []
+
+
+def test_the_environment_is_shown_beside_the_baselines() -> None:
+    view = lane("nvidia-h200", result("rms_norm[64]"))
+    assert view.report is not None
+    assert "Same environment as its baselines." in render_html(overview(view))
+    newer = msgspec.structs.replace(view.report.toolchain, torch="2.13.0")
+    moved = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, toolchain=newer))
+    assert "<tr><th>torch</th><td>2.11.0</td><td>2.13.0</td><td>1</td></tr>" in render_html(overview(moved))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(whole=hostile_overviews())
+def test_whatever_the_names_the_page_has_its_own_elements_only(whole: Overview) -> None:
+    text = render_html(whole)
+    found = elements(text)
+    assert found.tags.count("script") == 2
+    assert not {"img", "a", "iframe", "svg", "link", "base", "object"} & set(found.tags)
+    assert not any(name.startswith("on") for name in found.attributes)
+    assert len(data(text)["lanes"]) == len(whole.lanes)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render_html(WHOLE), encoding="utf-8")
+    return path
+
+
+def test_it_runs_from_a_file_under_its_policy_and_an_address_filters_it(page: Path) -> None:
+    shown = dump(page, "#verdict=SLOWER%7CFASTER&sort=-time")
+    names = re.findall('<td class="name"[^>]*>([^<]*)</td>', shown)
+    assert names == ["slow/forward", "fast/forward"]
+    assert "2 of 8 cases" in shown
+    assert "<title>perfguard: 1 case wrong" in shown
+    assert shown.count("<svg") == 2
+    assert "<img" not in shown
+
+
+SCRIPT = """
+const names = () => [...document.querySelectorAll(".row .name")].map((cell) => cell.textContent);
+const press = (selector) => document.querySelector(selector).click();
+const type = (text) => { const box = document.querySelector("#find"); box.value = text; box.dispatchEvent(new Event("input")); };
+seen.worst_first = names();
+press('[data-sort="time"]'); seen.slowest_first = names();
+seen.sorted = document.querySelector('[data-sort="time"]').parentElement.getAttribute("aria-sort");
+press('[data-sort="time"]'); seen.quickest_first = names();
+press('[data-sort="name"]'); seen.by_name = names();
+type("h200 FINE"); seen.found = names(); seen.status = document.querySelector("#shown").textContent;
+type("no such case"); seen.nothing = names(); type("");
+press('[data-word="FASTER"]'); seen.faster = names(); press('[data-word="FASTER"]');
+const lane = document.querySelector("#lane"); lane.value = "1"; lane.dispatchEvent(new Event("change"));
+seen.second_lane = names(); lane.value = ""; lane.dispatchEvent(new Event("change"));
+press('[data-sort="urgency"]'); if (names()[0].startsWith("fine")) press('[data-sort="urgency"]');
+document.querySelectorAll(".row")[1].click();
+const open = document.querySelector(".detail");
+seen.detail = open.textContent; seen.plots = open.querySelectorAll("svg").length;
+seen.dots = open.querySelectorAll("circle.session").length; seen.bands = open.querySelectorAll("rect.band").length;
+document.querySelectorAll(".row")[1].click(); seen.closed = document.querySelector(".detail") === null;
+document.querySelectorAll(".row")[1].click();
+seen.wide = document.documentElement.scrollWidth - innerWidth; seen.title = document.title;
+"""
+
+
+def test_sorting_filtering_and_opening(page: Path) -> None:
+    seen = probe(page, SCRIPT)
+    assert seen["worst_first"][0].startswith("</script>")
+    assert seen["worst_first"][1:3] == ["slow/forward", "slow/forward"]
+    assert seen["worst_first"][-2:] == ["fine10/forward", "fine9/forward"]
+    assert seen["slowest_first"][0] == "new/forward"
+    assert seen["sorted"] == "descending"
+    assert seen["quickest_first"][0] == "fast/forward"
+    assert seen["slowest_first"][-1].startswith("</script>")  # what has no time stands last, either way
+    assert seen["quickest_first"][-1].startswith("</script>")
+    assert seen["by_name"].index("fine9/forward") < seen["by_name"].index("fine10/forward")
+    assert sorted(seen["found"]) == ["fine10/forward", "fine9/forward"]
+    assert seen["status"] == "2 of 8 cases"
+    assert seen["nothing"] == []
+    assert seen["faster"] == ["fast/forward"]
+    assert len(seen["second_lane"]) == 4
+    assert "launches 1 -> 2" in seen["detail"]
+    assert "pytest --perfguard tests/test_norms.py::test_slow" in seen["detail"]
+    assert (seen["plots"], seen["dots"], seen["bands"]) == (1, 5, 1)
+    assert seen["closed"]
+    assert seen["wide"] <= 0
+    assert seen["title"].startswith("perfguard: 1 case wrong")
+
+
+def test_at_phone_width_nothing_is_wider_than_the_screen(page: Path) -> None:
+    phone = page.with_name("phone.html")
+    probe(page, "document.querySelectorAll('.row')[1].click(); seen.width = 0;")  # leaves the opened copy behind
+    phone.write_text(
+        '<iframe src="probe.html" style="width:390px;height:2000px;border:0"></iframe>'
+        "<script>addEventListener('load', () => { const inner = frames[0];"
+        "document.documentElement.dataset.seen = inner.innerWidth + ' ' + inner.document.documentElement.scrollWidth;"
+        "});</script>",
+        encoding="utf-8",
+    )
+    shown = dump(phone, "", "--allow-file-access-from-files", "--disable-web-security")
+    ((inner, needed),) = re.findall(r'data-seen="(\d+) (\d+)"', shown)
+    assert int(needed) <= int(inner) == 390

@@ -1,0 +1,230 @@
+"""The comment: golden texts, what stands in the open, and its sizes."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfguard.overview import Headline, LaneView, Overview
+from perfguard.records import CaseResult, Word
+from perfguard.render.markdown import COMMENT_BYTES, render_markdown
+from perfguard.render.survey import survey
+from tests.render.examples import (
+    CONTRACT,
+    DRIFT,
+    EDIT,
+    EXAMPLES,
+    FASTER,
+    FINE,
+    LAUNCHES,
+    NOISY,
+    SLOWER,
+    WRONG,
+    lane,
+    overview,
+    result,
+)
+from tests.render.golden import FOLDER, texts, to_html
+from tests.render.test_escaping import HOSTILE
+
+
+def test_golden_comments() -> None:
+    stored = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
+    assert texts() == stored, "if the new text is right: python -m tests.render.golden"
+
+
+@pytest.mark.parametrize("headline", Headline)
+def test_every_headline_has_its_example(headline: Headline) -> None:
+    assert EXAMPLES[headline].headline is headline
+
+
+class Balance(HTMLParser):
+    """Fails where a tag is closed that is not the last one open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+        if tag != "wbr":  # has no end
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parsed(markdown: str) -> Balance:
+    balance = Balance()
+    balance.feed(to_html(markdown))
+    assert balance.open == []
+    return balance
+
+
+@pytest.mark.parametrize("headline", Headline)
+def test_one_heading_and_tables_inside_the_details(headline: Headline) -> None:
+    for text in render_markdown(EXAMPLES[headline]):
+        seen = parsed(text).seen
+        assert seen.count("h3") == 1
+        assert not {"h1", "h2", "img"} & set(seen)
+        if "details" in seen:
+            assert "table" in seen[seen.index("details") :]
+        assert not any(line.startswith("/") for line in text.splitlines())
+
+
+def test_a_lane_without_a_result_is_never_green() -> None:
+    silent = overview(FINE, LaneView("nvidia-h200"))
+    for text in render_markdown(silent):
+        assert text.startswith("### ⚠️ perfguard: incomplete: 1 of 2 lanes without a result")
+        assert "**no result**" in text
+        assert "✅" not in text.split("| Lane |")[0]
+    assert "no lane is expected" in render_markdown(Overview(lanes=[]))[0]
+
+
+def test_wrong_stands_before_slower_and_without_a_time() -> None:
+    text = render_markdown(EXAMPLES[Headline.WRONG])[0]
+    assert text.index("**Numerics**") < text.index("**Changed**")
+    wrong = next(line for line in text.splitlines() if "SQNR" in line)
+    assert "µs" not in wrong
+
+
+def test_the_worst_ten_stand_in_the_open() -> None:
+    slower = [
+        msgspec.structs.replace(SLOWER, ratio=1.02 + step / 100, interval=None) for step in (3, 1, 2, *range(4, 15))
+    ]
+    cases = [result(f"case{number}", verdict) for number, verdict in enumerate(slower)]
+    text = render_markdown(overview(lane("nvidia-h200", *cases)))[0]
+    table = text.split("**Changed**")[1].split("**Next steps**")[0]
+    changes = [float(percent) for percent in re.findall(r"\| ([\d.]+)\xa0% slower \|", table)]
+    assert len(changes) == 10
+    assert changes == sorted(changes, reverse=True)
+    assert changes[0] == 16.0
+    assert table.rstrip().endswith("and 4 more")
+
+
+def test_a_loosening_is_loud() -> None:
+    strict = msgspec.structs.replace(EDIT, loosens=False, case="strict")
+    removed = msgspec.structs.replace(EDIT, after=None, reason="", measured=None, case="removed")
+    text = render_markdown(overview(FINE, edits=[strict, EDIT, removed]))[0]
+    rows = [
+        line
+        for line in text.split("**Baseline edits")[1].split("<details>")[0].splitlines()
+        if line.startswith("| <code>")
+    ]
+    assert "2 of 3 let a worse reading pass" in text
+    assert ["looser" in row for row in rows] == [True, True, False]
+    assert "61.2\xa0µs → removed ⚠️ looser | no reason | not measured" in rows[1]
+
+
+def test_commands_only_for_ids_that_can_be_pasted() -> None:
+    case = result("rms_norm[64]", SLOWER)
+    for nodeid, shown in (("--rootdir=/x", False), ("@answers", False), ("a b; rm -rf /", True)):
+        hostile = msgspec.structs.replace(case, case=msgspec.structs.replace(case.case, nodeid=nodeid))
+        text = render_markdown(overview(lane("nvidia-h200", hostile)))[0]
+        assert ("pytest --perfguard" in text) is shown
+        if shown:
+            assert "pytest --perfguard 'a b; rm -rf /'" in text
+
+
+def test_accepting_needs_the_run() -> None:
+    assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])[0]
+    unguarded = render_markdown(EXAMPLES[Headline.NO_BASELINE])[0]
+    assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # accepting would leave too few sessions
+    assert "perfguard accept" not in unguarded
+    local = msgspec.structs.replace(EXAMPLES[Headline.WORSE], run_url="")
+    assert "perfguard accept" not in render_markdown(local)[0]
+
+
+def test_another_environment_than_the_baselines_is_told() -> None:
+    view = lane("nvidia-h200", result("rms_norm[64]"))
+    assert view.report is not None
+    newer = msgspec.structs.replace(view.report.toolchain, torch="2.13.0")
+    moved = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, toolchain=newer))
+    text = render_markdown(overview(moved))[0]
+    assert "- 1 case stored under <code>torch 2&#46;11&#46;0</code>, now <code>2&#46;13&#46;0</code>" in text
+
+
+def many(cases: int, lanes: int = 4, name: str = "case{}") -> Overview:
+    slow = [result(name.format(number), SLOWER, LAUNCHES) for number in range(cases // lanes)]
+    return overview(*(msgspec.structs.replace(lane("nvidia-h200", *slow), name=f"lane{n}") for n in range(lanes)))
+
+
+def test_row_16_five_thousand_regressions() -> None:
+    texts = render_markdown(many(5000))
+    assert len(texts) == 2
+    for text, left_out in zip(texts, ("only the worst findings of each lane", "counts only"), strict=True):
+        assert len(text.encode()) <= COMMENT_BYTES
+        assert text.startswith("### ❌ perfguard: 5000 cases slower — action needed")
+        assert f"_Shortened: {left_out}" in text
+        assert text.count("| 1250 | 1250 |") == 4  # slower of cases, a row a lane
+        parsed(text)
+    assert "and 9990 more" in texts[0]  # a time and a count each, ten of them shown
+
+
+def test_row_18_the_budget_counts_bytes() -> None:
+    for text in render_markdown(many(600, name="漢字🔥{}")):
+        assert len(text.encode()) <= COMMENT_BYTES
+        assert "�" not in text
+
+
+def test_a_summary_has_room_for_more() -> None:
+    assert len(render_markdown(many(400), budget=1_000_000)) > len(render_markdown(many(400)))
+
+
+VERDICTS = st.sampled_from([SLOWER, LAUNCHES, CONTRACT, FASTER, NOISY, DRIFT, WRONG])
+
+
+@st.composite
+def hostile_results(draw: st.DrawFn) -> CaseResult:
+    """A case whose every text is a stranger's."""
+    verdicts = [
+        msgspec.structs.replace(verdict, metric=draw(HOSTILE), reason=draw(HOSTILE))
+        for verdict in draw(st.lists(VERDICTS, max_size=3))
+    ]
+    made = result(draw(HOSTILE), *verdicts)
+    return msgspec.structs.replace(made, case=msgspec.structs.replace(made.case, nodeid=draw(HOSTILE)))
+
+
+@st.composite
+def hostile_overviews(draw: st.DrawFn) -> Overview:
+    views = []
+    for _ in range(draw(st.integers(0, 3))):
+        view = lane("nvidia-h200", *draw(st.lists(hostile_results(), max_size=3)) * draw(st.sampled_from([1, 40])))
+        assert view.report is not None
+        device = msgspec.structs.replace(view.report.hardware, name=draw(HOSTILE), warnings=[draw(HOSTILE)])
+        report = msgspec.structs.replace(view.report, hardware=device) if draw(st.booleans()) else None
+        views.append(msgspec.structs.replace(view, name=draw(HOSTILE), report=report, problem=draw(HOSTILE)))
+    edit = msgspec.structs.replace(EDIT, folder=draw(HOSTILE), case=draw(HOSTILE), reason=draw(HOSTILE))
+    whole = overview(*views, edits=[edit] * draw(st.integers(0, 2)))
+    return msgspec.structs.replace(whole, head=draw(HOSTILE), warnings=draw(st.lists(HOSTILE, max_size=2)))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(whole=hostile_overviews(), budget=st.sampled_from([4000, 8000, COMMENT_BYTES]))
+def test_whatever_the_names_the_comment_keeps_its_size_shape_and_counts(whole: Overview, budget: int) -> None:
+    texts = render_markdown(whole, budget)
+    assert texts
+    assert [len(text) for text in texts] == sorted((len(text) for text in texts), reverse=True)
+    for text in texts:
+        assert len(text.encode()) <= budget
+        assert survey(whole).title in text.splitlines()[0]
+        seen = parsed(text).seen
+        own = {"table", "thead", "tbody", "tr", "th", "td", "h3", "ul", "li", "p", "strong", "em", "details", "summary",
+               "code", "span", "wbr", "pre", "a"}  # fmt: skip
+        assert set(seen) <= own
+        assert seen.count("a") <= 1  # the run's summary
+        outside = re.sub(r"<code>.*?</code>|^(`{3,})sh\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+        assert "@" not in outside
+
+
+def test_a_suspect_is_undecided_not_passed() -> None:
+    suspect = msgspec.structs.replace(SLOWER, word=Word.SUSPECT)
+    found = survey(overview(lane("nvidia-h200", result("rms_norm[64]", suspect, FASTER))))
+    assert found.headline is Headline.INCONCLUSIVE
+    assert found.total(Word.SUSPECT) == 1

@@ -1,0 +1,106 @@
+"""A case's first result in a process of its own, and how that process is asked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from perfguard import coldstart
+from perfguard.call import Call
+from perfguard.coldstart import ASKED, Asked, asked, first_results, starter
+from perfguard.errors import MeasurementError
+from perfguard.hardware.fake import FakeDevice
+from perfguard.judge.statistics import least_effect
+from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.reports import save_report
+from perfguard.sessions import ANSWER, REQUEST, Command
+from perfguard.units import Unit
+
+CASE = Case("suite", "f[64]", "forward", "test_suite.py::test_f[64]")
+REPORT = Report(SCHEMA, Hardware("any", "fake", "Any", "x"), Toolchain(), "2026-11-21T10:00:00+00:00")
+READING = Reading("cold_start_us", Unit.MICROSECONDS, 5e6, timer="process")
+
+
+def test_the_first_result_with_its_gradients() -> None:
+    calls: list[str] = []
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        x.register_hook(lambda grad: calls.append("backward"))
+        calls.append("forward")
+        return 2 * x
+
+    call = Call(double, (torch.ones(3, requires_grad=True),), lambda x: 2 * x)
+    request = Asked("suite", "f[64]", time.monotonic() - 3.0)
+    (result,) = first_results(call, CASE, request, FakeDevice(seed=1))
+    (reading,) = result.readings
+    assert calls[0] == "forward"
+    assert "backward" in calls
+    assert isinstance(reading.value, float)
+    assert 3e6 <= reading.value < 60e6
+    assert reading.timer == "process"
+    assert first_results(call, Case("suite", "g", "forward"), request, FakeDevice(seed=1)) == []
+
+
+@pytest.mark.parametrize(("seconds", "ratio"), [(10.0, 1.5), (2.0, 2.7), (100.0, 1.5)])
+def test_below_half_as_much_again_and_two_seconds_nothing_fails(seconds: float, ratio: float) -> None:
+    call = Call(lambda: None, (), lambda: None)
+    (result,) = first_results(call, CASE, Asked("suite", "f[64]", 0.0), FakeDevice(seed=1))
+    reading = result.readings[0]
+    theta = least_effect(reading.promise, reading.floor, 1e6 * seconds)
+    assert 2.718281828**theta == pytest.approx(ratio, rel=0.01)
+
+
+class Started:
+    """Stands for the process: says what it answers, and remembers how it was started."""
+
+    def __init__(self, results: list[CaseResult] | None, problem: str = "", compiled: int = 0) -> None:
+        self.results, self.problem, self.compiled = results, problem, compiled
+
+    def __call__(self, line: list[str], folder: Path, minutes: float, environment: dict[str, str]) -> str:
+        self.line, self.environment = line, environment
+        session = Path(next(part for part in line if part.startswith("--perfguard-session=")).partition("=")[2])
+        self.tests = (session / "tests.txt").read_text()
+        self.request, self.was_empty = asked(session), not Path(environment["TRITON_CACHE_DIR"]).exists()
+        assert (session / REQUEST).exists()
+        for number in range(self.compiled):
+            binary = Path(environment["TRITON_CACHE_DIR"], str(number), "kernel.cubin")
+            binary.parent.mkdir(parents=True)
+            binary.write_bytes(b"")
+        if self.results is not None:
+            save_report(session / ANSWER, Report(SCHEMA, REPORT.hardware, Toolchain(), "", results=self.results))
+        return self.problem
+
+
+COMMAND = Command(("--perfguard",), (), Path("/project"))
+
+
+def test_how_the_process_is_started_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Started([CaseResult(CASE, readings=[READING])], compiled=3)
+    monkeypatch.setattr(coldstart, "run_fresh", started)
+    cold, compiled = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
+    assert cold == READING
+    assert (compiled.metric, compiled.value, compiled.details) == ("compiled_kernels", 3, "cold_start_us")
+    assert started.request is not None
+    assert started.request.wants(CASE)
+    assert 0 <= time.monotonic() - started.request.started < 60
+    assert started.was_empty
+    assert started.tests == "/project/test_suite.py::test_f[64]\n"
+    assert started.environment["TORCHINDUCTOR_CACHE_DIR"] != started.environment["TRITON_CACHE_DIR"]
+
+
+@pytest.mark.parametrize("results", [None, [], [CaseResult(CASE)]])
+def test_a_process_without_a_result_is_an_error(
+    results: list[CaseResult] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coldstart, "run_fresh", Started(results, "a fresh process ended with status 7"))
+    with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*cold_start=True"):
+        starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
+
+
+def test_a_usual_session_is_not_asked_to_start_cold(tmp_path: Path) -> None:
+    assert asked(tmp_path) is None
+    (tmp_path / ASKED).write_bytes(b'{"suite": "s", "name": "n", "started": 1.5}')
+    assert asked(tmp_path) == Asked("s", "n", 1.5)
