@@ -88,6 +88,7 @@ class Call:
             prepares one.
         configurations: keyword arguments that choose another configuration each, or a function that returns them.
         every: whether all configurations are checked, however long that takes.
+        settings: of the compiler when the test began (`perfguard.compiling.settings`); None where nobody looked.
     """
 
     fn: Callable[..., Outputs]
@@ -105,6 +106,7 @@ class Call:
     walk: tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...] = ()
     configurations: Configurations = ()
     every: bool = False
+    settings: Mapping[str, str] | None = None
 
     def run(self) -> Outputs:
         """The candidate, once."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import pytest
 
 from perfguard.call import Call, Configurations, Tolerance, Work
+from perfguard.compiling import forget_compiled, settings
 from perfguard.config import read_settings
 from perfguard.configurations import check_configurations
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
@@ -77,6 +78,8 @@ class Guarded:
         self._run = run
         self._every = every  # configuration is checked
         self._labels: set[str] = set()
+        forget_compiled()  # else the number and shapes of the tests before decide what this one compiles
+        self._settings = settings()  # what the test then leaves changed is its own
 
     @property
     def device(self) -> torch.device:
@@ -164,6 +167,7 @@ class Guarded:
             _walk(walk),
             configurations,
             self._every,
+            self._settings,
         )
         if self._run is None:
             problems = check_configurations(call).wrong

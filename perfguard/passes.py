@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perfguard.call import Call
+from perfguard.compiling import replayable, replayed
 from perfguard.errors import DeviceError
 from perfguard.records import Pass
 
@@ -38,8 +39,49 @@ def forward(call: Call) -> Callable[[], object]:
 def backward(call: Call) -> Callable[[], object]:
     """One backward pass over a graph built once: no gradient accumulation, no forward inside.
 
-    The upstream gradients are random and seeded, in the outputs' dtypes.
+    The upstream gradients are random and seeded, in the outputs' dtypes. What is compiled here for the first time is
+    compiled to be replayed; `perfguard.compiling.forget_compiled` makes all of it new.
     """
+    import torch
+
+    with replayable():
+        outputs, inputs, upstream = _graph(call)
+
+    def run() -> object:
+        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
+
+    return replayed(run, outputs)
+
+
+def steps(call: Call) -> list[Callable[[], object]]:
+    """One step from scratch, forward and then backward where there are gradients, on the inputs of `call`, and one on
+    those of each entry of its walk. The first puts a module's buffers back as they are now: what prepares an entry may
+    have set them."""
+    import torch
+
+    buffers = dict(call.fn.named_buffers()) if isinstance(call.fn, torch.nn.Module) else {}
+    saved = {name: buffer.detach().clone() for name, buffer in buffers.items()} if call.walk else {}
+
+    def own() -> tuple[Any, ...]:
+        for name, value in saved.items():
+            buffers[name].detach().copy_(value)
+        return call.args
+
+    def step(inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
+        def run() -> object:
+            args = inputs() if callable(inputs) else inputs
+            outputs, leaves, upstream = _graph(replace(call, args=args))
+            if not outputs or not leaves:
+                return None
+            return torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
+
+        return run
+
+    return [step(inputs) for inputs in (own, *call.walk)]
+
+
+def _graph(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs of one call on fresh leaves, what they are differentiated by, and random incoming gradients."""
     import torch
     from torch.utils import _pytree
 
@@ -52,16 +94,14 @@ def backward(call: Call) -> Callable[[], object]:
     inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
     inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
     outputs = differentiable_outputs(replace(call, args=args, kwargs=kwargs))
+    if not outputs:
+        return [], inputs, []
     generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed + 1)
     upstream = [
         torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
         for value in outputs
     ]
-
-    def run() -> object:
-        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
-
-    return run
+    return outputs, inputs, upstream
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,13 @@ import msgspec
 from perfguard.binaries.calls import Binaries
 from perfguard.call import Call
 from perfguard.check import Checked
+from perfguard.compiling import forget_compiled
 from perfguard.config import Settings
 from perfguard.configurations import check_configurations
 from perfguard.metrics import read_exact, read_timed
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
-from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, touched_bytes, weights
+from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, steps, touched_bytes, weights
 from perfguard.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.units import format_bandwidth, format_percent
@@ -137,6 +138,8 @@ class Runner:
         return self._seen[1]
 
     def _subject(self, call: Call, case: Case) -> Subject:
+        if case.direction == "backward":
+            forget_compiled()  # what was compiled for one backward pass cannot be replayed
         run = forward(call) if case.direction == "forward" else backward(call)
         return Subject(
             run=run,
@@ -152,6 +155,9 @@ class Runner:
             collect=self.collect(case) or collect,
             followed=self._follow(call),
             binaries=self.binaries,
+            # A fresh process times what its parent has counted.
+            steps=steps(call) if self.numerics and case.direction == "forward" else (),
+            settings=call.settings,
             rivals=self.rivals,
             cold=self._cold(call, case),
         )

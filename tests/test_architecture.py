@@ -41,6 +41,7 @@ FLOORS = {
     "render": 3,
     "github": 3,
     "check": 3,
+    "compiling": 2,
     "passes": 3,
     "metrics": 4,
     "reporting": 4,
@@ -64,7 +65,7 @@ FLOORS = {
     "cli": 10,
     "__main__": 11,
 }
-TORCH = {"numerics", "poison", "check", "hardware", "timing", "metrics", "passes", "runner", "binaries"}
+TORCH = {"binaries", "check", "compiling", "hardware", "metrics", "numerics", "passes", "poison", "runner", "timing"}
 # In these packages files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "metrics": {"subject"},

@@ -36,6 +36,9 @@ class Subject:
         collect: how the blocks of a timed metric are gathered; another process may conduct them.
         followed: the call for whoever watches what it launches, the same object for both passes.
         binaries: who compiles for targets; None: their metrics are not read.
+        steps: the whole case from scratch (forward, then backward where there are gradients) on its own inputs, then on
+            each of its walk; empty where compiling is not looked at, in backward cases for one: forward ones have it.
+        settings: of the compiler when the test began; None where nobody looked.
         rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
         cold: starts a process that makes the call for the first time, and returns what it read; None where that is
             not wanted.
@@ -54,6 +57,8 @@ class Subject:
     collect: Collect = collect
     followed: Followed | None = None
     binaries: Binaries | None = None
+    steps: Sequence[Callable[[], object]] = ()
+    settings: Mapping[str, str] | None = None
     rivals: bool = False
     cold: Callable[[], list[Reading]] | None = None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)

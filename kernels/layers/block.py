@@ -1,0 +1,176 @@
+"""A transformer block, dense or MoE, and a model of them.
+
+    h = x + attention(norm(x)),   out = h + feed_forward(norm(h))
+
+Follows torchtitan's `TransformerBlock` and `Transformer` (models/llama3, models/deepseek_v3).
+
+Shape suffixes: B sequences, S positions, D model width, P pairs of columns that positions turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from kernels.layers.attention import Attention, MultiHeadLatentAttention
+from kernels.layers.config import BlockConfig
+from kernels.layers.rope import rope_table
+from kernels.moe import MoE, MoEConfig, SharedExperts
+
+_STD = 0.02
+
+
+class Block(nn.Module):
+    """x (B, S, D), rope (S, P, 2) of `rope.rope_table` -> (B, S, D) in x's dtype: what both kinds share.
+
+    Each kind has a forward of its own, because compiled code is kept, and limited in number, for each function.
+    """
+
+    def __init__(
+        self, config: BlockConfig, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.attention_norm, self.feed_forward_norm = (
+            nn.RMSNorm(config.dim, eps=config.eps, device=device, dtype=dtype) for _ in range(2)
+        )
+        self.attention = (
+            Attention(config, device=device, dtype=dtype)
+            if config.latent is None
+            else MultiHeadLatentAttention(config, config.latent, device=device, dtype=dtype)
+        )
+
+    @torch.no_grad()
+    def init_weights(self, layer: int = 0) -> None:
+        """N(0, 0.02²), cut at 3 σ; w2, w3 and wo with σ 0.02 / √(2 (layer + 1)); norms 1."""
+        deep = _STD / math.sqrt(2 * (layer + 1))
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(1.0)
+            else:
+                std = deep if name.endswith(("w2", "w3", "wo.weight")) else _STD
+                nn.init.trunc_normal_(parameter, std=std, a=-3 * std, b=3 * std)
+
+    def attend(self, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
+        """x + attention(norm(x))."""
+        h_BSD: Tensor = x_BSD + self.attention(self.attention_norm(x_BSD), rope_SP2)
+        return h_BSD
+
+
+class DenseBlock(Block):
+    """A block with a dense SwiGLU, `feed_forward`."""
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        precision: str = "bf16",
+        layer: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config, device=device, dtype=dtype)
+        # A dense SwiGLU is one shared expert: the same function, and the same switch to fp8.
+        only = MoEConfig(dim=config.dim, hidden=config.hidden, experts=1, top_k=1, shared=1)
+        self.feed_forward = SharedExperts(only, precision=precision, device=device, dtype=dtype)
+        self.init_weights(layer)
+
+    def forward(self, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
+        h_BSD = self.attend(x_BSD, rope_SP2)
+        return h_BSD + self.feed_forward(self.feed_forward_norm(h_BSD).flatten(0, 1)).view_as(h_BSD)
+
+
+class MoEBlock(Block):
+    """A block with an MoE layer on its B · S tokens, `moe`."""
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        moe: MoEConfig,
+        *,
+        precision: str = "bf16",
+        loop: bool = False,
+        layer: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config, device=device, dtype=dtype)
+        self.moe = MoE(moe, precision=precision, shared_precision=precision, loop=loop, device=device, dtype=dtype)
+        self.init_weights(layer)
+
+    @torch.no_grad()
+    def init_weights(self, layer: int = 0) -> None:
+        """As every block's; the MoE layer's by its own rule."""
+        super().init_weights(layer)
+        self.moe.init_weights(layer)
+
+    def forward(self, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
+        h_BSD = self.attend(x_BSD, rope_SP2)
+        return h_BSD + self.moe(self.feed_forward_norm(h_BSD).flatten(0, 1)).view_as(h_BSD)
+
+
+def build_block(
+    config: BlockConfig,
+    *,
+    precision: str = "bf16",
+    loop: bool = False,
+    layer: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Block:
+    """The block that `config` describes.
+
+    Args:
+        precision: "bf16" or "fp8", of the feed-forward's matmuls, shared experts included.
+        loop: experts one by one.
+        layer: its number in the model, by which weights are drawn.
+    """
+    if config.moe is None:
+        return DenseBlock(config, precision=precision, layer=layer, device=device, dtype=dtype)
+    return MoEBlock(config, config.moe, precision=precision, loop=loop, layer=layer, device=device, dtype=dtype)
+
+
+class Transformer(nn.Module):
+    """token ids (B, S) int64 -> logits (B, S, vocabulary): embedding, `layers`, norm, head."""
+
+    rope: Tensor
+
+    def __init__(
+        self,
+        configs: Sequence[BlockConfig],
+        vocab: int,
+        *,
+        positions: int,
+        precision: str = "bf16",
+        loop: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """One block for each of `configs`, all of one width; sequences of up to `positions` tokens."""
+        super().__init__()
+        widths = {(config.dim, config.rotated) for config in configs}
+        if len(widths) != 1:
+            raise ValueError(
+                f"configs: have {len(widths)} widths of model and rotated head; give one block or more, all alike"
+            )
+        ((dim, rotated),) = widths
+        self.embedding = nn.Embedding(vocab, dim, device=device, dtype=dtype)
+        blocks = [
+            build_block(config, precision=precision, loop=loop, layer=number, device=device, dtype=dtype)
+            for number, config in enumerate(configs)
+        ]
+        self.layers = nn.ModuleList(blocks)
+        self.norm = nn.RMSNorm(dim, eps=configs[0].eps, device=device, dtype=dtype)
+        self.head = nn.Linear(dim, vocab, bias=False, device=device, dtype=dtype)
+        self.register_buffer("rope", rope_table(positions, rotated, device=device), persistent=False)
+
+    def forward(self, ids_BS: Tensor) -> Tensor:
+        x_BSD = self.embedding(ids_BS)
+        rope_SP2 = self.rope[: ids_BS.shape[1]]
+        for layer in self.layers:
+            x_BSD = layer(x_BSD, rope_SP2)
+        logits: Tensor = self.head(self.norm(x_BSD))
+        return logits

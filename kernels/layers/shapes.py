@@ -1,0 +1,112 @@
+"""Blocks of the models in `kernels.moe.shapes`, and the shapes that are guarded.
+
+A shape is a frozen record. `str(shape)` is its pytest id, `shape.block(device)` the block, and `shape.inputs(device)`
+its x and rope, drawn from torch's global generator so that whoever seeds it owns the data.
+
+Shape suffixes: B sequences, S positions, D model width, P pairs of columns that positions turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from kernels.layers.block import Block, MoEBlock, build_block
+from kernels.layers.config import BlockConfig
+from kernels.layers.rope import rope_table
+from kernels.moe.shapes import MODELS, Routing
+
+Device = torch.device | str
+Kind = Literal["dense", "moe"]
+
+
+# Of families whose heads are not dim / heads wide, as their published configurations have it.
+_HEAD_DIMS = {"qwen3": 128, "gpt-oss": 64}
+
+Load = Literal["learned", "hot", "half"]
+LOADS: tuple[Load, ...] = get_args(Load)
+
+_FAR = 1e3  # far above any difference of scores: the choice hangs on it alone
+
+
+@torch.no_grad()
+def set_load(block: MoEBlock, load: Load) -> None:
+    """Which experts of an MoE block get tokens: as the scores say; the same `top_k` all of them; the lower half of the
+    experts, the others none. By `expert_bias` alone, so that inputs and weights stay as they are."""
+    experts = block.moe.config.experts
+    bias_E = block.moe.expert_bias.zero_()
+    if load == "hot":
+        bias_E.copy_(torch.arange(experts, 0, -1) * _FAR)
+    elif load == "half":
+        bias_E[max(block.moe.config.top_k, experts // 2) :] = -_FAR
+
+
+def block_config(model: str, kind: Kind) -> BlockConfig:
+    """The dense or the MoE block of a model. Where the model has dense blocks without a width of their own (llama4) or
+    none (Qwen3), a dense one has the active width of its experts: the same flop for each token."""
+    shape = MODELS[model]
+    moe = shape.moe
+    active = moe.hidden * (moe.top_k + moe.shared)
+    return BlockConfig(
+        dim=moe.dim,
+        heads=shape.heads,
+        kv_heads=None if shape.latent else shape.kv_heads,
+        head_dim=next((width for family, width in _HEAD_DIMS.items() if model.startswith(family)), None),
+        latent=shape.latent,
+        hidden=shape.dense_hidden or active,
+        moe=None if kind == "dense" else moe,
+    )
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """One block on so many sequences of so many tokens.
+
+    Attributes:
+        routing: as in `kernels.moe.shapes.LayerShape`.
+    """
+
+    model: str
+    kind: Kind
+    sequences: int
+    positions: int
+    routing: Routing = "balanced"
+
+    @property
+    def config(self) -> BlockConfig:
+        config = block_config(self.model, self.kind)
+        if config.moe is None:
+            return config
+        return replace(config, moe=replace(config.moe, balanced=self.routing == "balanced"))
+
+    def block(
+        self, device: Device, dtype: torch.dtype = torch.bfloat16, *, precision: str = "bf16", loop: bool = False
+    ) -> Block:
+        block = build_block(self.config, precision=precision, loop=loop, device=device, dtype=dtype)
+        if self.routing == "hot" and isinstance(block, MoEBlock):
+            set_load(block, "hot")
+        return block
+
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
+        """x (B, S, D) and rope (S, P, 2) float32."""
+        config = self.config
+        x_BSD = torch.randn(self.sequences, self.positions, config.dim, device=device, dtype=dtype)
+        return x_BSD, rope_table(self.positions, config.rotated, device=device)
+
+    def __str__(self) -> str:
+        routing = f"-{self.routing}" if self.kind == "moe" else ""
+        return f"{self.model}-{self.kind}-b{self.sequences}-s{self.positions}{routing}"
+
+
+# Timed on a GPU: one dense and one MoE block of each family, at the tokens of the contract.
+BLOCKS = (
+    BlockShape("llama4-16e", "dense", 2, 8192),  # grouped queries, wide
+    BlockShape("deepseek-16b", "dense", 2, 4096),  # latent attention, the first layer's wide feed-forward
+    BlockShape("deepseek-16b", "moe", 2, 4096),  # shared experts
+    BlockShape("deepseek-16b", "moe", 2, 4096, "hot"),  # 6 experts hold all, 58 are empty
+    BlockShape("qwen3-30b-a3b", "moe", 2, 4096),  # many small experts, 8 query heads share keys
+    BlockShape("gpt-oss-20b", "moe", 1, 4096),  # biases, clamped, a width that is no multiple of 128
+)

@@ -1,0 +1,8 @@
+"""What torch.compile does for a call: traced while it compiles, over a walk of inputs, with its settings watched."""
+
+from perfguard.compiling.replaying import replayable, replayed
+from perfguard.compiling.settings import settings
+from perfguard.compiling.trace import Trace, traced
+from perfguard.compiling.walk import Walked, forget_compiled, walk
+
+__all__ = ["Trace", "Walked", "forget_compiled", "replayable", "replayed", "settings", "traced", "walk"]

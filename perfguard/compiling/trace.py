@@ -1,0 +1,167 @@
+"""What torch.compile tells of itself while it compiles: every frame, graph break and recompilation, with its reason.
+
+Read from torch's structured trace, the records that `TORCH_TRACE` writes for tlparse: they hold the reason and the
+place of a graph break, and the guard that failed, which counters do not. Nothing of torch is patched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+_LOGGER = "torch.__trace"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One function that the compiler took up, once for each time that it did.
+
+    Attributes:
+        function: its file and name, e.g. `block.forward`; `block.forward, resumed` is the part behind a graph break.
+        operators: in its graph; 0 where nothing of it was compiled: it runs eagerly.
+        guards: that are checked at each call.
+        recompiled: the guard that failed, where an earlier compilation could not be used; "" for the first one.
+        problem: why it was given up, if it was.
+        seconds: that compiling took.
+    """
+
+    function: str
+    operators: int
+    guards: int
+    recompiled: str
+    problem: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Break:
+    """A graph break: the compiled code returns to Python there.
+
+    Attributes:
+        function: in whose source it is.
+        reason: in one line.
+        place: `file.py:12`.
+    """
+
+    function: str
+    reason: str
+    place: str
+
+
+@dataclass
+class Trace:
+    """What was compiled while it was traced, in order."""
+
+    frames: list[Frame] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+
+    @property
+    def compiled(self) -> list[Frame]:
+        """Frames with a graph that no earlier compilation stood for: one for each function and kind of call."""
+        return [frame for frame in self.frames if frame.operators and not frame.recompiled]
+
+    @property
+    def recompiled(self) -> list[Frame]:
+        """Frames that were compiled anew, or given up for having been too often."""
+        return [frame for frame in self.frames if frame.recompiled]
+
+    @property
+    def eager(self) -> list[Frame]:
+        """Frames that the compiler took up and left to Python."""
+        return [frame for frame in self.frames if not frame.operators and not frame.recompiled]
+
+
+@contextlib.contextmanager
+def traced() -> Iterator[Trace]:
+    """Within, what is compiled is entered in the trace."""
+    trace = Trace()
+    handler = _Handler(trace)
+    logger = logging.getLogger(_LOGGER)
+    propagate = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False  # as torch has it once its logs are set up: nobody else wants megabytes of records
+    try:
+        yield trace
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+class _Handler(logging.Handler):
+    """Turns torch's records into the trace's. A record without what is looked for tells nothing; it is no error."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+        self._guards: dict[tuple[Any, Any], str] = {}  # that failed, by frame and compilation
+
+    def emit(self, record: logging.LogRecord) -> None:
+        metadata: Mapping[str, Any] = getattr(record, "metadata", {})
+        payload = str(getattr(record, "payload", None) or "")
+        name = (metadata.get("artifact") or {}).get("name")
+        place = metadata.get("frame_id"), metadata.get("frame_compile_id")
+        if name == "recompile_reasons":
+            self._guards[place] = guard_of(payload)
+        elif name == "dynamo_graph_break_reason":
+            found = break_of(payload)
+            if found not in self._trace.breaks:  # tracing starts again behind a break, and meets it again
+                self._trace.breaks.append(found)
+        elif "compilation_metrics" in metadata:
+            told = metadata["compilation_metrics"]
+            again = bool(metadata.get("frame_compile_id"))
+            self._trace.frames.append(_frame(told, self._guards.get(place, "unknown guard") if again else ""))
+
+
+def _frame(told: Mapping[str, Any], recompiled: str) -> Frame:
+    problem = str(told.get("fail_reason") or "").strip().partition("\n")[0]
+    return Frame(
+        function=function_of(str(told.get("co_filename") or ""), str(told.get("co_name") or "unknown")),
+        operators=int(told.get("graph_op_count") or 0) if told.get("has_guarded_code") else 0,
+        guards=int(told.get("guard_count") or 0),
+        recompiled=recompiled,
+        problem=problem,
+        seconds=float(told.get("entire_frame_compile_time_s") or 0.0),
+    )
+
+
+def function_of(path: str, name: str) -> str:
+    """`block.forward`: without lines and folders, which move."""
+    resumed = re.fullmatch(r"torch_dynamo_resume_in_(.+)_at_\d+", name)
+    return f"{PurePath(path).stem}.{resumed[1]}, resumed" if resumed else f"{PurePath(path).stem}.{name}"
+
+
+def guard_of(payload: str) -> str:
+    """The guard of the newest compilation that failed: `tensor 'x' size mismatch at index 0. expected 3, actual 4`.
+
+    torch lists one for each compilation, newest first, with the source line as a comment, which may move.
+    """
+    with contextlib.suppress(ValueError):
+        listed = json.loads(payload)
+        payload = str(listed[0]) if isinstance(listed, list) and listed else str(listed)
+    first = payload.strip().partition("\n")[0]
+    return re.sub(r"^\d+/\d+: ", "", first).partition("  #")[0].strip() or "unknown guard"
+
+
+def break_of(payload: str) -> Break:
+    """What torch writes for people, as a record."""
+    where = re.search(r"^Graph break in user code at (.+):(\d+)$", payload, re.MULTILINE)
+    traceback = payload.partition("User code traceback:")[2] or payload
+    frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', traceback, re.MULTILINE)
+    file, line = where.groups() if where else frames[-1][:2] if frames else ("unknown", "0")
+    function = next((name for path, number, name in reversed(frames) if (path, number) == (file, line)), "unknown")
+    return Break(function=function, reason=_reason(payload), place=f"{PurePath(file).name}:{line}")
+
+
+def _reason(payload: str) -> str:
+    """The first line that tells something, and the source line that torch quotes."""
+    _, found, text = payload.partition("Graph Break Reason: ")
+    lines = [line.strip() for line in (text if found else payload).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Encountered graph break when")]
+    quoted = re.search(r"code: (.+)$", payload, re.MULTILINE)
+    return lines[0] + (f" (`{quoted[1].partition('  #')[0].strip()}`)" if quoted else "") if lines else "unknown"

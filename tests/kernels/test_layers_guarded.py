@@ -1,0 +1,110 @@
+"""Transformer blocks under guard, eager against compiled, forward and backward.
+
+Eager's error is that of the block itself, uncompiled and in its own precision; the oracle is the reference in float64.
+So "right" means: compiled at most twice as far from the truth as eager, output and every gradient.
+
+On a GPU blocks of real models are compiled by inductor and timed. On a CPU small ones are traced, differentiated and
+run operator by operator ("aot_eager"): what inductor makes of one stands in test_layers_compiled.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.layers import Block, BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
+from kernels.layers.shapes import BLOCKS, BlockShape, Load, set_load
+from tests.kernels.layers_cases import CONFIGS, LOOP, model_of
+from tests.kernels.paths import GPU
+
+# What the compiler does by itself while it traces.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
+
+PRECISIONS = ["bf16", "fp8"]
+
+
+def guard(perfguard: Any, block: Block, x: Tensor, rope: Tensor, *, walk: Any = (), timed: bool) -> None:
+    block.eval()  # counters are no output: a call may not change what the next one sees
+    apply_compile(model_of([block]), backend="inductor" if GPU else "aot_eager")
+
+    def truth(x: Tensor, rope: Tensor) -> Tensor:
+        return reference.block(block, x, rope) if x.dtype == torch.float64 else block.forward(x, rope)
+
+    perfguard(block, x.requires_grad_(), rope, reference=truth, walk=walk, timed=timed)
+
+
+@pytest.mark.skipif(not GPU, reason="real widths need a GPU")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", BLOCKS, ids=str)
+def test_block(perfguard: Any, shape: BlockShape, precision: str) -> None:
+    block = shape.block(perfguard.device, precision=precision)
+    guard(perfguard, block, *shape.inputs(perfguard.device), timed=True)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_small_block_eager(perfguard: Any, name: str) -> None:
+    """The block itself, against the reference: what the compiled ones are then held against."""
+    block = build_block(CONFIGS[name], device=perfguard.device, dtype=torch.bfloat16).eval()
+    x, rope = inputs(block.config, perfguard.device, (2, 12))
+    perfguard(block, x.requires_grad_(), rope, reference=functools.partial(reference.block, block), timed=False)
+
+
+# Every kind of attention and feed-forward in either precision is compiled on a GPU; here some of each.
+SMALL = (
+    [(name, precision) for name in CONFIGS for precision in PRECISIONS] if GPU else [("dense", "bf16"), ("moe", "fp8")]
+)
+
+
+@pytest.mark.parametrize(("name", "precision"), SMALL)
+def test_small_block(perfguard: Any, name: str, precision: str) -> None:
+    """Walked over sequences and token counts, and, where there are experts, over their loads."""
+    block = build_block(CONFIGS[name], precision=precision, device=perfguard.device, dtype=torch.bfloat16)
+    guard_small(perfguard, block)
+
+
+def test_small_block_with_experts_one_by_one(perfguard: Any) -> None:
+    """Counts are read on the host and become sizes that the compiler does not know."""
+    guard_small(perfguard, build_block(LOOP, loop=True, device=perfguard.device, dtype=torch.bfloat16))
+
+
+def guard_small(perfguard: Any, block: Block) -> None:
+    x, rope = inputs(block.config, perfguard.device, (2, 12))
+    guard(perfguard, block, x, rope, walk=steps(block, perfguard.device), timed=False)
+
+
+# Other loads at the case's own size; other sequences; an odd number of tokens; a single token, which the compiler
+# treats apart.
+WALK: list[tuple[tuple[int, int], Load]] = [
+    ((2, 12), "hot"),
+    ((2, 12), "half"),
+    ((3, 9), "learned"),
+    ((1, 7), "hot"),
+    ((1, 1), "half"),
+]
+
+
+def steps(block: Block, device: torch.device) -> list[Any]:
+    """A step for each entry of WALK."""
+
+    def step(size: tuple[int, int], load: Load) -> Any:
+        def prepare() -> tuple[Tensor, Tensor]:
+            if isinstance(block, MoEBlock):
+                set_load(block, load)
+            x, rope = inputs(block.config, device, size)
+            return x.requires_grad_(), rope
+
+        return prepare
+
+    return [step(size, load) for size, load in WALK]
+
+
+def inputs(config: BlockConfig, device: torch.device, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    x = torch.randn(*size, config.dim, device=device, dtype=torch.bfloat16)
+    return x, rope_table(size[1], config.rotated, device=device)
