@@ -16,7 +16,7 @@ Shape suffixes: T tokens, D model width, K experts a token, M = T · K rows, P t
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -95,11 +95,10 @@ def sum_rows_and_dot(
 def _spread_rows(
     x: Tensor, weights: Tensor | None, inverse: Tensor, dtype: torch.dtype, candidate: int | None
 ) -> Tensor:
-    out = _rows_of(x, weights, inverse, dtype, candidate)
     if path(x.device, x.dtype, dtype) == "eager":
-        _spread_eagerly(x, weights, inverse, out)
-    else:
-        _launch_spread(x, weights, inverse, out, None, None, candidate)
+        return _spread_eagerly(x, weights, inverse, dtype)
+    out = _rows_of(x, weights, inverse, dtype, candidate)
+    _launch_spread(x, weights, inverse, out, None, None, candidate)
     return out
 
 
@@ -112,13 +111,10 @@ def _rows_of(x: Tensor, weights: Tensor | None, inverse: Tensor, dtype: torch.dt
 def _spread_and_dot(
     x: Tensor, weights: Tensor, inverse: Tensor, rows: Tensor, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
-    out, dots = _rows_and_dots_of(x, weights, inverse, rows, candidate)
     if path(x.device, x.dtype, rows.dtype) == "eager":
-        _spread_eagerly(x, weights, inverse, out)
-        for choice, rows_k in enumerate(_by_choice(rows, None, inverse, dots.dtype)):
-            dots[:, choice] = (x.to(dots.dtype) * rows_k).sum(dim=-1)
-    else:
-        _launch_spread(x, weights, inverse, out, rows, dots, candidate)
+        return _spread_eagerly(x, weights, inverse, x.dtype), _dot_eagerly(x, rows, None, inverse)
+    out, dots = _rows_and_dots_of(x, weights, inverse, rows, candidate)
+    _launch_spread(x, weights, inverse, out, rows, dots, candidate)
     return out, dots
 
 
@@ -138,11 +134,10 @@ def _sum_rows(
     dtype: torch.dtype,
     candidate: int | None,
 ) -> Tensor:
-    out = _tokens_of(rows, plus, weights, inverse, dtype, candidate)
     if path(rows.device, rows.dtype, dtype) == "eager":
-        _sum_eagerly(rows, plus, weights, inverse, out)
-    else:
-        _launch_sum(rows, plus, weights, inverse, out, None, None, candidate)
+        return _sum_eagerly(rows, plus, weights, inverse, dtype)
+    out = _tokens_of(rows, plus, weights, inverse, dtype, candidate)
+    _launch_sum(rows, plus, weights, inverse, out, None, None, candidate)
     return out
 
 
@@ -162,13 +157,10 @@ def _tokens_of(
 def _sum_and_dot(
     rows: Tensor, plus: Tensor | None, weights: Tensor, inverse: Tensor, x: Tensor, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
-    out, dots = _tokens_and_dots_of(rows, plus, weights, inverse, x, candidate)
     if path(rows.device, rows.dtype, x.dtype) == "eager":
-        _sum_eagerly(rows, plus, weights, inverse, out)
-        for choice, rows_k in enumerate(_by_choice(rows, plus, inverse, dots.dtype)):
-            dots[:, choice] = (x.to(dots.dtype) * rows_k).sum(dim=-1)
-    else:
-        _launch_sum(rows, plus, weights, inverse, out, x, dots, candidate)
+        return _sum_eagerly(rows, plus, weights, inverse, x.dtype), _dot_eagerly(x, rows, plus, inverse)
+    out, dots = _tokens_and_dots_of(rows, plus, weights, inverse, x, candidate)
+    _launch_sum(rows, plus, weights, inverse, out, x, dots, candidate)
     return out, dots
 
 
@@ -184,28 +176,40 @@ def _tokens_and_dots_of(
 # In torch's operators, one choice at a time: (T, K, D) is never whole in float32.
 
 
-def _spread_eagerly(x: Tensor, weights: Tensor | None, inverse: Tensor, out: Tensor) -> None:
+def _spread_eagerly(x: Tensor, weights: Tensor | None, inverse: Tensor, dtype: torch.dtype) -> Tensor:
+    if weights is None:
+        place = torch.arange(inverse.numel(), device=x.device)
+        order = torch.empty_like(place).index_copy_(0, inverse.flatten(), place)  # row -> choice
+        return x.index_select(0, order.div(inverse.shape[1], rounding_mode="floor")).to(dtype)
+    out = x.new_empty((inverse.numel(), x.shape[1]), dtype=dtype)
     for choice in range(inverse.shape[1]):
-        part = x
-        if weights is not None:
-            part = (x.to(wide(x.dtype)) * weights[:, choice, None].to(wide(x.dtype))).to(x.dtype)
-        out.index_copy_(0, inverse[:, choice], part.to(out.dtype))
+        part = x.to(wide(x.dtype)) * weights[:, choice, None]
+        out.index_copy_(0, inverse[:, choice], part.to(x.dtype).to(dtype))
+    return out
 
 
-def _sum_eagerly(rows: Tensor, plus: Tensor | None, weights: Tensor | None, inverse: Tensor, out: Tensor) -> None:
-    dtype = wide(out.dtype)
-    total = out.new_zeros(out.shape, dtype=dtype)
-    for choice, part in enumerate(_by_choice(rows, plus, inverse, dtype)):
-        total += part if weights is None else part * weights[:, choice, None].to(dtype)
-    out.copy_(total)
+def _sum_eagerly(
+    rows: Tensor, plus: Tensor | None, weights: Tensor | None, inverse: Tensor, dtype: torch.dtype
+) -> Tensor:
+    total = rows.new_zeros((inverse.shape[0], rows.shape[1]), dtype=wide(dtype))
+    for choice, part in enumerate(_by_choice(rows, plus, inverse, total.dtype)):
+        total += part if weights is None else part.mul_(weights[:, choice, None])
+    return total.to(dtype)
 
 
-def _by_choice(rows: Tensor, plus: Tensor | None, inverse: Tensor, dtype: torch.dtype) -> Any:
-    """Of each choice in turn the tokens' rows, (T, D) in `dtype`."""
-    for choice in range(inverse.shape[1]):
-        row = inverse[:, choice]
+def _dot_eagerly(x: Tensor, rows: Tensor, plus: Tensor | None, inverse: Tensor) -> Tensor:
+    x = x.to(wide(x.dtype))
+    dots = x.new_empty(inverse.shape)
+    for choice, part in enumerate(_by_choice(rows, plus, inverse, x.dtype)):
+        dots[:, choice] = part.mul_(x).sum(dim=-1)
+    return dots
+
+
+def _by_choice(rows: Tensor, plus: Tensor | None, inverse: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Of each choice in turn the tokens' rows, (T, D) in `dtype`, the caller's own."""
+    for row in inverse.unbind(1):
         part = rows.index_select(0, row).to(dtype)
-        yield part if plus is None else part + plus.index_select(0, row).to(dtype)
+        yield part if plus is None else part.add_(plus.index_select(0, row))
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -7,9 +7,12 @@ test_moe_dispatch.py and test_moe_layer.py.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS
+from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
 from kernels.hardware import hardware_of
 from kernels.moe import configs, rows
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
@@ -25,7 +28,7 @@ from kernels.moe.weighted_gate import weighted_gate_backward
 from kernels.operators.configs import MAX_CANDIDATES
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.operators import DTYPES
-from tests.kernels.paths import KernelPath, open_path
+from tests.kernels.paths import GPU, VARIABLE, KernelPath, open_path
 
 TOKENS = 9
 WIDTH = 70  # a tail against every block
@@ -130,6 +133,24 @@ def test_layouts(layout: str, triton_path: KernelPath) -> None:
     inputs = moved(triton_path.device, tokens=5)
     inputs.x, inputs.y, inputs.plus = (place(each) for each in (inputs.x, inputs.y, inputs.plus))
     require_equal(inputs.results(), inputs.expected())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_offsets_past_two_to_the_31(dim: int, triton_path: KernelPath) -> None:
+    """No product of a row or a column and its stride may be taken in 32 bits."""
+    length, stride = 3, 2**30
+    if GPU == "cuda" and torch.cuda.mem_get_info()[0] >> 30 < 50:
+        pytest.skip("needs 50 GiB of free device memory: a GPU backs every page of the buffers")
+    sizes = {"tokens": length, "width": 6} if dim == 0 else {"tokens": 2, "width": length}
+    inputs = moved(triton_path.device, top_k=1, **sizes)
+    expected = inputs.expected()
+    place = partial(far_apart, dim=dim, stride=stride)
+    inputs.x, inputs.y, inputs.plus = (place(each) for each in (inputs.x, inputs.y, inputs.plus))
+    require_equal(inputs.results(), expected)
+    q, gate, up, *rest = gate_inputs(triton_path.device, *sizes.values(), 1)
+    near = weighted_gate_backward(q, gate, up, *rest)
+    far = weighted_gate_backward(place(q), place(gate), place(up), *rest)
+    assert all(torch.equal(one, other) for one, other in zip(far, near, strict=True))
 
 
 def test_a_move_keeps_every_bit(kernel_path: KernelPath) -> None:
@@ -267,7 +288,10 @@ def test_a_cpu_runs_no_kernel_unless_it_is_asked_to(monkeypatch: pytest.MonkeyPa
 def test_compiles_for_another_architecture_without_spilling(arch: str) -> None:
     """In a process of its own: here the kernels are interpreted functions."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.moe_targets", arch]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env=environment
+    ).stdout
     found = [json.loads(line) for line in output.splitlines()]
     assert {each["kernel"] for each in found} == {"_spread", "_sum", "_backward"}
     for each in found:
