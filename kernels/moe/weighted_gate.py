@@ -51,7 +51,7 @@ def _weighted_gate_backward(
     weighted, dg, du, dots = outputs
     if path_of(_backward, q.device) == "eager":
         row = inverse.flatten()
-        weight = torch.empty(row.shape, device=row.device).index_copy_(0, row, weights.flatten().float()).unsqueeze(-1)
+        weight = torch.empty_like(row, dtype=torch.float32).index_copy_(0, row, weights.flatten().float())[:, None]
         g, u, upstream = gate.float(), up.float(), q.float()
         s = torch.sigmoid(g)
         hidden = g * s * u
