@@ -1,8 +1,9 @@
 """From tokens to rows in the order of experts, and back. No float atomics, no host read, the same bits each time.
 
 `spread` and `collect` are each other's backward pass: the first copies a token to its rows, the second sums a token's
-rows, in float32 (float64 where the layer runs in it) and in the order of the token's choices. Sums go through the
-inverse permutation, so that nothing is ever added from two places at once.
+rows, in float32 (float64 where the layer runs in it) and in the order of the token's choices. Both go through the
+inverse permutation, token by token, so that nothing is ever added from two places at once; each is one kernel, and
+so is its backward pass (`rows.py`).
 
 Follows torchtitan's `TokenReorderer` and `_combine` (models/moe), whose scatter_add it replaces.
 
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.moe.precision import no_autocast, wide
+from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 
 
 class Dispatch(NamedTuple):
@@ -55,89 +56,47 @@ def plan(ids_TK: Tensor, experts: int) -> Dispatch:
 def spread(x_TD: Tensor, weights_TK: Tensor | None, dispatch: Dispatch) -> Tensor:
     """rows (M, D) in x's dtype: each row its token, times its weight (in float32, one cast) where there is one.
 
-    Saves indices, and with weights x and weights.
+    Saves where rows go, and with weights x and weights.
     """
-    rows_MD: Tensor = _Spread.apply(x_TD, weights_TK, dispatch.token, dispatch.order, dispatch.inverse)
+    rows_MD: Tensor = _Spread.apply(x_TD, weights_TK, dispatch.inverse)
     return rows_MD
 
 
 def collect(rows_MD: Tensor, weights_TK: Tensor | None, dispatch: Dispatch) -> Tensor:
     """out (T, D) in rows' dtype: Σ_k weight · row in float32 in the order of k, one cast. Without weights: Σ_k row.
 
-    Saves indices, and with weights rows and weights.
+    Saves where rows lie, and with weights rows and weights.
     """
-    out_TD: Tensor = _Collect.apply(rows_MD, weights_TK, dispatch.token, dispatch.order, dispatch.inverse)
+    out_TD: Tensor = _Collect.apply(rows_MD, weights_TK, dispatch.inverse)
     return out_TD
 
 
 class _Spread(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, weights_TK: Tensor | None, token: Tensor, order: Tensor, inv: Tensor) -> Tensor:
+    def forward(ctx: Any, x_TD: Tensor, weights_TK: Tensor | None, inverse_TK: Tensor) -> Tensor:
         # Without weights x itself is not needed again, and may be freed.
-        ctx.save_for_backward(None if weights_TK is None else x_TD, weights_TK, token, order, inv)
-        return gather_rows(x_TD, weights_TK, token, order)
+        ctx.save_for_backward(None if weights_TK is None else x_TD, weights_TK, inverse_TK)
+        return spread_rows(x_TD, weights_TK, inverse_TK)
 
     @staticmethod
-    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor | None, ...]:
-        x_TD, weights_TK, _, _, inverse_TK = ctx.saved_tensors
-        grad_x = sum_rows(grad_MD, weights_TK, inverse_TK) if ctx.needs_input_grad[0] else None
-        grad_weights = None
-        if ctx.needs_input_grad[1]:
-            grad_weights = dot_rows(x_TD, grad_MD, inverse_TK).to(weights_TK.dtype)
-        return grad_x, grad_weights, None, None, None
+    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x_TD, weights_TK, inverse_TK = ctx.saved_tensors
+        if not ctx.needs_input_grad[1]:
+            return sum_rows(grad_MD, weights_TK, inverse_TK), None, None
+        grad_x, dots_TK = sum_rows_and_dot(grad_MD, weights_TK, inverse_TK, x_TD)
+        return grad_x, dots_TK.to(weights_TK.dtype), None
 
 
 class _Collect(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, rows_MD: Tensor, weights_TK: Tensor | None, token: Tensor, order: Tensor, inv: Tensor
-    ) -> Tensor:
-        ctx.save_for_backward(None if weights_TK is None else rows_MD, weights_TK, token, order, inv)
-        return sum_rows(rows_MD, weights_TK, inv)
+    def forward(ctx: Any, rows_MD: Tensor, weights_TK: Tensor | None, inverse_TK: Tensor) -> Tensor:
+        ctx.save_for_backward(None if weights_TK is None else rows_MD, weights_TK, inverse_TK)
+        return sum_rows(rows_MD, weights_TK, inverse_TK)
 
     @staticmethod
-    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
-        rows_MD, weights_TK, token_M, order_M, inverse_TK = ctx.saved_tensors
-        grad_rows = gather_rows(grad_TD, weights_TK, token_M, order_M) if ctx.needs_input_grad[0] else None
-        grad_weights = None
-        if ctx.needs_input_grad[1]:
-            grad_weights = dot_rows(grad_TD, rows_MD, inverse_TK).to(weights_TK.dtype)
-        return grad_rows, grad_weights, None, None, None
-
-
-def gather_rows(x_TD: Tensor, weights_TK: Tensor | None, token_M: Tensor, order_M: Tensor) -> Tensor:
-    """row m = x[token] · weight, (M, D) in x's dtype; no autograd."""
-    rows_MD = x_TD.index_select(0, token_M)
-    if weights_TK is None:
-        return rows_MD
-    # In place it multiplies in float32 and rounds once, too, but never holds (M, D) in float32.
-    return rows_MD.mul_(weights_TK.flatten().index_select(0, order_M).unsqueeze(-1))
-
-
-def sum_rows(
-    rows_MD: Tensor, weights_TK: Tensor | None, inverse_TK: Tensor, dtype: torch.dtype | None = None
-) -> Tensor:
-    """out[t] = Σ_k weight[t, k] · rows[inverse[t, k]], (T, D) in `dtype` or rows' own; no autograd."""
-    tokens, top_k = inverse_TK.shape
-    dtype = dtype or rows_MD.dtype
-    if top_k == 1 and weights_TK is None:
-        return rows_MD.index_select(0, inverse_TK[:, 0]).to(dtype)
-    sum_TD = rows_MD.new_zeros((tokens, rows_MD.shape[1]), dtype=wide(dtype))
-    for choice in range(top_k):  # one choice at a time: the (T, K, D) product is never whole in float32
-        part_TD = rows_MD.index_select(0, inverse_TK[:, choice])
-        if weights_TK is None:
-            sum_TD = sum_TD.add_(part_TD)
-        else:
-            sum_TD = sum_TD.addcmul_(part_TD.to(sum_TD.dtype), weights_TK[:, choice, None].to(sum_TD.dtype))
-    return sum_TD.to(dtype)
-
-
-def dot_rows(x_TD: Tensor, rows_MD: Tensor, inverse_TK: Tensor) -> Tensor:
-    """dot[t, k] = <x[t], rows[inverse[t, k]]>, (T, K) in float32 (float64); no autograd."""
-    dtype = wide(x_TD.dtype)
-    x_TD = x_TD.to(dtype)
-    with no_autocast(x_TD.device):
-        dots = [
-            (x_TD * rows_MD.index_select(0, inverse_TK[:, choice])).sum(dim=-1) for choice in range(inverse_TK.shape[1])
-        ]
-        return torch.stack(dots, dim=1)
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        rows_MD, weights_TK, inverse_TK = ctx.saved_tensors
+        if not ctx.needs_input_grad[1]:
+            return spread_rows(grad_TD, weights_TK, inverse_TK), None, None
+        grad_rows, dots_TK = spread_rows_and_dot(grad_TD, weights_TK, inverse_TK, rows_MD)
+        return grad_rows, dots_TK.to(weights_TK.dtype), None

@@ -20,10 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.moe.dispatch import Dispatch, dot_rows, gather_rows, sum_rows
+from kernels.moe.dispatch import Dispatch
 from kernels.moe.experts import COMPUTE, SwiGLUExperts
 from kernels.moe.matmul import matmul_of
 from kernels.moe.precision import no_autocast
+from kernels.moe.rows import spread_rows, sum_rows, sum_rows_and_dot
+from kernels.moe.weighted_gate import weighted_gate_backward
 from kernels.operators import silu_mul
 
 
@@ -40,8 +42,6 @@ def experts_and_combine(
         experts.w1,
         experts.w2,
         experts.w3,
-        dispatch.token,
-        dispatch.order,
         dispatch.inverse,
         dispatch.offs,
         experts.precision,
@@ -59,8 +59,6 @@ class _ExpertsAndCombine(torch.autograd.Function):
         w1_EFD: Tensor,
         w2_EDF: Tensor,
         w3_EFD: Tensor,
-        token_M: Tensor,
-        order_M: Tensor,
         inverse_TK: Tensor,
         offs_E: Tensor,
         precision: str,
@@ -68,60 +66,51 @@ class _ExpertsAndCombine(torch.autograd.Function):
     ) -> Tensor:
         multiply = matmul_of(precision).multiply
         with no_autocast(x_TD.device):
-            rows_MD = gather_rows(x_TD, weights_TK if weight_before else None, token_M, order_M).to(COMPUTE)
+            rows_MD = spread_rows(x_TD, weights_TK if weight_before else None, inverse_TK, COMPUTE)
             gate_MF = multiply(rows_MD, w1_EFD.to(COMPUTE).transpose(1, 2), offs_E)
             up_MF = multiply(rows_MD, w3_EFD.to(COMPUTE).transpose(1, 2), offs_E)
             del rows_MD
             y_MD = multiply(silu_mul(gate_MF, up_MF), w2_EDF.to(COMPUTE).transpose(1, 2), offs_E)
             out_TD = sum_rows(y_MD, None if weight_before else weights_TK, inverse_TK, x_TD.dtype)
-        ctx.save_for_backward(
-            x_TD, weights_TK, w1_EFD, w2_EDF, w3_EFD, token_M, order_M, inverse_TK, offs_E, gate_MF, up_MF
-        )
+        ctx.save_for_backward(x_TD, weights_TK, w1_EFD, w2_EDF, w3_EFD, inverse_TK, offs_E, gate_MF, up_MF)
         ctx.precision, ctx.weight_before = precision, weight_before
         return out_TD
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
-        x_TD, weights_TK, w1_EFD, w2_EDF, w3_EFD, token_M, order_M, inverse_TK, offs_E, gate_MF, up_MF = (
-            ctx.saved_tensors
-        )
+        x_TD, weights_TK, w1_EFD, w2_EDF, w3_EFD, inverse_TK, offs_E, gate_MF, up_MF = ctx.saved_tensors
         needs_x, needs_weights, needs_w1, needs_w2, needs_w3 = ctx.needs_input_grad[:5]
         multiply, before = matmul_of(ctx.precision).multiply, ctx.weight_before
         grad_x = grad_weights = grad_w1 = grad_w2 = grad_w3 = None
         with no_autocast(x_TD.device):
-            incoming_MD = gather_rows(grad_TD.to(COMPUTE), None, token_M, order_M)
+            incoming_MD = spread_rows(grad_TD, None, inverse_TK, COMPUTE)
             q_MF = multiply(incoming_MD, w2_EDF.to(COMPUTE), offs_E)
-            hidden_MF = silu_mul(gate_MF, up_MF)
-            if not before:
-                if needs_weights:
-                    grad_weights = _dot(q_MF, hidden_MF, inverse_TK).to(weights_TK.dtype)
-                weights_M1 = weights_TK.flatten().index_select(0, order_M).unsqueeze(-1)
-                q_MF.mul_(weights_M1)
-                hidden_MF.mul_(weights_M1)
+            if before:
+                hidden_MF = silu_mul(gate_MF, up_MF)
+                grad_gate_MF, grad_up_MF = torch.ops.perfguard_kernels.silu_mul_backward(q_MF, gate_MF, up_MF, None)
+            else:
+                hidden_MF, grad_gate_MF, grad_up_MF, dots_TK = weighted_gate_backward(
+                    q_MF, gate_MF, up_MF, weights_TK, inverse_TK
+                )
+                grad_weights = dots_TK.to(weights_TK.dtype)
+            del q_MF
             if needs_w2:
                 grad_w2 = multiply(incoming_MD.t(), hidden_MF, offs_E).to(w2_EDF.dtype)
             del incoming_MD, hidden_MF
-            grad_gate_MF, grad_up_MF = torch.ops.perfguard_kernels.silu_mul_backward(q_MF, gate_MF, up_MF, None)
-            del q_MF
+            # Before the other gradients of weights, so that these are not held while two tensors (M, D) are.
+            if needs_x or (needs_weights and before):
+                by_gate_MD = multiply(grad_gate_MF, w1_EFD.to(COMPUTE), offs_E)
+                by_up_MD = multiply(grad_up_MF, w3_EFD.to(COMPUTE), offs_E)
+                if before:
+                    grad_x, dots_TK = sum_rows_and_dot(by_gate_MD, weights_TK, inverse_TK, x_TD, plus_MD=by_up_MD)
+                    grad_weights = dots_TK.to(weights_TK.dtype)
+                else:
+                    grad_x = sum_rows(by_gate_MD, None, inverse_TK, x_TD.dtype, plus_MD=by_up_MD)
+                del by_gate_MD, by_up_MD
             if needs_w1 or needs_w3:
-                rows_MD = gather_rows(x_TD, weights_TK if before else None, token_M, order_M).to(COMPUTE)
+                rows_MD = spread_rows(x_TD, weights_TK if before else None, inverse_TK, COMPUTE)
                 if needs_w1:
                     grad_w1 = multiply(grad_gate_MF.t(), rows_MD, offs_E).to(w1_EFD.dtype)
                 if needs_w3:
                     grad_w3 = multiply(grad_up_MF.t(), rows_MD, offs_E).to(w3_EFD.dtype)
-                del rows_MD
-            if needs_x or (needs_weights and before):
-                grad_MD = multiply(grad_gate_MF, w1_EFD.to(COMPUTE), offs_E)
-                grad_MD += multiply(grad_up_MF, w3_EFD.to(COMPUTE), offs_E)
-                if needs_weights and before:
-                    grad_weights = dot_rows(x_TD, grad_MD, inverse_TK).to(weights_TK.dtype)
-                if needs_x:
-                    grad_x = sum_rows(grad_MD, weights_TK if before else None, inverse_TK, x_TD.dtype)
-        return grad_x, grad_weights, grad_w1, grad_w2, grad_w3, *(None,) * 6
-
-
-def _dot(a_MF: Tensor, b_MF: Tensor, inverse_TK: Tensor) -> Tensor:
-    """<a[m], b[m]> of each row, as (T, K) in float32; in parts, so that the product is never whole in float32."""
-    parts = max(1, inverse_TK.shape[1])
-    dots_M = torch.cat([(a.float() * b).sum(dim=-1) for a, b in zip(a_MF.chunk(parts), b_MF.chunk(parts), strict=True)])
-    return dots_M[inverse_TK]
+        return grad_x, grad_weights, grad_w1, grad_w2, grad_w3, *(None,) * 4

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch._dynamo
 import torch._functorch.config
-import torch._inductor.config
 
 from perfguard.compiling import settings
 from perfguard.compiling.settings import left_changed
@@ -17,6 +16,8 @@ from perfguard.compiling.settings import left_changed
 @pytest.fixture(autouse=True)
 def put_back() -> Iterator[None]:
     """torch's own patch knows what stood there before; pytest's deletes the setting."""
+    import torch._inductor.config  # brings triton, which tests/kernels/paths.py has to be the first to import
+
     precision = torch.get_float32_matmul_precision()
     with (
         torch._dynamo.config.patch(capture_scalar_outputs=False, recompile_limit=8),

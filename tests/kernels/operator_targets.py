@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -33,7 +34,7 @@ from tests.kernels.grouped_targets import facts, target_of
 MODULES = [
     importlib.import_module(f"kernels.operators.{found.name}") for found in pkgutil.iter_modules(operators.__path__)
 ]
-OPTIONS = ("num_warps", "num_stages", "launch_pdl")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl", "enable_fp_fusion")
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ def type_of(value: Any) -> str:
 
 
 @contextmanager
-def caught(arch: str) -> Iterator[list[Launch]]:
-    """Within, operators on CPU tensors launch as on this architecture; the launches are kept, and not run."""
+def caught(arch: str, *others: ModuleType) -> Iterator[list[Launch]]:
+    """Within, operators, and what these other modules launch, run on CPU tensors as on this architecture; the launches
+    are kept, and not run."""
     launches: list[Launch] = []
 
     def catch(kernel: Any, *values: Any, grid: Any, warmup: bool, **named: Any) -> None:
@@ -86,7 +88,7 @@ def caught(arch: str) -> Iterator[list[Launch]]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(JITFunction, "run", catch))
-        for module in MODULES:
+        for module in (*MODULES, *others):
             for name, answer in (("path_of", "triton"), ("arch_of", arch)):
                 if hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, lambda *_, answer=answer: answer))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,10 @@ def _patch_the_language_once_a_launch() -> None:
 GPU = _gpu()
 
 if GPU is None:
+    # Functions of Triton's own, tl.max for one, are interpreted only if they too are defined under the variable.
+    assert "triton.language" not in sys.modules, (
+        "triton is imported already: let that test module import it in its tests"
+    )
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
     for package in PACKAGES:  # importing defines the kernels as interpreted functions

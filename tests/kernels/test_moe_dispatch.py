@@ -5,14 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.moe import collect, plan, spread
+from kernels.moe import Dispatch, collect, plan, spread
 from tests.kernels.guards import no_host_reads
+from tests.kernels.paths import KernelPath
 
 EXPERTS, TOP_K, WIDTH = 5, 3, 7
 
 
 def ids(tokens: int, experts: int = EXPERTS, top_k: int = TOP_K) -> torch.Tensor:
     return torch.rand(tokens, experts).argsort(dim=1)[:, :top_k].contiguous()
+
+
+def to_device(made: Dispatch, device: torch.device) -> Dispatch:
+    return Dispatch(*(tensor.to(device) for tensor in made))
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 2, 33])
@@ -58,30 +63,30 @@ def test_gradients(weighted: bool, top_k: int) -> None:
     assert torch.autograd.gradcheck(lambda r, w: collect(r, w, made), (rows, weights))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_values(dtype: torch.dtype) -> None:
-    """Against indexing, in float32 with one cast, in the order of choices: bit-equal."""
-    chosen = ids(20)
-    made = plan(chosen, EXPERTS)
-    x, rows, weights = torch.randn(20, WIDTH).to(dtype), torch.randn(60, WIDTH).to(dtype), torch.rand(20, TOP_K)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_values(dtype: torch.dtype, kernel_path: KernelPath) -> None:
+    """Against indexing, in float32 with one cast, in the order of choices: bit-equal on every path."""
+    made = to_device(plan(ids(20), EXPERTS), kernel_path.device)
+    x, rows = torch.randn(20, WIDTH).to(made.offs.device, dtype), torch.randn(60, WIDTH).to(made.offs.device, dtype)
+    weights = torch.rand(20, TOP_K).to(x.device)
     assert torch.equal(spread(x, None, made), x[made.token])
     scaled = (x[made.token].float() * weights.flatten()[made.order, None]).to(dtype)
     assert torch.equal(spread(x, weights, made), scaled)
     own = rows[made.inverse].float()
-    total = torch.zeros(20, WIDTH)
+    total = torch.zeros(20, WIDTH, device=x.device)
     for choice in range(TOP_K):
-        total = total.addcmul(own[:, choice], weights[:, choice, None])
+        total = total + own[:, choice] * weights[:, choice, None]
     assert torch.equal(collect(rows, weights, made), total.to(dtype))
     plain = own[:, 0] + own[:, 1] + own[:, 2]
     assert torch.equal(collect(rows, None, made), plain.to(dtype))
 
 
-def test_a_sum_is_kept_in_float32() -> None:
+def test_a_sum_is_kept_in_float32(kernel_path: KernelPath) -> None:
     """In bf16 256 + 1 is 256; the sum of many such choices would lose them all."""
-    made = plan(torch.arange(8).view(1, 8), 8)
-    rows = torch.tensor([[256.0]] + [[1.0]] * 7, dtype=torch.bfloat16)
+    made = to_device(plan(torch.arange(8).view(1, 8), 8), kernel_path.device)
+    rows = torch.tensor([[256.0]] + [[1.0]] * 7, dtype=torch.bfloat16, device=kernel_path.device)
     assert collect(rows, None, made).item() == 264.0  # 263 is no bf16, 264 is the nearest
-    x = torch.zeros(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    x = torch.zeros(1, 1, dtype=torch.bfloat16, device=rows.device, requires_grad=True)
     spread(x, None, made).backward(rows)
     assert x.grad is not None
     assert x.grad.item() == 264.0
@@ -97,11 +102,13 @@ def test_saves_indices_alone_where_nothing_is_weighed() -> None:
     assert not any(tensor.is_floating_point() for tensor in saved)
 
 
-def test_same_bits_twice_and_any_layout_of_gradients() -> None:
-    made = plan(ids(30), EXPERTS)
-    x, weights = torch.randn(30, WIDTH).bfloat16().requires_grad_(), torch.rand(30, TOP_K, requires_grad=True)
-    rows = torch.randn(90, WIDTH).bfloat16().requires_grad_()
-    grad = torch.randn(WIDTH, 90).bfloat16()
+def test_same_bits_twice_and_any_layout_of_gradients(kernel_path: KernelPath) -> None:
+    device = kernel_path.device
+    made = to_device(plan(ids(30), EXPERTS), device)
+    x = torch.randn(30, WIDTH).to(device, torch.bfloat16).requires_grad_()
+    weights = torch.rand(30, TOP_K).to(device).requires_grad_()
+    rows = torch.randn(90, WIDTH).to(device, torch.bfloat16).requires_grad_()
+    grad = torch.randn(WIDTH, 90).to(device, torch.bfloat16)
     cases = (
         (spread(x, weights, made), (x, weights), grad.t()),
         (collect(rows, weights, made), (rows, weights), grad.t()[:30]),
@@ -109,6 +116,6 @@ def test_same_bits_twice_and_any_layout_of_gradients() -> None:
     for out, inputs, incoming in cases:
         first = torch.autograd.grad(out, inputs, incoming, retain_graph=True)
         again = torch.autograd.grad(out, inputs, incoming.contiguous(), retain_graph=True)
-        flat = torch.autograd.grad(out, inputs, torch.ones(()).bfloat16().expand(out.shape))
+        flat = torch.autograd.grad(out, inputs, torch.ones((), device=device).bfloat16().expand(out.shape))
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
         assert all(bool(gradient.isfinite().all()) for gradient in flat)

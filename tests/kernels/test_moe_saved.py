@@ -19,7 +19,7 @@ M = T * K
 # Shared by every way of running a layer with softmax: ids and scores of the router, and where rows come from.
 ROUTER = T * K * 8 + T * E * 4
 WEIGHTS = T * K * 4
-INDICES = 3 * M * 8 + E * 4  # token, order, inverse, offs
+INDICES = M * 8 + E * 4  # inverse, offs
 
 
 def parameter_bytes(module: nn.Module) -> int:

@@ -1,0 +1,25 @@
+"""The committed configurations of the layer's own kernels: at most four a kernel and architecture, the default first.
+
+A choice is a pure function of (architecture, static width), never of a count of tokens, and nothing is timed in a
+user's process. All candidates of a kernel give the same bits, but for dot products, whose order is part of the
+candidate.
+"""
+
+from __future__ import annotations
+
+from kernels.operators.configs import TileConfig, power_of_two
+
+
+def move_candidates(arch: str, width: int) -> tuple[TileConfig, ...]:
+    """Of the kernels that take one token a program, with all of its rows: so many columns of each at a time.
+
+    16 bytes of bf16 a lane and row are in flight for every choice, so few warps already keep the memory busy.
+    """
+    sizes = ((1024, 4), (64, 4)) if arch == "cpu" else ((1024, 4), (512, 2), (2048, 8), (256, 1))
+    return tuple(TileConfig(1, min(columns, power_of_two(width)), warps) for columns, warps in sizes)
+
+
+def gate_candidates(arch: str, width: int) -> tuple[TileConfig, ...]:
+    """Of the kernel that takes whole rows of expert width: a warp a row, so that no dot product crosses warps."""
+    sizes = ((16, 512, 4), (4, 32, 4)) if arch == "cpu" else ((4, 256, 4), (8, 256, 8), (4, 512, 4), (2, 256, 2))
+    return tuple(TileConfig(rows, min(columns, power_of_two(width)), warps) for rows, columns, warps in sizes)
