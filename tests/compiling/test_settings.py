@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch._dynamo
-import torch._functorch.config
 
 from perfguard.compiling import settings
 from perfguard.compiling.settings import left_changed
@@ -16,7 +14,10 @@ from perfguard.compiling.settings import left_changed
 @pytest.fixture(autouse=True)
 def put_back() -> Iterator[None]:
     """torch's own patch knows what stood there before; pytest's deletes the setting."""
-    import torch._inductor.config  # brings triton, which tests/kernels/paths.py has to be the first to import
+    # They bring triton, which tests/kernels/paths.py has to be the first to import.
+    import torch._dynamo
+    import torch._functorch.config
+    import torch._inductor.config
 
     precision = torch.get_float32_matmul_precision()
     with (
