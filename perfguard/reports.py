@@ -22,11 +22,19 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o666 & ~_umask())  # temporary files are their owner's alone, reports are for all
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _umask() -> int:
+    """What the process takes from the rights of new files; there is no other way to ask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def save_report(path: Path, report: Report) -> None:

@@ -170,7 +170,13 @@ class Run:
         controls = controls_beside(suspects, self.results.values(), self.lane, self.report.started)
         nodeids = list(dict.fromkeys([*(result.case.nodeid for result in wanted), *controls]))
         self.fresh = measure_fresh(
-            command, self.snapshot(), nodeids, count, minutes=settings.session_minutes, progress=progress, exact=False
+            command,
+            self.snapshot(),
+            nodeids,
+            count,
+            minutes=settings.session_minutes,
+            progress=progress,
+            exact=self.config.update is not None,  # what will be stored must not differ from process to process
         )
         if self.fresh.problem:
             progress(self.fresh.problem)

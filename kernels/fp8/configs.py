@@ -162,6 +162,10 @@ def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> 
     return tuple(replace(config, pack=pack) for config in configs)
 
 
+# Where one launch is what a call without a candidate gets; elsewhere the two families run one after the other. On an
+# H200 one launch took 1.05 to 1.3 times as long for tokens, at all four shapes of `benchmarks/peers read-once`, and
+# lengthened the forward pass by half where weights are kept: its column programs wait longer for their panels.
+ONE_LAUNCH = frozenset({"cpu"})
 # Tokens and weights as above. With 4 warps and 128 registers a thread four programs fit an SM, of either kind.
 _BOTH: dict[tuple[str, bool], tuple[BothConfig, ...]] = {
     ("sm_90", True): (

@@ -1,6 +1,7 @@
 """From tensors to launches of `quantize_both`: what has to begin at zero is filled once, for several operands together.
 
-Where rows do not lie side by side in memory, or are too wide for registers, the two families run one after the other.
+Where rows do not lie side by side in memory, are too wide for registers, or one launch is not faster there, the two
+families run one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import triton
 
 from kernels.fp8.arguments import padded_rows
 from kernels.fp8.both import quantize_both
-from kernels.fp8.configs import BothConfig, both_candidates
+from kernels.fp8.configs import ONE_LAUNCH, BothConfig, both_candidates
 from kernels.fp8.encode import format_constants
 from kernels.fp8.formats import format_of
 from kernels.fp8.launch import (
@@ -71,7 +72,7 @@ def launch_both(
 ) -> None:
     """One fill, then a launch for each input. With `inverse` scales are stored as their reciprocals."""
     arch = arch_of(inputs[0].columns.x.device)
-    configs = [pick(candidates, candidate) if (candidates := one.candidates(arch)) else None for one in inputs]
+    configs = [_choice(one, arch, candidate) for one in inputs]
     sizes = [(0, 0) if config is None else _sizes(one, config) for one, config in zip(inputs, configs, strict=True)]
     with on(inputs[0].columns.x):
         spaces = zeroed(sizes, inputs[0].columns.x.device)
@@ -84,6 +85,14 @@ def launch_both(
                 )  # fmt: skip
             else:
                 _launch(one, config, word, amax, format_constants(format_of(dtype), arch, power_of_two, inverse))
+
+
+def _choice(one: Both, arch: str, candidate: int | None) -> BothConfig | None:
+    """None: the two families."""
+    candidates = one.candidates(arch)
+    if not candidates or (candidate is None and arch not in ONE_LAUNCH):
+        return None
+    return pick(candidates, candidate)
 
 
 def _sizes(one: Both, config: BothConfig) -> tuple[int, int]:

@@ -25,6 +25,7 @@ class Limits(Struct, frozen=True):
         promise: of a time, before the timer's own floor is allowed for (as in `Timing.reading`).
         floor: of an exact metric in its unit, of a time in µs.
         covers: times that cannot have moved where the reading, a hash, is as stored.
+        portable: None: on a CPU it is, on a GPU it is not, and the reading says which.
     """
 
     better: Better
@@ -33,23 +34,48 @@ class Limits(Struct, frozen=True):
     floor: float = 0.0
     tolerance: float = 0.0
     covers: tuple[str, ...] = ()
-    portable: bool = False
+    portable: bool | None = False
 
+
+_SEGMENT = 20 * _MIB  # what torch's allocator takes from a device at once
+_EITHER = None  # portable where the device is a CPU
 
 # Events tick in steps of 0.5 µs at most on any GPU we know, and a timer tells two steps.
 _COARSEST_TIMER_US = 1.0
 
 OWN: dict[str, Limits] = {
     "capturable": Limits(Better.SAME),
+    "cold_start_us": Limits(Better.LOWER, promise=0.50, floor=2e6),
+    "compiled_kernels": Limits(Better.LOWER),
+    "compiler_leaks": Limits(Better.LOWER, portable=True),
     "contract": Limits(Better.SAME, portable=True),
+    "copies": Limits(Better.LOWER, portable=_EITHER),
+    "copy_bytes": Limits(Better.LOWER, tolerance=0.005, portable=_EITHER),
     "device_time_us": Limits(Better.LOWER, promise=0.03, floor=_COARSEST_TIMER_US),
+    "eager_frames": Limits(Better.LOWER, portable=True),
+    "fills": Limits(Better.LOWER),
     "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
+    "generated_kernels": Limits(Better.LOWER),
+    "graph_breaks": Limits(Better.LOWER, portable=True),
+    "graph_operators": Limits(Better.LOWER, portable=True),
+    "graphs": Limits(Better.LOWER, portable=True),
+    "growth_bytes": Limits(Better.LOWER, portable=_EITHER),
+    "host_instructions": Limits(Better.LOWER, tolerance=0.25, floor=50_000.0),
+    "host_reads": Limits(Better.LOWER, portable=True),
     "host_time_us": Limits(Better.LOWER, promise=0.50, floor=2.0),
     "kernels": Limits(Better.SAME, gated=False),
     "launches": Limits(Better.LOWER),
     "operator_names": Limits(Better.SAME, gated=False, portable=True),
     "operators": Limits(Better.LOWER, portable=True),
     "peak_memory_bytes": Limits(Better.LOWER, tolerance=0.005, floor=_MIB),
+    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=0.005, floor=2.0**12, portable=True),
+    "planned_bytes": Limits(Better.LOWER),
+    "recompiles": Limits(Better.LOWER, portable=True),
+    "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT),
+    "residue_bytes": Limits(Better.LOWER, portable=_EITHER),
+    "saved_activation_bytes": Limits(Better.LOWER, portable=_EITHER),
+    "saved_input_bytes": Limits(Better.LOWER, portable=_EITHER),
+    "syncs": Limits(Better.LOWER),
 }
 
 
@@ -102,7 +128,7 @@ def _held(reading: Reading) -> Reading:
         reading,
         better=own.better,
         gated=own.gated,
-        portable=own.portable,
+        portable=reading.portable if own.portable is None else own.portable,
         promise=promise,
         floor=floor,
         tolerance=min(reading.tolerance, own.tolerance),
