@@ -12,7 +12,7 @@ MOST_CHARACTERS = 16_384  # of any text in a report
 _MOST_ITEMS = 10_000  # of a list: kernel names of one call, block medians
 _MOST_READINGS = 200
 _MOST = 2.0**63
-_MOST_US = 1e12
+_LEAST_US, _MOST_US = 1e-4, 1e12  # a tenth of a nanosecond is less than a device's cycle
 
 
 def check_result(result: CaseResult) -> None:
@@ -60,7 +60,7 @@ def _check_reading(reading: Reading) -> None:
         _check_number(name, number, -_MOST, _MOST)
     if reading.timed:
         for microseconds in (*_numbers(value), *reading.blocks):
-            if not 0 < microseconds < _MOST_US:
+            if not _LEAST_US <= microseconds < _MOST_US:
                 raise LaneError(f"invalid value: {name}: {microseconds:g} is no time in µs")
     for what in ("spread", "promise", "floor", "tolerance"):
         _check_number(f"{what} of {name}", getattr(reading, what), 0.0, _MOST)

@@ -45,7 +45,7 @@ _COARSEST_TIMER_US = 1.0
 
 OWN: dict[str, Limits] = {
     "capturable": Limits(Better.SAME),
-    "cold_start_us": Limits(Better.LOWER, promise=0.50, floor=2e6),
+    "cold_start_us": Limits(Better.LOWER, promise=1.215, floor=2e6),
     "compiled_kernels": Limits(Better.LOWER),
     "compiler_leaks": Limits(Better.LOWER, portable=True),
     "contract": Limits(Better.SAME, portable=True),

@@ -55,7 +55,7 @@ def test_row_31_another_schema_and_a_cut_report_are_refused_with_the_reason() ->
     assert "no perfguard report" in refusal(b"[]")
 
 
-@pytest.mark.parametrize("text", ["null", "-1.0", "0", "1e308", "true", '"50"', "[]", "1e13", "-0.0"])
+@pytest.mark.parametrize("text", ["null", "-1.0", "0", "1e308", "true", '"50"', "[]", "1e13", "-0.0", "1e-300"])
 def test_row_32_a_value_that_is_no_time_costs_its_case_only(text: str) -> None:
     found = received(with_reading(text))
     assert [(refused.name, refused.reason[:13]) for refused in found.refused] == [("f/forward", "invalid value")]
