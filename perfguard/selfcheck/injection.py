@@ -23,7 +23,7 @@ from perfguard.selfcheck.delayed.plan import PLAN, Delay, read_plan
 from perfguard.selfcheck.draws import SUITE_CASES, disjoint_draws
 from perfguard.selfcheck.findings import Injected
 from perfguard.selfcheck.judging import DrawnSuite, Version
-from perfguard.selfcheck.measuring import Progress, measure_sessions, read_sessions, suite_command
+from perfguard.selfcheck.measuring import Progress, measure_sessions, read_sessions, suite_command, with_timers
 from perfguard.selfcheck.rates import clustered_rate
 from perfguard.selfcheck.sample import CaseId, Sample, gather, primary
 
@@ -78,13 +78,7 @@ def _request(pilot: Report, plan: list[Delay]) -> Report:
     """The pilot's report in which every delay asks for the timers of its length without a tail."""
     results = {_delay_name(result): result for result in pilot.results}
     bases = {delay.name: _base(delay, plan).name for delay in plan}
-    wanted = [
-        msgspec.structs.replace(result, readings=results[bases[name]].readings)
-        if bases.get(name) in results
-        else result
-        for name, result in results.items()
-    ]
-    return msgspec.structs.replace(pilot, results=wanted)
+    return with_timers(pilot, lambda result: results.get(bases.get(_delay_name(result), "")))
 
 
 def _delay_name(result: CaseResult) -> str:

@@ -8,7 +8,6 @@ A process of its own, because the tests define the kernels as interpreted functi
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.moe import rows, weighted_gate
-from kernels.operators.configs import MAX_CANDIDATES
-from tests.kernels.grouped_targets import facts
-from tests.kernels.operator_targets import Launch, caught
+from tests.kernels.operator_targets import Launch, caught, report
 
 # Model width, expert width, choices of a token: of real layers, and what needs the most registers.
 SIZES = ((2048, 768, 8), (2048, 1408, 6), (2880, 2880, 4), (5120, 8192, 1))
@@ -67,19 +64,7 @@ def launches_of(arch: str, candidate: int | None) -> list[tuple[str, Launch]]:
     return found
 
 
-def main(arch: str, every: bool) -> None:
-    seen = set()
-    for candidate in range(MAX_CANDIDATES) if every else [None]:
-        for name, launch in launches_of(arch, candidate):
-            compiled = launch.compile(arch)
-            if compiled.hash in seen:
-                continue
-            seen.add(compiled.hash)
-            named = {"arch": arch, "call": name, "kernel": launch.kernel.__name__, "candidate": candidate or 0}
-            print(json.dumps(named | facts(compiled)), flush=True)
-
-
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         if name != "all":
-            main(name, every="all" in sys.argv[2:])
+            report(name, "all" in sys.argv[2:], launches_of)

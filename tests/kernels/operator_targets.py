@@ -13,7 +13,7 @@ import importlib
 import json
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -119,20 +119,25 @@ def launches_of(arch: str, candidate: int | None) -> dict[str, list[Launch]]:
     return found
 
 
-def main(arch: str, every: bool) -> None:
+def report(arch: str, every: bool, caught_of: Callable[[str, int | None], Iterable[tuple[str, Launch]]]) -> None:
+    """A line of JSON for each binary of the default candidates, or of all, that `caught_of(arch, candidate)` gives."""
     seen = set()
     for candidate in range(MAX_CANDIDATES) if every else [None]:
-        for name, launches in launches_of(arch, candidate).items():
-            for launch in launches:
-                compiled = launch.compile(arch)
-                if compiled.hash in seen:
-                    continue
-                seen.add(compiled.hash)
-                named = {"arch": arch, "operator": name, "kernel": launch.kernel.__name__, "candidate": candidate or 0}
-                print(json.dumps(named | facts(compiled)), flush=True)
+        for name, launch in caught_of(arch, candidate):
+            compiled = launch.compile(arch)
+            if compiled.hash in seen:
+                continue
+            seen.add(compiled.hash)
+            named = {"arch": arch, "operator": name, "kernel": launch.kernel.__name__, "candidate": candidate or 0}
+            print(json.dumps(named | facts(compiled)), flush=True)
+
+
+def named_launches(arch: str, candidate: int | None) -> list[tuple[str, Launch]]:
+    """`launches_of`, one by one."""
+    return [(name, launch) for name, launches in launches_of(arch, candidate).items() for launch in launches]
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         if name != "all":
-            main(name, every="all" in sys.argv[2:])
+            report(name, "all" in sys.argv[2:], named_launches)
