@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
 from perfguard.timing import prepare_device_time
-from perfguard.timing.timing import Timing, Workload
+from perfguard.timing.timing import Timing
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -23,7 +23,6 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not subject.timed:
         return []
     stored = subject.stored_timers.get(METRIC)
-    workload = Workload(subject.run, subject.cache, subject.copies, subject.bytes)
-    meter = prepare_device_time(workload, device, seconds=subject.seconds, stored=stored)
+    meter = prepare_device_time(subject.workload, device, seconds=subject.seconds, stored=stored)
     blocks = subject.collect(METRIC, meter, device, subject.seconds)
     return [Timing.of(meter, blocks).reading(METRIC, promise=_PROMISE)]

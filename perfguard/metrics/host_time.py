@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
 from perfguard.timing.host import prepare
-from perfguard.timing.timing import Timing, Workload
+from perfguard.timing.timing import Timing
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -27,6 +27,6 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not subject.timed or not device.asynchronous:
         return []
     stored = subject.stored_timers.get(METRIC)
-    meter = prepare(Workload(subject.run), device, seconds=subject.seconds, stored=stored)
+    meter = prepare(subject.workload, device, seconds=subject.seconds, stored=stored)
     blocks = subject.collect(METRIC, meter, device, subject.seconds)
     return [Timing.of(meter, blocks).reading(METRIC, promise=_PROMISE, floor=_FLOOR_US)]

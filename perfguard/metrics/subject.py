@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.binaries.calls import Binaries
@@ -11,6 +12,7 @@ from perfguard.call import Outputs
 from perfguard.passes import Followed
 from perfguard.records import Pass, Reading
 from perfguard.timing.blocks import Collect, collect
+from perfguard.timing.timing import Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -62,6 +64,11 @@ class Subject:
     rivals: bool = False
     cold: Callable[[], list[Reading]] | None = None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """What timers time, the same for all of them."""
+        return Workload(self.run, self.cache, self.copies, self.bytes)
 
     def warm_up(self, device: Device) -> None:
         """One call, the first time that a metric asks: what compiling and autotuning do is not the call's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -18,6 +19,7 @@ _PATIENCE_US = 20_000.0
 _GRID_MARKS = 64
 _GRID_LEAD_US = 2_000.0
 _DEFAULT_GRID_US = 0.032
+_grids: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,15 @@ class FilledQueue:
 def event_grid_us(device: Device) -> float:
     """Step of the clock behind the device's events, µs: the least difference between unlike elapsed times.
 
-    32 ns on an H200, about 1 µs elsewhere. The gaps hold sleeps that grow by 10 ns, so that they differ even
-    on a device without any jitter. Probed with each measurement: it costs less than one of its blocks.
+    32 ns on an H200, about 1 µs elsewhere. Probed once in a process, when it is first asked for.
     """
+    if device not in _grids:
+        _grids[device] = _probed_grid_us(device)
+    return _grids[device]
+
+
+def _probed_grid_us(device: Device) -> float:
+    """The gaps hold sleeps that grow by 10 ns, so that they differ even on a device without any jitter."""
     marks = []
     device.sleep(_GRID_LEAD_US)  # else the gaps would be the host's
     for index in range(_GRID_MARKS):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from perfguard.collector import collector_paused
 from perfguard.errors import MeasurementError
-from perfguard.timing.timing import Blocks, Meter, spread
+from perfguard.timing.timing import Blocks, Meter, Workload, spread
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -19,6 +19,8 @@ MOST_BLOCKS = 9
 MOST_REJECTED = 3
 SAMPLE_US = 1_000.0  # a sample of short calls holds so many of them that it lasts this long
 _BLOCK_US = 10_000.0
+_LONGEST_BLOCK_US = 25_000.0
+_ENOUGH_US = 100_000.0
 _LEAST_SAMPLES = 5
 _MOST_SAMPLES = 500  # their median is good to 0.1 % where single calls scatter by 2 %
 _WARM_UP_US = 25_000.0
@@ -47,6 +49,16 @@ def warm_up(call: Callable[[], object], device: Device, seconds: float) -> float
             return statistics.median(times[len(times) // 2 :])
 
 
+def warmed_up(workload: Workload, call: Callable[[], object], device: Device, seconds: float) -> float:
+    """`warm_up` with `call`, once for all timers of a workload; what a waited-for call took then, µs.
+
+    Of several timers that are asked in turn, and of those of device and host time, only the first finds it cold.
+    """
+    if not workload.warmed:
+        workload.warmed.append(warm_up(call, device, seconds))
+    return workload.warmed[0]
+
+
 def power_of_two(count: float, most: int) -> int:
     """The smallest power of two >= `count`, in [1, most]: an id must not change with every measurement."""
     return int(min(most, 2 ** math.ceil(math.log2(max(1.0, count)))))
@@ -62,11 +74,24 @@ def calls_in_sample(calls: int, call_us: float) -> int:
     return max(1, min(calls, int(_LONGEST_SAMPLE_US / max(call_us, 1e-3))))
 
 
-def samples_in_block(sample_us: float, seconds: float) -> int:
-    """How many samples fill a block of 10 ms, so that the least number of blocks fits into `seconds`."""
+def samples_in_block(sample_us: float, seconds: float, longest_us: float = _LONGEST_BLOCK_US) -> int:
+    """How many samples fill a block of 10 ms, so that the least number of blocks fits into `seconds`.
+
+    Five at least, as long as the block then lasts no longer than `longest_us`: on a device that works by itself a
+    sample of 10 ms has averaged over everything that a block of five would.
+    """
     sample_us = max(sample_us, 1e-3)
-    wanted = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(_BLOCK_US / sample_us)))
+    least = min(_LEAST_SAMPLES, longest_us / sample_us)
+    wanted = int(min(_MOST_SAMPLES, max(1, least, math.ceil(_BLOCK_US / sample_us))))
     return max(1, min(wanted, int(1e6 * seconds / (LEAST_BLOCKS * sample_us))))
+
+
+def budget_us(device: Device, seconds: float) -> float:
+    """Time for the blocks of one metric, µs: `seconds`, and no more than a tenth of one on a device of its own.
+
+    There, what more blocks of the same process agree on is not what other processes find, and time is dear.
+    """
+    return min(1e6 * seconds, _ENOUGH_US) if device.asynchronous else 1e6 * seconds
 
 
 class Collect(Protocol):
@@ -84,7 +109,7 @@ class Collect(Protocol):
 
 
 def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-    """Blocks one after the other: until their median is settled or `seconds` are over, but at least three.
+    """Blocks one after the other: until their median is settled or the time (`budget_us`) is over, at least three.
 
     A block that could not be read, and one that `read_block` rejects, is measured again, at most 3 times.
 
@@ -93,6 +118,7 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
     """
     medians: list[float] = []
     rejected = 0
+    most_us = budget_us(device, seconds)
     started = device.now_us()
     with collector_paused():
         while len(medians) < MOST_BLOCKS and rejected < MOST_REJECTED:
@@ -103,7 +129,7 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
             medians.append(median_us)
             spent_us = device.now_us() - started
             next_us = spent_us / (len(medians) + rejected)
-            if len(medians) >= LEAST_BLOCKS and (spread(medians) < meter.settled or spent_us + next_us > 1e6 * seconds):
+            if len(medians) >= LEAST_BLOCKS and (spread(medians) < meter.settled or spent_us + next_us > most_us):
                 break
     return checked(metric, meter, Blocks(tuple(medians), rejected))
 

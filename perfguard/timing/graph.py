@@ -22,7 +22,7 @@ from perfguard.timing.blocks import (
     calls_in_sample,
     power_of_two,
     samples_in_block,
-    warm_up,
+    warmed_up,
 )
 from perfguard.timing.queue import block_of, estimated, pairs
 from perfguard.timing.timing import Cache, Meter, Workload, floor_us
@@ -34,7 +34,6 @@ _MOST_CALLS = 256
 _CACHES = 5  # what the copies must fill together, times the cache: then no copy survives in it (FlashInfer's rule)
 _LEAST_WARM_UPS = 3
 _MOST_AHEAD = 16  # replays in a batch
-_LEAST_REPLAYS = 3  # in a block
 _ID = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(?P<warm>\d{1,3}))")
 
 
@@ -99,7 +98,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     try:
         with device.aside():
             calls = _copies(workload, method.copies)
-            call_us = _warmed_up(calls, device, seconds)
+            call_us = _warmed_up(workload, calls, device, seconds)
             count = method.calls or max(method.copies, power_of_two(SAMPLE_US / call_us, _MOST_CALLS))
             captured = calls_in_sample(count, call_us)
             graph = device.capture([calls[index % len(calls)] for index in range(captured)], keep=len(calls))
@@ -129,14 +128,14 @@ def _copies(workload: Workload, count: int) -> Sequence[Callable[[], object]]:
     return [workload.run] if workload.copies is None else workload.copies(count)
 
 
-def _warmed_up(calls: Sequence[Callable[[], object]], device: Device, seconds: float) -> float:
+def _warmed_up(workload: Workload, calls: Sequence[Callable[[], object]], device: Device, seconds: float) -> float:
     """Run every copy, and all together until they are warm; about the device time of one call, µs."""
     for call in calls:
         call()
     turns = itertools.cycle(calls)
     for _ in range(_LEAST_WARM_UPS):
         next(turns)()
-    waited_us = warm_up(lambda: next(turns)(), device, seconds)
+    waited_us = warmed_up(workload, lambda: next(turns)(), device, seconds)
     estimate = estimated(lambda: next(turns)(), device, "warm", event_grid_us(device))
     return max(1e-3, waited_us if estimate is None else estimate.call_us)
 
@@ -151,7 +150,7 @@ def _replayed(
     if first is None:
         return None
     replay_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in first.result))
-    samples = max(_LEAST_REPLAYS, samples_in_block(replay_us, seconds))
+    samples = samples_in_block(replay_us, seconds)
     queue = FilledQueue(device, enqueue, size=min(samples, _MOST_AHEAD), smallest=1)
 
     block = block_of(queue, enqueue, samples, calls, grid_us)

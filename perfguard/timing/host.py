@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
 from perfguard.timing.ahead import FilledQueue
-from perfguard.timing.blocks import samples_in_block, warm_up
+from perfguard.timing.blocks import samples_in_block, warmed_up
 from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
             run()
 
     with collector_paused():
-        waited_us = warm_up(run, device, seconds)
+        waited_us = warmed_up(workload, run, device, seconds)
         meter = None if blocked else _behind_sleep(enqueue, device, calls)
         return meter or _blocked(enqueue, device, calls, waited_us, seconds)
 

@@ -11,7 +11,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from perfguard.timing.ahead import event_grid_us
-from perfguard.timing.blocks import calls_in_sample, samples_in_block, warm_up
+from perfguard.timing.blocks import calls_in_sample, samples_in_block, warmed_up
 from perfguard.timing.queue import MOST_CALLS, calls_in_pair, pairs
 from perfguard.timing.timing import Cache, Meter, Workload, floor_us
 
@@ -42,7 +42,7 @@ def understands(timer: str) -> bool:
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
     """Time on an idle device, each sample by itself: what is read is the host's pace, so let nothing hide it."""
-    waited_us = warm_up(workload.run, device, seconds)
+    waited_us = warmed_up(workload, workload.run, device, seconds)
     grid_us = event_grid_us(device)
     counted = _parse(stored, workload.cache) or calls_in_pair(workload.cache, waited_us)
     calls = calls_in_sample(counted, waited_us)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
-from perfguard.timing.blocks import LEAST_BLOCKS, MOST_REJECTED, checked, collect, read_block
+from perfguard.timing.blocks import LEAST_BLOCKS, MOST_REJECTED, budget_us, checked, collect, read_block
 from perfguard.timing.timing import Blocks, Meter
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class _Kept:
     """A meter between its passes, and what it read so far."""
 
     meter: Meter
-    seconds: float  # for one pass
+    most_us: float  # for one pass
     medians: list[float] = field(default_factory=list)
     rejected: int = 0
 
@@ -57,7 +57,7 @@ class Interleaved:
         def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             if meter.bytes > self._free_bytes:
                 return collect(metric, meter, device, seconds)
-            kept = _Kept(meter, seconds / PASSES)
+            kept = _Kept(meter, budget_us(device, seconds) / PASSES)
             self._read(kept)
             blocks = checked(metric, meter, kept.blocks)
             if kept.rejected < MOST_REJECTED:
@@ -89,5 +89,5 @@ class Interleaved:
                     kept.rejected += 1
                 else:
                     kept.medians.append(median_us)
-                    if self._device.now_us() - started > 1e6 * kept.seconds:
+                    if self._device.now_us() - started > kept.most_us:
                         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from perfguard.errors import DeviceError
 from perfguard.timing.ahead import event_grid_us
-from perfguard.timing.blocks import samples_in_block, warm_up
+from perfguard.timing.blocks import samples_in_block, warmed_up
 from perfguard.timing.queue import estimated
 from perfguard.timing.timing import Meter, Workload, floor_us
 
@@ -52,7 +52,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     kept ahead, and the call is so long that a pair costs little.
     """
     timer = f"profile-{workload.cache}"
-    waited_us = warm_up(workload.run, device, seconds)
+    waited_us = warmed_up(workload, workload.run, device, seconds)
     grid_us = event_grid_us(device)
     if stored != timer:
         estimate = estimated(workload.run, device, workload.cache, grid_us)

@@ -18,7 +18,7 @@ from perfguard.timing.blocks import (
     calls_in_sample,
     power_of_two,
     samples_in_block,
-    warm_up,
+    warmed_up,
 )
 from perfguard.timing.timing import Cache, Meter, Workload, floor_us
 
@@ -79,7 +79,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
     A stored id that fits the workload's `cache` is reproduced, unless its batches no longer fit into the queue.
     """
-    warm_up(workload.run, device, seconds)
+    warmed_up(workload, workload.run, device, seconds)
     grid_us = event_grid_us(device)
     estimate = estimated(workload.run, device, workload.cache, grid_us)
     if estimate is None:

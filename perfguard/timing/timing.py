@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -123,12 +123,14 @@ class Workload:
         copies: `copies(n)` gives n calls like `run`, each on a copy of the inputs of its own with the same strides,
             alignment and shared memory (the first may be `run` itself); None where the inputs cannot be copied.
         bytes: device memory that one call touches: its inputs and outputs, each storage once; 0 if unknown.
+        warmed: once it is warmed up, what a waited-for call took, µs (`perfguard.timing.blocks.warmed_up`).
     """
 
     run: Callable[[], object]
     cache: Cache = "cold"
     copies: Callable[[int], Sequence[Callable[[], object]]] | None = None
     bytes: int = 0
+    warmed: list[float] = field(default_factory=list, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

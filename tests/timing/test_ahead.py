@@ -88,3 +88,12 @@ def test_naive_pair_reads_the_host_where_the_proof_fails(sleepless: bool) -> Non
 
 def test_grid_of_a_clock_without_one_is_small() -> None:
     assert 0 < event_grid_us(quiet()) < 0.02
+
+
+def test_the_grid_is_probed_once_for_each_device() -> None:
+    first, second = quiet(), quiet()
+    for device in (first, second):
+        grid_us, after_probe_us = event_grid_us(device), device.host_us
+        assert after_probe_us > 1_000
+        assert event_grid_us(device) == grid_us
+        assert device.host_us == after_probe_us

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.errors import MeasurementError
+from perfguard.hardware.cpu import CpuDevice
 from perfguard.hardware.fake import FakeDevice
 from perfguard.records import Conditions
 from perfguard.timing import blocks
-from perfguard.timing.timing import Meter
+from perfguard.timing.timing import Meter, Workload
 
 
 class AskedFake(FakeDevice):
@@ -27,14 +29,19 @@ class AskedFake(FakeDevice):
 
 
 def gather(
-    device: FakeDevice, medians: Sequence[float | None], *, seconds: float = 1.0, reason: str = ""
+    device: FakeDevice,
+    medians: Sequence[float | None],
+    *,
+    seconds: float = 1.0,
+    reason: str = "",
+    block_us: float = 10_000,
 ) -> blocks.Blocks:
     """Collects blocks of 10 ms with these medians; a block above 10.5 µs comes with throttling for `reason`."""
     left = list(medians)
 
     def block() -> float | None:
         median = left.pop(0)
-        device.host_us += 10_000
+        device.host_us += block_us
         hot = reason if median is not None and median > 10.5 else ""
         device.state = Conditions(throttle_reasons=[hot] if hot else [])
         return median
@@ -109,6 +116,28 @@ def test_least_blocks_fit_into_the_budget(sample_us: float, seconds: float) -> N
     assert samples == 1 or samples * sample_us * blocks.LEAST_BLOCKS <= 1e6 * seconds * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("sample_us", "count"),
+    [(10.0, 500), (1_000.0, 10), (2_500.0, 5), (5_000.0, 5), (8_000.0, 3), (12_800.0, 1), (1e5, 1)],
+)
+def test_a_block_is_10_ms_and_five_samples_where_these_are_short(sample_us: float, count: int) -> None:
+    assert blocks.samples_in_block(sample_us, 1.0) == count
+
+
+def test_a_cpu_has_five_samples_of_any_length() -> None:
+    assert blocks.samples_in_block(50_000.0, 1.0, longest_us=math.inf) == 5
+
+
+def test_a_device_of_its_own_gets_a_tenth_of_a_second_at_most() -> None:
+    assert blocks.budget_us(FakeDevice(seed=1), 1.0) == 1e5
+    assert blocks.budget_us(FakeDevice(seed=1), 0.05) == 5e4
+    assert blocks.budget_us(CpuDevice(), 1.0) == 1e6
+
+
+def test_long_blocks_are_three() -> None:
+    assert len(gather(FakeDevice(seed=1), RESTLESS, block_us=60_000).medians) == blocks.LEAST_BLOCKS
+
+
 def test_calls_in_a_sample_shrink_only_when_it_would_last_for_ever() -> None:
     assert blocks.calls_in_sample(64, 20.0) == 64
     assert blocks.calls_in_sample(64, 1_000.0) == 64
@@ -138,6 +167,23 @@ def test_warm_up_is_five_calls_and_25_milliseconds() -> None:
     calls.clear()
     blocks.warm_up(long, device, seconds=0.15)
     assert len(calls) == 2
+
+
+def test_a_workload_is_warmed_up_once_whoever_asks() -> None:
+    device = FakeDevice(session_noise=0, seed=1)
+    calls = []
+
+    def call() -> None:
+        calls.append(1)
+        device.host_us += 1_000
+
+    workload = Workload(call)
+    first_us = blocks.warmed_up(workload, call, device, seconds=1)
+    assert first_us == pytest.approx(1_000, rel=0.01)
+    count = len(calls)
+    assert count >= 25
+    assert blocks.warmed_up(workload, call, device, seconds=1) == first_us
+    assert len(calls) == count
 
 
 def test_warm_up_ends_without_a_clock_that_moves() -> None:

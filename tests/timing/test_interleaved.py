@@ -63,6 +63,13 @@ def test_a_pass_takes_its_share_of_the_time() -> None:
     assert len(suite.session.finish()["slow", METRIC].medians) == 3
 
 
+@pytest.mark.parametrize(("block_us", "count"), [(10_000, 9), (20_000, 6), (60_000, 3)])
+def test_long_blocks_are_fewer(block_us: float, count: int) -> None:
+    suite = Suite()
+    suite.measure("case", block_us=block_us)
+    assert len(suite.session.finish()["case", METRIC].medians) == count
+
+
 def test_blocks_that_fail_later_are_counted() -> None:
     suite = Suite()
     suite.measure("case", fails_from=5)
