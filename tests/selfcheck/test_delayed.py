@@ -23,7 +23,7 @@ from perfguard.reports import save_report, write_atomically
 from perfguard.selfcheck.delayed.__main__ import Bench
 from perfguard.selfcheck.delayed.call import delayed, expected, inputs
 from perfguard.selfcheck.delayed.plan import PLAN, Delay, read_plan
-from perfguard.selfcheck.delayed.tuning import alternate, tune, tune_length
+from perfguard.selfcheck.delayed.tuning import Chain, alternate, calibrate, tune, tune_length, tune_tail
 from perfguard.selfcheck.injection import judge_injected
 from tests.selfcheck.simulated import simulated_sessions
 
@@ -71,8 +71,58 @@ def simulated_block(noise: float, empty_us: float = 1.7, link_us: float = 0.0023
 @given(st.floats(0.5, 5), st.floats(1e-4, 0.01), st.sampled_from([3.0, 30.0, 1000.0, 10_000.0]))
 def test_lengths_are_met(empty_us: float, link_us: float, length_us: float) -> None:
     block = simulated_block(0.0, empty_us, link_us)
-    steps, _ = tune_length(block, length_us)
-    assert steps == 0 if length_us < empty_us else abs(block(steps, 0) / length_us - 1) < 0.05
+    steps, now_us = tune_length(block, calibrate(block), length_us)
+    assert now_us == block(steps, 0)
+    assert steps == 0 if length_us < empty_us else abs(now_us / length_us - 1) < 0.05
+
+
+def test_a_chain_is_the_line_through_two_lengths() -> None:
+    chain = calibrate(simulated_block(0.0, empty_us=1.7, link_us=0.0023))
+    assert (chain.empty_us, chain.link_us) == pytest.approx((1.7, 0.0023))
+    assert [chain.steps(us) for us in (1.0, 1.7, 4.0, 24.7)] == [0, 0, 1_000, 10_000]
+
+
+def test_a_length_off_the_line_is_corrected_once() -> None:
+    """Short chains of which the first 200 links cost nothing, as where a launch takes longer than they do."""
+    asked = []
+
+    def block(steps: int, tail: int) -> float:
+        asked.append(steps)
+        return 2.0 + 0.002 * max(0, steps - 200)
+
+    steps, now_us = tune_length(block, Chain(2.0, 0.002), 3.0)
+    assert asked == [500, 700]
+    assert (steps, now_us) == (700, 3.0)
+
+
+@pytest.mark.parametrize("cost", [0.3, 1.0, 2.5])
+def test_a_tail_off_the_line_is_corrected_once(cost: float) -> None:
+    noise = simulated_block(0.0005, empty_us=1.0, link_us=0.0)
+    asked = []
+
+    def block(steps: int, tail: int) -> float:
+        asked.append(tail)
+        return (100 + 0.01 * cost * tail) * noise(0, 0)
+
+    found = tune_tail(block, Delay(100.0, 0.05, 1_000), call_links=10_000)
+    assert len({tail for tail in asked if tail}) == (1 if cost == 1.0 else 2)
+    assert found.tail == pytest.approx(500 / cost, rel=0.05)
+    truth = 1e-4 * cost * found.tail
+    assert found.slowdown == pytest.approx(truth, abs=4 * found.error)
+    assert 0 < found.error < 0.002
+
+
+def test_tuning_prepares_few_calls() -> None:
+    """Each is warmed up and captured: one for each delay, and one more only where it is corrected."""
+    lengths, aims = [3.0, 100.0, 10_000.0], [0.0, 0.01, 0.02, 0.1]
+    asked = []
+
+    def block(steps: int, tail: int) -> float:
+        asked.append((steps, tail))
+        return simulated_block(0.0)(steps, tail)
+
+    tune(block, lengths, aims)
+    assert len(set(asked)) <= 2 + len(lengths) * len(aims)
 
 
 def test_delays_are_what_was_aimed_at_and_verified_with_an_honest_error() -> None:

@@ -15,7 +15,7 @@ from perfguard.collector import collector_paused
 from perfguard.errors import ExitStatus, MeasurementError, PerfguardError
 from perfguard.hardware import Device, open_device
 from perfguard.reports import write_atomically
-from perfguard.selfcheck.delayed.call import delayed, inputs, runs_on
+from perfguard.selfcheck.delayed.call import CACHE, delayed, inputs, runs_on
 from perfguard.selfcheck.delayed.plan import AIMS, LENGTHS_US, PLAN
 from perfguard.selfcheck.delayed.tuning import tune
 from perfguard.timing import prepare_device_time
@@ -24,10 +24,11 @@ from perfguard.timing.timing import Meter, Workload
 _PREHEAT_US = 1e6  # clocks ramp up from idle
 _PREHEAT_STEPS = 100_000
 _PATIENCE = 3  # blocks that cannot be read, in a row
+_MOST_METERS = 4  # a captured graph holds memory; two delays alternate at most
 
 
 class Bench:
-    """Measures blocks of the call; a meter is kept for the delays that alternate."""
+    """Measures blocks of the call; the meters that were used last are kept."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -40,24 +41,18 @@ class Bench:
         Raises:
             MeasurementError: the timer cannot read the call.
         """
-        if (steps, tail) not in self._meters:
-            for old in list(self._meters)[:-1]:  # a captured graph holds memory; two delays alternate at most
-                del self._meters[old]
-            self._meters[steps, tail] = self._prepare(steps, tail)
+        meter = self._meters.pop((steps, tail), None) or self._prepare(steps, tail)
+        self._meters[steps, tail] = meter  # the last one now
+        for old in list(self._meters)[:-_MOST_METERS]:
+            del self._meters[old]
         for _ in range(_PATIENCE):
-            median_us = self._meters[steps, tail].block()
+            median_us = meter.block()
             if median_us is not None:
                 return median_us
         raise MeasurementError(f"selfcheck: a kernel of {steps} + {tail} links could not be timed; close other work")
 
     def _prepare(self, steps: int, tail: int) -> Meter:
-        x = self._x
-        workload = Workload(
-            partial(delayed, x, steps, tail),
-            copies=lambda count: [partial(delayed, x.clone(), steps, tail) for _ in range(count)],
-            bytes=2 * x.nbytes,
-        )
-        return prepare_device_time(workload, self._device)
+        return prepare_device_time(Workload(partial(delayed, self._x, steps, tail), CACHE), self._device)
 
     def preheat(self) -> None:
         """Keep the device busy for a second."""

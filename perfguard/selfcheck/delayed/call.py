@@ -6,12 +6,16 @@ one binary serves every delay, and whatever differs between two delays is their 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from perfguard.errors import DeviceError
 from perfguard.hardware import fake
 
 COUNT = 2**16
+# Memory has no part in a chain, and so few bytes in a cold cache would leave the profiler to time it, not a graph.
+CACHE: Literal["warm"] = "warm"
 _FAKE_CALL_US, _FAKE_LINK_US = 2.0, 0.002  # of the simulated kernel
 
 

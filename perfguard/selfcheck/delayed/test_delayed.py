@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfguard import Work
-from perfguard.selfcheck.delayed.call import delayed, expected, inputs, runs_on
+from perfguard.selfcheck.delayed.call import CACHE, delayed, expected, inputs, runs_on
 from perfguard.selfcheck.delayed.plan import Delay, read_plan
 
 
@@ -25,4 +24,4 @@ def test_delayed(perfguard: Any, delay: Delay) -> None:
     if not runs_on(perfguard.device):
         perfguard.unsupported("selfcheck's kernel needs a GPU")
     x = inputs(perfguard.device)
-    perfguard(delayed, x, delay.steps, delay.tail, reference=expected, work=Work(bytes=2 * x.nbytes))
+    perfguard(delayed, x, delay.steps, delay.tail, reference=expected, cache=CACHE)

@@ -1,6 +1,7 @@
 """How long a chain must be for a time, and its tail for a slowdown; and how large the slowdown truly is.
 
-Pure: `block(steps, tail)` measures one block and returns its median, µs per call.
+A chain's time is linear in its links, so two lengths of it tell all others; what is read at a length then corrects it
+once. Pure: `block(steps, tail)` measures one block and returns its median, µs per call.
 """
 
 from __future__ import annotations
@@ -8,66 +9,82 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from perfguard.selfcheck.delayed.plan import Delay
 
 Block = Callable[[int, int], float]
 
-_FIRST_STEPS = 4_000
+_SHORT_STEPS, _LONG_STEPS = 8_000, 64_000  # at a few cycles a link far above what a launch takes
+_CALIBRATING_BLOCKS = 3
 _MOST_STEPS = 2**28
 _LENGTH_TOLERANCE = 0.05
-_TRIES = 6
-_TUNING_QUADS = 4
-_VERIFYING_QUADS = 12
+_QUADS = 6
 _TAIL_TOLERANCE = 0.1  # of the slowdown aimed at
+_MOST_CORRECTION = 4.0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The line through two lengths: a call of n links takes `empty_us + n·link_us`."""
+
+    empty_us: float
+    link_us: float
+
+    def steps(self, length_us: float) -> int:
+        """Links that take `length_us`; none where a call takes longer without any."""
+        return max(0, min(round((length_us - self.empty_us) / self.link_us), _MOST_STEPS))
 
 
 def tune(block: Block, lengths_us: Sequence[float], aims: Sequence[float]) -> list[Delay]:
     """For each length one delay for each slowdown aimed at (0: no tail), verified in alternating blocks."""
+    chain = calibrate(block)
     delays = []
     for length_us in lengths_us:
-        steps, link_us = tune_length(block, length_us)
-        for aimed in aims:
-            if aimed == 0:
-                delays.append(Delay(length_us, 0.0, steps))
-                continue
-            tail = tune_tail(block, steps, link_us, aimed)
-            slowdown, error = alternate(block, (steps, 0), (steps, tail), _VERIFYING_QUADS)
-            delays.append(Delay(length_us, aimed, steps, tail, slowdown, error))
+        steps, now_us = tune_length(block, chain, length_us)
+        delays += [
+            tune_tail(block, Delay(length_us, aimed, steps), now_us / chain.link_us)
+            if aimed
+            else Delay(length_us, 0.0, steps)
+            for aimed in aims
+        ]
     return delays
 
 
-def tune_length(block: Block, length_us: float) -> tuple[int, float]:
-    """Links of the chain that take `length_us`, and what one of them takes, µs.
+def calibrate(block: Block) -> Chain:
+    """The chain's line, from two lengths."""
+    short_us, long_us = (
+        statistics.median(block(steps, 0) for _ in range(_CALIBRATING_BLOCKS)) for steps in (_SHORT_STEPS, _LONG_STEPS)
+    )
+    link_us = max((long_us - short_us) / (_LONG_STEPS - _SHORT_STEPS), 1e-6)
+    return Chain(short_us - _SHORT_STEPS * link_us, link_us)
 
-    A call takes some time without any link; where that is longer than `length_us`, there are none.
-    """
-    empty_us = block(0, 0)
-    link_us = max((block(_FIRST_STEPS, 0) - empty_us) / _FIRST_STEPS, 1e-6)
-    steps = 0
-    for _ in range(_TRIES):
-        wanted = max(0, min(round((length_us - empty_us) / link_us), _MOST_STEPS))
-        if wanted == 0:
-            return 0, link_us
-        steps = wanted
+
+def tune_length(block: Block, chain: Chain, length_us: float) -> tuple[int, float]:
+    """Links of the chain that take `length_us`, and what the call then takes, µs."""
+    steps = chain.steps(length_us)
+    now_us = block(steps, 0)
+    if steps and abs(now_us / length_us - 1) > _LENGTH_TOLERANCE:
+        steps = max(0, steps + chain.steps(length_us) - chain.steps(now_us))
         now_us = block(steps, 0)
-        if steps >= _FIRST_STEPS:  # a shorter chain tells its links worse than the first did
-            link_us = max((now_us - empty_us) / steps, 1e-6)
-        if abs(now_us / length_us - 1) <= _LENGTH_TOLERANCE:
-            break
-    return steps, link_us
+    return steps, now_us
 
 
-def tune_tail(block: Block, steps: int, link_us: float, aimed: float) -> int:
-    """Links of the tail that make the kernel slower by `aimed`, within a tenth of it or what can be measured."""
-    tail = max(1, round(aimed * block(steps, 0) / link_us))
-    for _ in range(_TRIES):
-        seen, error = alternate(block, (steps, 0), (steps, tail), _TUNING_QUADS)
-        if abs(seen - aimed) <= max(_TAIL_TOLERANCE * aimed, 2 * error):
-            break
+def tune_tail(block: Block, delay: Delay, call_links: float) -> Delay:
+    """The delay with its tail and the slowdown that alternating blocks saw; the tail is corrected once.
+
+    Args:
+        call_links: how many links take as long as the call without a tail.
+    """
+    base, aimed = (delay.steps, 0), delay.aimed
+    tail = max(1, round(aimed * call_links))
+    seen, error = alternate(block, base, (delay.steps, tail), _QUADS)
+    if abs(seen - aimed) > max(_TAIL_TOLERANCE * aimed, 2 * error):
         # Where nothing is seen the links must be many more; where much is seen, in proportion fewer.
-        tail = max(1, round(tail * min(4.0, max(0.25, aimed / max(seen, 1e-4)))))
-    return tail
+        correction = aimed / max(seen, aimed / _MOST_CORRECTION)
+        tail = max(1, round(tail * max(correction, 1 / _MOST_CORRECTION)))
+        seen, error = alternate(block, base, (delay.steps, tail), _QUADS)
+    return Delay(delay.length_us, aimed, delay.steps, tail, seen, error)
 
 
 def alternate(block: Block, base: tuple[int, int], other: tuple[int, int], quads: int) -> tuple[float, float]:
