@@ -32,6 +32,13 @@ class Event(Protocol):
         """Device time from this mark to `end`, µs; both must have been passed."""
 
 
+class ClockMark(Protocol):
+    """A reading of the cycle counters of the device's processors, beside its timer, on its queue."""
+
+    def mhz_until(self, end: ClockMark) -> float | None:
+        """Mean clock of the processors from this mark to `end`, MHz; both must have been passed. None: not told."""
+
+
 Interval = tuple[float, float]
 
 
@@ -92,6 +99,13 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def sleep(self, microseconds: float) -> None:
         """Enqueue a wait of about this length, so that the host can fill the queue behind it."""
+
+    def clock_mark(self) -> ClockMark | None:
+        """Enqueue a reading of the clock behind all work enqueued so far; None where the device has none to read."""
+        return None
+
+    def heat(self, microseconds: float) -> None:  # noqa: B027  # for devices whose clock is read
+        """Enqueue work of about this length that draws all the power it can get, so that the clock falls."""
 
     @abc.abstractmethod
     def flush_cache(self) -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from perfguard.errors import DeviceError
 from perfguard.hardware.activity import Activity, Copied, Growth, MemoryUse, Waited
 from perfguard.hardware.device import Device, Event, Interval
+from perfguard.hardware.fake_clock import FakeClock, FakeClockMark
 from perfguard.hardware.fake_memory import Allocation, FakeMemory
 from perfguard.records import Conditions, Hardware, Toolchain
 
@@ -142,6 +143,7 @@ class FakeDevice(Device):
         busy_until_us: when the device will have worked through its queue, on the same clock.
         state: what `conditions()` answers; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
+        clock: of its processors; None, unless it is given: the device tells no clock, and keeps it.
         lost: what every further use raises, as RuntimeError; empty while the device is well.
     """
 
@@ -160,6 +162,7 @@ class FakeDevice(Device):
         copy_bytes_per_second: float = 1e12,
         cache_bytes: int = 32 * 2**20,
         queue_depth: int = 1024,
+        clock: FakeClock | None = None,
         toolchain: Toolchain | None = None,
         state: Conditions | None = None,
     ) -> None:
@@ -173,6 +176,7 @@ class FakeDevice(Device):
             seed: makes the noise repeatable; by default every instance draws its own.
             copy_bytes_per_second: what `copy_bytes_per_second()` answers; also sets the price of a flush.
             queue_depth: launches that the queue holds; the host waits in `launch` while it is full.
+            clock: what its kernels' times depend on.
             toolchain, state: what `toolchain()` and `conditions()` answer.
         """
         global _current
@@ -184,6 +188,7 @@ class FakeDevice(Device):
         self._launch_noise = launch_noise
         self._copy_bytes_per_second = copy_bytes_per_second
         self._queue_depth = queue_depth
+        self.clock = clock
         self._queue: collections.deque[float] = collections.deque()  # when each launch in flight will end
         self._launched: list[_Launched] | None = None  # while somebody listens, as the next
         self._waits: list[Waited] | None = None
@@ -252,6 +257,8 @@ class FakeDevice(Device):
         self.host_us = max(self.host_us + _QUERY_HOST_US, self.busy_until_us)
         self._queue.clear()
         self._block_factor = self._factor(self._block_noise)
+        if self.clock is not None:
+            self.clock.move(self._random)
 
     def now_us(self) -> float:
         return self.host_us
@@ -261,6 +268,14 @@ class FakeDevice(Device):
 
     def sleep(self, microseconds: float) -> None:
         self.enqueue(microseconds, noisy=False)
+
+    def clock_mark(self) -> FakeClockMark | None:
+        return None if self.clock is None else FakeClockMark(self.clock.now_mhz)
+
+    def heat(self, microseconds: float) -> None:
+        self.enqueue(microseconds, noisy=False)
+        if self.clock is not None:
+            self.clock.hot = True
 
     def flush_cache(self) -> None:
         assert self._identity.cache_bytes is not None
@@ -366,6 +381,7 @@ class FakeDevice(Device):
         return self.busy_until_us
 
     def _noisy(self, us: float) -> float:
+        us *= 1.0 if self.clock is None else self.clock.factor
         return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
 
     @contextlib.contextmanager

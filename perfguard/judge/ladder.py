@@ -218,7 +218,7 @@ def _machine(result: CaseResult, lane: Lane) -> str:
     baseline = lane.baselines.get(result.case.suite)
     if baseline is None or result.case.key not in baseline.cases:
         return ""
-    return machine_change(baseline.provenance_of(result.case.key), result.conditions)
+    return machine_change(baseline.provenance_of(result.case.key), result.conditions, result.readings)
 
 
 def _not_read(result: CaseResult, lane: Lane, same: Mapping[str, str]) -> list[Verdict]:

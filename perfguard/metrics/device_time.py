@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
 from perfguard.timing import prepare_device_time
+from perfguard.timing.clock import at_one_clock, split
 from perfguard.timing.timing import Timing
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not subject.timed:
         return []
     stored = subject.stored_timers.get(METRIC)
-    meter = prepare_device_time(subject.workload, device, seconds=subject.seconds, stored=stored)
+    timer, _ = split(stored)
+    meter = prepare_device_time(subject.workload, device, seconds=subject.seconds, stored=timer)
+    meter = at_one_clock(meter, device, stored)
     blocks = subject.collect(METRIC, meter, device, subject.seconds)
     return [Timing.of(meter, blocks).reading(METRIC, promise=_PROMISE)]

@@ -24,7 +24,7 @@ from perfguard.timing.blocks import (
     samples_in_block,
     warmed_up,
 )
-from perfguard.timing.queue import block_of, estimated, pairs
+from perfguard.timing.queue import block_of, estimated, pairs, plain
 from perfguard.timing.timing import Cache, Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -153,5 +153,6 @@ def _replayed(
     samples = samples_in_block(replay_us, seconds)
     queue = FilledQueue(device, enqueue, size=min(samples, _MOST_AHEAD), smallest=1)
 
-    block = block_of(queue, enqueue, samples, calls, grid_us)
-    return Meter(method.id, block, floor_us(grid_us, calls), samples, bytes=workload.bytes * (method.copies + 1))
+    clocked = block_of(queue, enqueue, device, samples=samples, calls=calls, grid_us=grid_us)
+    held = workload.bytes * (method.copies + 1)
+    return Meter(method.id, plain(clocked), floor_us(grid_us, calls), samples, bytes=held, clocked=clocked)

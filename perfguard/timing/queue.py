@@ -20,10 +20,10 @@ from perfguard.timing.blocks import (
     samples_in_block,
     warmed_up,
 )
-from perfguard.timing.timing import Cache, Meter, Workload, floor_us
+from perfguard.timing.timing import Cache, Clocked, Meter, Workload, floor_us
 
 if TYPE_CHECKING:
-    from perfguard.hardware.device import Device, Event
+    from perfguard.hardware.device import ClockMark, Device, Event
 
 Pair = tuple["Event", "Event"]
 
@@ -120,24 +120,54 @@ def _filled(
     enqueue = pairs(workload.run, device, method.cache, calls)
     queue = FilledQueue(device, enqueue, size=max(size, smallest), smallest=smallest)
 
-    block = block_of(queue, enqueue, samples, calls, grid_us)
-    proven = queue.run(enqueue) is not None
-    return Meter(str(method), block, floor_us(grid_us, calls), samples, bytes=workload.bytes) if proven else None
+    clocked = block_of(queue, enqueue, device, samples=samples, calls=calls, grid_us=grid_us)
+    if queue.run(enqueue) is None:
+        return None
+    floor = floor_us(grid_us, calls)
+    return Meter(str(method), plain(clocked), floor, samples, bytes=workload.bytes, clocked=clocked)
 
 
 def block_of(
-    queue: FilledQueue, enqueue: Callable[[int], list[Pair]], samples: int, calls: int, grid_us: float
-) -> Callable[[], float | None]:
-    """What measures one block: `samples` event pairs round `calls` calls each, in proven batches."""
+    queue: FilledQueue,
+    enqueue: Callable[[int], list[Pair]],
+    device: Device,
+    *,
+    samples: int,
+    calls: int,
+    grid_us: float,
+) -> Callable[[], Clocked | None]:
+    """What measures one block: `samples` event pairs round `calls` calls each, in proven batches between clock marks.
 
-    def block() -> float | None:
+    The marks lie outside the pairs.
+    """
+    device.clock_mark()  # what reads the clock may have to be compiled, and no block shall wait for that
+
+    def marked(count: int) -> tuple[ClockMark | None, list[Pair], ClockMark | None]:
+        return device.clock_mark(), enqueue(count), device.clock_mark()
+
+    def block() -> Clocked | None:
         times: list[float] = []
+        clocks: list[float] = []
         while len(times) < samples:
-            batch = queue.run(enqueue)
+            batch = queue.run(marked)
             if batch is None:
                 return None
-            times += [start.elapsed_us(end) / calls for start, end in batch.result]
-        return max(statistics.median(times), grid_us / calls)  # a call that launches nothing takes no time
+            first, found, last = batch.result
+            times += [start.elapsed_us(end) / calls for start, end in found]
+            mhz = first.mhz_until(last) if first is not None and last is not None else None
+            clocks += [] if mhz is None else [mhz]
+        us = max(statistics.median(times), grid_us / calls)  # a call that launches nothing takes no time
+        return Clocked(us, statistics.fmean(clocks) if clocks else None)
+
+    return block
+
+
+def plain(clocked: Callable[[], Clocked | None]) -> Callable[[], float | None]:
+    """The time alone of a block."""
+
+    def block() -> float | None:
+        found = clocked()
+        return None if found is None else found.us
 
     return block
 

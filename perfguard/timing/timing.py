@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -133,6 +133,13 @@ class Workload:
     warmed: list[float] = field(default_factory=list, compare=False, repr=False)
 
 
+class Clocked(NamedTuple):
+    """One block."""
+
+    us: float  # its median, per call
+    mhz: float | None  # the mean clock of the device's processors in it; None where nobody tells
+
+
 @dataclass(frozen=True)
 class Meter:
     """A timer that stands ready for one workload: compiled, warmed up, captured, proven by a first block.
@@ -146,6 +153,7 @@ class Meter:
         note: what a reader must know about the method; empty for the usual.
         bytes: about how much device memory stays allocated while the meter lives.
         settled: relative standard error of the blocks' median below which more blocks tell nothing new.
+        clocked: measures one block as the device ran it, with the clock; None where the timer reads no clock.
     """
 
     timer: str
@@ -155,6 +163,7 @@ class Meter:
     note: str = ""
     bytes: int = 0
     settled: float = 0.001
+    clocked: Callable[[], Clocked | None] | None = None
 
 
 class Timer(Protocol):

@@ -1,0 +1,54 @@
+"""The clock of the simulated GPU's processors: moves whenever the host waits, and takes the kernels' times along."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from perfguard.hardware.device import ClockMark
+
+_TOLD_AT_MHZ = 1000.0  # kernels say what they cost at this clock
+_HOT = 0.85  # of the clock, behind work that takes all the power
+
+
+@dataclass
+class FakeClock:
+    """A clock that is drawn anew at every wait.
+
+    Attributes:
+        elasticity: e of t = us·(1000 / clock)^e.
+        mhz: about what the clock is.
+        noise: relative standard deviation around it.
+        hot: whether it is lower after the next wait.
+    """
+
+    elasticity: float
+    mhz: float = _TOLD_AT_MHZ
+    noise: float = 0.0
+    hot: bool = False
+    now_mhz: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now_mhz = self.mhz
+
+    def move(self, source: random.Random) -> None:
+        """What a wait does."""
+        self.now_mhz = self.mhz * max(0.1, source.gauss(1.0, self.noise)) * (_HOT if self.hot else 1.0)
+        self.hot = False
+
+    @property
+    def factor(self) -> float:
+        """Of the kernels' times now."""
+        return float((_TOLD_AT_MHZ / self.now_mhz) ** self.elasticity)
+
+
+@dataclass(frozen=True)
+class FakeClockMark:
+    """A reading of the clock."""
+
+    mhz: float
+
+    def mhz_until(self, end: ClockMark) -> float:
+        """Mean clock from this mark to `end`, MHz."""
+        assert isinstance(end, FakeClockMark)
+        return (self.mhz + end.mhz) / 2

@@ -1,0 +1,60 @@
+"""The clock that an NVIDIA GPU runs its processors (SMs) at: cycles over nanoseconds between two marks on its queue.
+
+The driver's own word (NVML) lags by a tenth of a second and is the clock that was set; under a power cap the
+processors run slower than that, and differently in every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+_SLOTS = 1024  # more than any GPU numbers its processors
+_CYCLES_PER_US_LIMITS = (100.0, 10_000.0)  # beyond, the counters were not what they are taken for
+
+
+@triton.jit
+def read_counters(out_ptr):  # type: ignore[no-untyped-def]
+    """out (1024, 2) int64: at the number of the processor its cycles, and nanoseconds that all share."""
+    unit = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    nanos = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    tl.store(out_ptr + unit * 2, cycles)
+    tl.store(out_ptr + unit * 2 + 1, nanos)
+
+
+class Mark:
+    """The counters at one place of the queue."""
+
+    def __init__(self, device: torch.device, units: int) -> None:
+        """Enqueues the reading. `units`: processors of the device."""
+        self._seen = torch.zeros(_SLOTS, 2, dtype=torch.int64, device=device)
+        read_counters[(units,)](self._seen, num_warps=1)
+
+    def mhz_until(self, end: object) -> float | None:
+        """Mean clock up to `end`, MHz: the median of the processors that both marks met; None without any."""
+        assert isinstance(end, Mark)
+        first, last = self._seen.cpu(), end._seen.cpu()
+        met = (first[:, 1] > 0) & (last[:, 1] > first[:, 1])
+        if not met.any():
+            return None
+        cycles, nanos = (last - first)[met].double().unbind(1)
+        mhz = float((1e3 * cycles / nanos).median())
+        least, most = _CYCLES_PER_US_LIMITS
+        return mhz if least < mhz < most else None
+
+
+def proven(device: torch.device, units: int) -> Callable[[], Mark]:
+    """What enqueues a mark, compiled and tried.
+
+    Raises:
+        RuntimeError: the counters tell no clock.
+    """
+    first = Mark(device, units)
+    last = Mark(device, units)  # the first one's time holds the compilation
+    if first.mhz_until(last) is None:
+        raise RuntimeError("the cycle counters tell no clock")
+    return lambda: Mark(device, units)

@@ -1,0 +1,123 @@
+"""Times at one clock: most of what differs between two sessions on one GPU is the clock of its processors.
+
+Under a power cap, or after a rest, a GPU runs at 1300 to 1980 MHz and tells nobody when it will. Within a process ln t
+is a straight line in ln f: its slope -e is -1 for a product on tensor cores, 0 for a copy. So when a timer is chosen,
+e is read off the case, and from then on every block's time is given as it would be at one clock:
+t·(f / reference)^e. Both numbers belong to the timer's id, `graph-cold-u8-r1-c1530-e98` (1530 MHz, e = 0.98), and are
+never fitted anew: a slower candidate would otherwise change what its time means. An id without them stands for times as
+they were read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from perfguard.collector import collector_paused
+from perfguard.timing.timing import Clocked, Meter
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+_ID = re.compile(r"(?P<timer>.+)-c(?P<mhz>[1-9]\d{0,4})-e(?P<percent>\d{1,3})")
+_MOST = 1.1  # no call gains more than the clock does; the rest is for the error of the fit
+_BLOCKS = 3  # of each kind, hot and rested
+_BEFORE_US = 20_000.0  # how long the device is heated, or rests, before a block: its power control takes about as long
+_LEAST_RANGE = 0.03  # of ln f: below, a slope would be mostly noise
+_ENOUGH_US = 500_000.0  # a call so long that its blocks take more averages over the clock by itself
+
+
+@dataclass(frozen=True)
+class Correction:
+    """From a block's time and clock to its time at the reference clock."""
+
+    mhz: int
+    percent: int  # 100·e
+
+    def __str__(self) -> str:
+        return f"c{self.mhz}-e{self.percent}"
+
+    def us(self, block: Clocked) -> float | None:
+        """µs per call at the reference clock; None for a block whose clock nobody told."""
+        return None if block.mhz is None else block.us * (block.mhz / self.mhz) ** (self.percent / 100)
+
+
+def split(timer: str | None) -> tuple[str | None, Correction | None]:
+    """The id of the timer proper, and the correction that it carries."""
+    match = _ID.fullmatch(timer or "")
+    if match is None or int(match["percent"]) > 100 * _MOST:
+        return timer, None
+    return match["timer"], Correction(int(match["mhz"]), int(match["percent"]))
+
+
+def at_one_clock(meter: Meter, device: Device, stored: str | None) -> Meter:
+    """`meter` with its times at the reference clock that `stored` names; chosen here where nothing is stored.
+
+    Unchanged where its timer reads no clock, where the clock explains nothing, and where `stored` is the id of another
+    timer or of times as they are read.
+    """
+    if meter.clocked is None or device.clock_mark() is None:
+        return meter
+    timer, correction = split(stored)
+    if timer is None:
+        with collector_paused():
+            correction = fitted(_observed(meter, device))
+    elif timer != meter.timer:
+        return meter
+    return meter if correction is None else _corrected(meter, correction)
+
+
+def fitted(blocks: Sequence[Clocked]) -> Correction | None:
+    """The correction that straightens `blocks`, at their median clock; None where the clock hardly moved, or e is 0.
+
+    e is the median of the slopes between any two blocks (Theil, Sen), each weighted by how far their clocks lie apart.
+    """
+    points = [(math.log(block.mhz), math.log(block.us)) for block in blocks if block.mhz is not None]
+    clocks = [point[0] for point in points]
+    if not points or max(clocks) - min(clocks) < _LEAST_RANGE:
+        return None
+    slopes = sorted(
+        ((y - other_y) / (x - other_x), abs(x - other_x))
+        for index, (x, y) in enumerate(points)
+        for other_x, other_y in points[:index]
+        if x != other_x
+    )
+    passed = list(itertools.accumulate(weight for _, weight in slopes))
+    slope = slopes[bisect.bisect_left(passed, passed[-1] / 2)][0]
+    percent = round(100 * min(max(-slope, 0.0), _MOST))
+    return Correction(round(math.exp(statistics.median(clocks))), percent) if percent else None
+
+
+def _observed(meter: Meter, device: Device) -> list[Clocked]:
+    """Blocks at low clocks, behind work that takes all the power, and at high ones, behind a rest."""
+    assert meter.clocked is not None
+    found = []
+    started = device.now_us()
+    for prepare in [device.heat] * _BLOCKS + [device.sleep] * _BLOCKS:
+        prepare(_BEFORE_US)
+        block = meter.clocked()
+        if block is not None:
+            found.append(block)
+        if device.now_us() - started > _ENOUGH_US:
+            break
+    return found
+
+
+def _corrected(meter: Meter, correction: Correction) -> Meter:
+    clocked = meter.clocked
+    assert clocked is not None
+
+    def block() -> float | None:
+        found = clocked()
+        return None if found is None else correction.us(found)
+
+    note = f"times are given at {correction.mhz} MHz"
+    return replace(
+        meter, timer=f"{meter.timer}-{correction}", block=block, note="; ".join(filter(None, (meter.note, note)))
+    )
