@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 
@@ -75,9 +76,11 @@ class NvidiaDevice(TorchGpu):
     def _read_clock(self) -> Callable[[], ClockMark] | None:
         """What enqueues a mark; None where triton, which compiles it, is missing or does not work here."""
         try:
-            from perfguard.hardware import sm_clock
+            with catch_warnings():
+                simplefilter("ignore")  # what triton says about its defaults concerns no kernel of the suite
+                from perfguard.hardware import sm_clock
 
-            return sm_clock.proven(self.torch_device, self.properties.multi_processor_count)
+                return sm_clock.proven(self.torch_device, self.properties.multi_processor_count)
         except Exception:  # compilers fail in many ways, and times can be had without a clock: their ids say so
             return None
 
