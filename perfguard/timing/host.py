@@ -1,7 +1,7 @@
 """Host time per call on asynchronous devices: what enqueueing costs while the device sleeps.
 
-Ids: `host-u16`, 16 calls per group; `host-u16-blocked` where the call itself waits for the device, so that
-its host time holds device time too.
+Ids: `host-u16`, 16 calls per group, fewer of long ones; `host-u16-blocked` where the call itself waits for the device,
+so that its host time holds device time too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CALLS = 16
 _LEAST_CALLS = 4
+_GROUP_US = 20_000.0  # of the device, in a group: all of it is waited for, and tells nothing about the host
 _GROUPS = 1  # in a block
 _SETTLED = 0.03  # between processes host times differ by several times as much
 _CLOCK_GRID_US = 0.1
@@ -37,7 +38,6 @@ def _parse(timer: str | None) -> tuple[int, bool] | None:
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
     """Host time of one call, µs, in groups each of which is proven not to have waited for the device."""
     run = workload.run
-    calls, blocked = _parse(stored) or (_CALLS, False)
 
     def enqueue(count: int) -> None:
         for _ in range(count):
@@ -45,8 +45,16 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
     with collector_paused():
         waited_us = warmed_up(workload, run, device, seconds)
+        calls, blocked = _parse(stored) or (_calls_in_group(waited_us), False)
         meter = None if blocked else _behind_sleep(enqueue, device, calls)
         return meter or _blocked(enqueue, device, calls, waited_us, seconds)
+
+
+def _calls_in_group(waited_us: float) -> int:
+    calls = _CALLS
+    while calls > _LEAST_CALLS and calls * waited_us > _GROUP_US:
+        calls //= 2
+    return calls
 
 
 def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter | None:

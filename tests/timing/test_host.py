@@ -27,6 +27,14 @@ def test_device_time_does_not_enter(us: float) -> None:
     assert timing.samples * len(timing.blocks) >= 3
 
 
+@pytest.mark.parametrize(("us", "timer"), [(1_200.0, "host-u16"), (2_000.0, "host-u8"), (12_000.0, "host-u4")])
+def test_long_calls_are_fewer(us: float, timer: str) -> None:
+    """What the device takes for a group is waited for."""
+    timing = measured(host, kernels(1, us=us, host_us=30.0), quiet())
+    assert timing.timer == timer
+    assert timing.value_us == pytest.approx(30.0)
+
+
 def test_calls_halve_where_the_queue_is_too_short() -> None:
     timing = measured(host, kernels(10, us=1.0, host_us=3.0), quiet(queue_depth=100))
     assert timing.timer == "host-u8"
