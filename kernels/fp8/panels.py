@@ -11,7 +11,7 @@ shared memory without a register in between, takes the amax of each column, and 
 
 Nothing waits for another program. A group longer than a chunk takes two launches of the same kernel: in phase 0 each of
 its chunks stores its amax to a word of its own, in phase 1 each takes the maximum over the group's and encodes; so only
-such a group is read twice. The first chunk of every group has a program of its own, chunks after it are shared out among
+Nothing waits for another program. A group longer than a chunk takes two launches of this kernel: in phase 0 each of
 `extras` programs, which find none where all groups are short.
 """
 
@@ -35,7 +35,7 @@ def _copy_layout(pairs, warps):  # type: ignore[no-untyped-def]
 
 @gluon.constexpr_function
 def _encode_layout(t, pairs, warps, vector):  # type: ignore[no-untyped-def]
-    """`vector` rows of a word a thread, as many threads down the tile as cover it, so that a warp stores whole lines."""
+    """`vector` rows of a word a thread, threads down the tile as cover it, so that a warp stores whole lines."""
     rows = [[1 << bit, 0] for bit in range((t - 1).bit_length())]
     words = [[0, 1 << bit] for bit in range((pairs - 1).bit_length())]
     registers = (vector - 1).bit_length()
@@ -64,7 +64,7 @@ def _max_pairs(a, b):  # type: ignore[no-untyped-def]
     return gl.inline_asm_elementwise("max.u16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=gl.int32, is_pure=True, pack=1)
 
 
-@gluon.jit
+@gluon.jit  # type: ignore[untyped-decorator]
 def _scale_of(amax_W, X_DTYPE: gl.constexpr, MAX: gl.constexpr, POWER_OF_TWO: gl.constexpr):  # type: ignore[no-untyped-def]
     """fp32 scale from the int32 bits of an amax in the input dtype; NaN where it is not finite."""
     if X_DTYPE == gl.bfloat16:
@@ -80,7 +80,7 @@ def _scale_of(amax_W, X_DTYPE: gl.constexpr, MAX: gl.constexpr, POWER_OF_TWO: gl
     return gl.where(not_finite_W, float("nan"), scale_W)
 
 
-@gluon.jit
+@gluon.jit  # type: ignore[untyped-decorator]
 def _codes(words_TW, scale_W, ODD: gl.constexpr, X_DTYPE: gl.constexpr, NATIVE: gl.constexpr):  # type: ignore[no-untyped-def]
     """uint8 codes of the even or odd columns. No clamp and no choice of the NaN code: what a slice's own amax scales
     rounds to MAX at most, and the instruction gives NaN the canonical code."""
@@ -93,7 +93,7 @@ def _codes(words_TW, scale_W, ODD: gl.constexpr, X_DTYPE: gl.constexpr, NATIVE: 
     return (x_TW * gl.expand_dims(scale_W, 0)).to(NATIVE).to(gl.uint8, bitcast=True)
 
 
-@gluon.jit
+@gluon.jit  # type: ignore[untyped-decorator]
 def _next_group(offs_ptr, group, groups, rows, phase, HELD: gl.constexpr, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
     """The first group from `group` on that has chunks for the extra programs; groups + 1 where none has.
 
@@ -111,7 +111,7 @@ def _next_group(offs_ptr, group, groups, rows, phase, HELD: gl.constexpr, LAYOUT
     return found
 
 
-@gluon.jit(do_not_specialize=["groups", "rows", "main", "extras", "phase", "chunk_rows"])
+@gluon.jit(do_not_specialize=["groups", "rows", "main", "extras", "phase", "chunk_rows"])  # type: ignore[untyped-decorator]
 def quantize_panels(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, codes_ptr, scales_ptr, amax_ptr, groups, rows, width, stride_g, stride_t, x2_ptr, codes2_ptr,
     scales2_ptr, width2, stride2_t, main, extras, phase, chunk_rows,
@@ -122,7 +122,7 @@ def quantize_panels(  # type: ignore[no-untyped-def]
     """x (rows, width) jagged by offs (groups,) int32, or without offs x (groups, rows, width); rows of whole words.
 
     Codes at column * rows + row, or at group * rows * width + column * rows + row; scales (groups, width). amax (chunks
-    of all groups, pairs of all columns) int32 is scratch, for groups of more than one chunk alone. x2: a second input of
+    of all groups, pairs of all columns) int32 is scratch, for groups of several chunks. x2: a second input of
     the same groups. The first `main` programs take the first chunk of each panel, `extras` more what follows; phase: 0,
     then 1 where a group may have more than one chunk.
     """
@@ -161,7 +161,7 @@ def quantize_panels(  # type: ignore[no-untyped-def]
         group *= 0
     looking = group >= 0
     while looking:
-        if JAGGED:
+        if JAGGED:  # noqa: SIM102
             if not is_main:
                 group = _next_group(offs_ptr, group, groups, rows, phase, HELD, gl.SliceLayout(1, COPY))
         looking = (not is_main) & (group <= groups)
@@ -210,7 +210,7 @@ def quantize_panels(  # type: ignore[no-untyped-def]
             own_scales_ptr = scales_ptr
             own_width = width
             own_stride_t = stride_t
-            if SECOND:
+            if SECOND:  # noqa: SIM102  (the compiler decides this one, the program the next)
                 if stripe >= stripes:
                     pair0 -= stripes * PAIRS
                     slot_pair0 = width // 2 + pair0
@@ -225,7 +225,9 @@ def quantize_panels(  # type: ignore[no-untyped-def]
             if not JAGGED:
                 own_ptr += group.to(gl.int64) * stride_g
                 own_codes_ptr += group.to(gl.int64) * row_count * own_width
-            slot_row = ((group * chunks) if WAIT else (start // HELD + group)).to(gl.int64)  # of the group's first chunk
+            slot_row = ((group * chunks) if WAIT else (start // HELD + group)).to(
+                gl.int64
+            )  # of the group's first chunk
             slot_ptr = amax_ptr + slot_row * all_pairs + slot_pair0
 
             x_at_TW = own_ptr + first.to(gl.int64) * own_stride_t + pair0
