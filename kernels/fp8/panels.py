@@ -11,7 +11,7 @@ shared memory without a register in between, takes the amax of each column, and 
 
 Nothing waits for another program. A group longer than a chunk takes two launches of the same kernel: in phase 0 each of
 its chunks stores its amax to a word of its own, in phase 1 each takes the maximum over the group's and encodes; so only
-Nothing waits for another program. A group longer than a chunk takes two launches of this kernel: in phase 0 each of
+such a group is read twice. The first chunk of every group has a program of its own, those after it are shared out among
 `extras` programs, which find none where all groups are short.
 """
 
