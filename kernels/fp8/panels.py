@@ -1,18 +1,15 @@
-"""Quantise down the rows of a group on Hopper: a panel waits in shared memory for its scales.
+"""Quantise weights down their rows on Hopper: a whole panel waits in shared memory for its scales.
 
-Does what `columns.py` does, with the same bits, for 16-bit inputs whose rows are whole 32-bit words (`words` in
-`launch.py`), where one program can hold most panels. Formulas: `reference.py`.
+Does what `columns.py` does, with the same bits, for weights of 16-bit values that have few enough rows (`configs.py`
+says which). Written in Gluon, Triton's lower language, as in Triton a kernel cannot say what stays in shared memory.
+Formulas: `reference.py`.
 
-Shape suffixes: T rows of a tile, W pairs of neighbouring columns (one 32-bit word each), G groups, C chunks.
+Shape suffixes: T rows of a tile, W pairs of neighbouring columns, one 32-bit word each.
 
-How. A *panel* is one group's rows by PAIRS pairs of columns. A program copies a chunk of it, up to TILES * T rows, to
-shared memory without a register in between, takes the amax of each column, and encodes from there: a thread reads
-16 rows of a pair of columns and stores 16 codes of each as one vector. Memory is read once and written once.
-
-Nothing waits for another program. A group longer than a chunk takes two launches of the same kernel: in phase 0 each of
-its chunks stores its amax to a word of its own, in phase 1 each takes the maximum over the group's and encodes; so only
-such a group is read twice. The first chunk of every group has a program of its own, those after it are shared out among
-`extras` programs, which find none where all groups are short.
+How. A *panel* is all rows of one weight by PAIRS pairs of columns. A program copies it to shared memory without a
+register in between, takes the amax of each column, and encodes from there: a thread reads 16 rows of a pair of columns
+and stores 16 codes of each as one vector. Memory is read once and written once, no program waits for another, and
+nothing has to begin at zero.
 """
 
 from __future__ import annotations
@@ -34,27 +31,24 @@ def _copy_layout(pairs, warps):  # type: ignore[no-untyped-def]
 
 
 @gluon.constexpr_function
-def _encode_layout(t, pairs, warps, vector):  # type: ignore[no-untyped-def]
-    """`vector` rows of a word a thread, threads down the tile as cover it, so that a warp stores whole lines."""
-    rows = [[1 << bit, 0] for bit in range((t - 1).bit_length())]
-    words = [[0, 1 << bit] for bit in range((pairs - 1).bit_length())]
-    registers = (vector - 1).bit_length()
-    rest = rows[registers:] + words
-    warp_bits = (warps - 1).bit_length()
-    return gl.DistributedLinearLayout(
-        rows[:registers] + rest[5 + warp_bits :], rest[:5], rest[5 : 5 + warp_bits], [], [t, pairs]
-    )
+def _encode_layout(t, pairs, warps):  # type: ignore[no-untyped-def]
+    """16 rows of a word a thread, threads down the tile as cover it, so that a warp stores whole lines."""
+    rows = [[1 << bit, 0] for bit in range(t.bit_length() - 1)]
+    words = [[0, 1 << bit] for bit in range(pairs.bit_length() - 1)]
+    rest = rows[4:] + words
+    end = 5 + warps.bit_length() - 1
+    return gl.DistributedLinearLayout(rows[:4] + rest[end:], rest[:5], rest[5:end], [], [t, pairs])
 
 
 @gluon.constexpr_function
 def _shared_layout(t, pairs):  # type: ignore[no-untyped-def]
     """Row after row. Pieces of 16 bytes are kept whole; which piece of 128 bytes one is, is mixed with the number of
     its 16 rows, so that what a warp reads at once while encoding lies in different banks."""
-    bases = [[0, 1 << bit] for bit in range((pairs - 1).bit_length())]
-    bases += [[1 << bit, 0] for bit in range((t - 1).bit_length())]
+    words = [[0, 1 << bit] for bit in range(pairs.bit_length() - 1)]
+    bases = words + [[1 << bit, 0] for bit in range(t.bit_length() - 1)]
     for bit in range(3):
         row, column = bases[2 + bit]
-        bases[(pairs - 1).bit_length() + 4 + bit] = [(16 << bit) + row, column]
+        bases[len(words) + 4 + bit] = [(16 << bit) + row, column]
     return gl.SharedLinearLayout(bases)
 
 
@@ -94,204 +88,69 @@ def _codes(words_TW, scale_W, ODD: gl.constexpr, X_DTYPE: gl.constexpr, NATIVE: 
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _next_group(offs_ptr, group, groups, rows, phase, HELD: gl.constexpr, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
-    """The first group from `group` on that has chunks for the extra programs; groups + 1 where none has.
-
-    Number `groups` is the rest of the buffer, past the last group: all of it is theirs, in phase 0.
-    """
-    BLOCK: gl.constexpr = 128
-    found = groups + 1
-    for first in range(group // BLOCK * BLOCK, groups + 1, BLOCK):
-        g = first + gl.arange(0, BLOCK, LAYOUT)
-        start = gl.load(offs_ptr + g - 1, mask=(g > 0) & (g <= groups), other=0)
-        end = gl.load(offs_ptr + g, mask=g < groups, other=0)
-        end = gl.where(g == groups, rows, end)
-        long = gl.where(g < groups, end - start // 16 * 16 > HELD, (end > start) & (phase == 0))
-        found = gl.minimum(found, gl.min(gl.where(long & (g >= group) & (g <= groups), g, 2147483647), 0))
-    return found
+def _store_scale(at_W, scale_W, mask_W, INVERSE: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The scale, or its reciprocal, which is what a matmul multiplies by; that of a power of two is exact."""
+    if INVERSE:
+        scale_W = gl.div_rn(gl.full_like(scale_W, 1.0), scale_W)
+    gl.store(at_W, scale_W, mask=mask_W)
 
 
-@gluon.jit(do_not_specialize=["groups", "rows", "main", "extras", "phase", "chunk_rows"])  # type: ignore[untyped-decorator]
+@gluon.jit(do_not_specialize=["groups", "rows"])  # type: ignore[untyped-decorator]
 def quantize_panels(  # type: ignore[no-untyped-def]
-    x_ptr, offs_ptr, codes_ptr, scales_ptr, amax_ptr, groups, rows, width, stride_g, stride_t, x2_ptr, codes2_ptr,
-    scales2_ptr, width2, stride2_t, main, extras, phase, chunk_rows,
-    X_DTYPE: gl.constexpr, ROWS_ALIGNED: gl.constexpr, WIDTH_ALIGNED: gl.constexpr, MAX: gl.constexpr,
-    NATIVE: gl.constexpr, POWER_OF_TWO: gl.constexpr, TILES: gl.constexpr, T: gl.constexpr, PAIRS: gl.constexpr,
-    STRIPES: gl.constexpr, WARPS: gl.constexpr, VECTOR: gl.constexpr, WAIT: gl.constexpr,
+    x_ptr, codes_ptr, scales_ptr, groups, rows, width, stride_g, stride_t,
+    X_DTYPE: gl.constexpr, MAX: gl.constexpr, NATIVE: gl.constexpr, POWER_OF_TWO: gl.constexpr, INVERSE: gl.constexpr,
+    TILES: gl.constexpr, T: gl.constexpr, PAIRS: gl.constexpr, STRIPES: gl.constexpr,
 ):  # fmt: skip
-    """x (rows, width) jagged by offs (groups,) int32, or without offs x (groups, rows, width); rows of whole words.
+    """One panel a program. x (groups, rows, width), bf16 or fp16 as int32 words, whose strides count words; its
+    innermost is 1. rows and width are multiples of 16, and rows are TILES * T at most.
 
-    Codes at column * rows + row, or at group * rows * width + column * rows + row; scales (groups, width). amax (chunks
-    of all groups, pairs of all columns) int32 is scratch, for groups of several chunks. x2: a second input of
-    the same groups. The first `main` programs take the first chunk of each panel, `extras` more what follows; phase: 0,
-    then 1 where a group may have more than one chunk.
+    Codes (groups, width, rows) uint8 and scales (groups, width) fp32, both contiguous. INVERSE: scales are stored as
+    their reciprocals. STRIPES neighbouring panels of a weight run side by side.
     """
-    JAGGED: gl.constexpr = offs_ptr is not None
-    SECOND: gl.constexpr = x2_ptr is not None
-    HELD: gl.constexpr = TILES * T
+    WARPS: gl.constexpr = gl.num_warps()
     COPY: gl.constexpr = _copy_layout(PAIRS, WARPS)
-    ENCODE: gl.constexpr = _encode_layout(T, PAIRS, WARPS, VECTOR)
+    ENCODE: gl.constexpr = _encode_layout(T, PAIRS, WARPS)
     shared = gl.allocate_shared_memory(gl.int32, [TILES, T, PAIRS], _shared_layout(T, PAIRS))
+
+    # Neighbouring stripes, then the weights: rows are read in long pieces, and columns of codes written so.
+    stripes = gl.cdiv(width, 2 * PAIRS)
+    block = gl.program_id(0) // (groups * STRIPES)
+    block_stripes = gl.minimum(stripes - block * STRIPES, STRIPES)
+    in_block = gl.program_id(0) - block * groups * STRIPES
+    group = (in_block // block_stripes).to(gl.int64)
+    pair0 = (block * STRIPES + in_block % block_stripes) * PAIRS
+    # Both say to the compiler what they are a multiple of.
+    pairs = (width // 2 - pair0) // 8 * 8
+    row_count = rows.to(gl.int64) // 16 * 16
+    tiles = gl.cdiv(rows, T)
+
     row_T = gl.arange(0, T, gl.SliceLayout(1, COPY))
     pair_W = gl.arange(0, PAIRS, gl.SliceLayout(0, COPY))
+    x_at_TW = x_ptr + group * stride_g + pair0 + row_T.to(gl.int64)[:, None] * stride_t + pair_W[None, :]
+    for tile in range(tiles):
+        mask_TW = (tile * T + row_T < rows)[:, None] & (pair_W < pairs)[None, :]
+        _copy_to_shared(shared.index(tile), x_at_TW, mask=mask_TW)  # zeros where it is masked
+        x_at_TW += stride_t.to(gl.int64) * T
+    async_copy.commit_group()
+    async_copy.wait_group(0)
+
+    amax_TW = gl.zeros([T, PAIRS], gl.int32, COPY)
+    for tile in range(tiles):
+        amax_TW = _max_pairs(amax_TW, shared.index(tile).load(COPY) & 0x7FFF7FFF)
+    amax_W = gl.convert_layout(gl.reduce(amax_TW, 0, _max_pairs), gl.SliceLayout(0, ENCODE))
+    even_W = _scale_of(amax_W & 0xFFFF, X_DTYPE, MAX, POWER_OF_TWO)
+    odd_W = _scale_of(amax_W >> 16, X_DTYPE, MAX, POWER_OF_TWO)
+
     code_row_T = gl.arange(0, T, gl.SliceLayout(1, ENCODE))
     code_pair_W = gl.arange(0, PAIRS, gl.SliceLayout(0, ENCODE))
-
-    row_count = rows.to(gl.int64)
-    if ROWS_ALIGNED:
-        row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
-    stripes = gl.cdiv(width, 2 * PAIRS)
-    all_stripes = stripes
-    all_pairs = width // 2
-    if SECOND:
-        all_stripes += gl.cdiv(width2, 2 * PAIRS)
-        all_pairs += width2 // 2
-
-    pid = gl.program_id(0)
-    is_main = pid < main
-    step = gl.maximum(extras, 1)
-    # Neighbouring stripes side by side, then the groups: rows are read in long pieces, and columns of codes written so.
-    block = pid // (groups * STRIPES)
-    block_stripes = gl.maximum(gl.minimum(all_stripes - block * STRIPES, STRIPES), 1)
-    in_block = pid - block * groups * STRIPES
-    group = in_block // block_stripes
-    item = block * STRIPES + in_block % block_stripes  # of a group: chunk * all_stripes + stripe
-    if not is_main:
-        item = pid - main
-        group *= 0
-    looking = group >= 0
-    while looking:
-        if JAGGED:  # noqa: SIM102
-            if not is_main:
-                group = _next_group(offs_ptr, group, groups, rows, phase, HELD, gl.SliceLayout(1, COPY))
-        looking = (not is_main) & (group <= groups)
-        if WAIT:
-            looking = group < 0
-        is_group = group < groups
-        start = group * 0
-        end = rows
-        if JAGGED:
-            start = gl.load(offs_ptr + group - 1, mask=(group > 0) & (group <= groups), other=0)
-            end = gl.load(offs_ptr + group, mask=is_group, other=0)
-            end = gl.where(is_group, end, rows)
-        base = start // 16 * 16  # codes are stored as vectors of 16 rows of the buffer
-        chunks = gl.maximum(gl.cdiv(end - base, chunk_rows), 1)
-        last_item = item + 1
-        if WAIT:
-            last_item = groups * chunks * all_stripes
-        elif not is_main:
-            last_item = chunks * all_stripes
-            if is_group & (phase == 0):
-                item += all_stripes  # the first chunk is not theirs
-        if group > groups:
-            last_item = item
-        while item < last_item:
-            if WAIT:
-                group = item // (chunks * all_stripes)
-                in_group = item - group * chunks * all_stripes
-                block = in_group // (chunks * STRIPES)
-                block_stripes = gl.minimum(all_stripes - block * STRIPES, STRIPES)
-                in_block = in_group - block * chunks * STRIPES
-                chunk = in_block // block_stripes
-                stripe = block * STRIPES + in_block % block_stripes
-            else:
-                chunk = item // all_stripes
-                stripe = item - chunk * all_stripes
-            first = base + chunk * (chunk_rows // 16 * 16)
-            low = gl.maximum(first, start) - first  # rows of the chunk that are the group's
-            high = gl.minimum(end - first, chunk_rows)
-            load_high = gl.where(is_group, high, 0)  # past the last group zeros have the codes that are due there
-            tiles = gl.cdiv(high, T)
-
-            pair0 = stripe * PAIRS
-            slot_pair0 = pair0  # in amax
-            own_ptr = x_ptr
-            own_codes_ptr = codes_ptr
-            own_scales_ptr = scales_ptr
-            own_width = width
-            own_stride_t = stride_t
-            if SECOND:  # noqa: SIM102  (the compiler decides this one, the program the next)
-                if stripe >= stripes:
-                    pair0 -= stripes * PAIRS
-                    slot_pair0 = width // 2 + pair0
-                    own_ptr = x2_ptr
-                    own_codes_ptr = codes2_ptr
-                    own_scales_ptr = scales2_ptr
-                    own_width = width2
-                    own_stride_t = stride2_t
-            pairs = own_width // 2 - pair0
-            if WIDTH_ALIGNED:
-                pairs = pairs // 8 * 8
-            if not JAGGED:
-                own_ptr += group.to(gl.int64) * stride_g
-                own_codes_ptr += group.to(gl.int64) * row_count * own_width
-            slot_row = ((group * chunks) if WAIT else (start // HELD + group)).to(
-                gl.int64
-            )  # of the group's first chunk
-            slot_ptr = amax_ptr + slot_row * all_pairs + slot_pair0
-
-            x_at_TW = own_ptr + first.to(gl.int64) * own_stride_t + pair0
-            x_at_TW += row_T.to(gl.int64)[:, None] * own_stride_t + pair_W[None, :]
-            for tile in range(tiles):
-                row = tile * T + row_T
-                mask_TW = ((row >= low) & (row < load_high))[:, None] & (pair_W < pairs)[None, :]
-                _copy_to_shared(shared.index(tile), x_at_TW, mask=mask_TW)
-                x_at_TW += own_stride_t.to(gl.int64) * T
-            async_copy.commit_group()
-            async_copy.wait_group(0)
-
-            amax_TW = gl.zeros([T, PAIRS], gl.int32, COPY)
-            if phase == 0:
-                for tile in range(tiles):
-                    amax_TW = _max_pairs(amax_TW, shared.index(tile).load(COPY) & 0x7FFF7FFF)
-            else:
-                for other in range(0, chunks, T):
-                    at_TW = slot_ptr + (other + row_T).to(gl.int64)[:, None] * all_pairs + pair_W[None, :]
-                    mask_TW = (other + row_T < chunks)[:, None] & (pair_W < pairs)[None, :]
-                    amax_TW = _max_pairs(amax_TW, gl.load(at_TW, mask=mask_TW, other=0))
-            amax_W = gl.reduce(amax_TW, 0, _max_pairs)
-
-            if WAIT:
-                own_at_W = slot_ptr + chunk.to(gl.int64) * all_pairs + pair_W
-                gl.store(own_at_W, amax_W | -2147483648, mask=pair_W < pairs, cache_modifier=".wt")
-                POLL: gl.constexpr = gl.BlockedLayout([1, 1], [32 // PAIRS, PAIRS], [WARPS, 1], [1, 0])
-                other_C = gl.arange(0, WAIT, gl.SliceLayout(1, POLL))
-                other_W = gl.arange(0, PAIRS, gl.SliceLayout(0, POLL))
-                at_CW = slot_ptr + other_C.to(gl.int64)[:, None] * all_pairs + other_W[None, :]
-                mask_CW = (other_C < chunks)[:, None] & (other_W < pairs)[None, :]
-                words_CW = gl.load(at_CW, mask=mask_CW, other=-2147483648, volatile=True)
-                while gl.max(gl.max(words_CW, 0), 0) >= 0:
-                    words_CW = gl.load(at_CW, mask=mask_CW, other=-2147483648, volatile=True)
-                amax_W = gl.convert_layout(gl.reduce(words_CW & 0x7FFF7FFF, 0, _max_pairs), gl.SliceLayout(0, COPY))
-
-            if (not WAIT) & is_group & (phase == 0) & (chunks > 1):
-                gl.store(slot_ptr + chunk.to(gl.int64) * all_pairs + pair_W, amax_W, mask=pair_W < pairs)
-            else:
-                panel_amax_W = gl.convert_layout(amax_W, gl.SliceLayout(0, ENCODE))
-                even_W = _scale_of(panel_amax_W & 0xFFFF, X_DTYPE, MAX, POWER_OF_TWO)
-                odd_W = _scale_of(panel_amax_W >> 16, X_DTYPE, MAX, POWER_OF_TWO)
-                if is_group & (chunk == 0):
-                    scale_at_W = own_scales_ptr + group.to(gl.int64) * own_width + 2 * (pair0 + code_pair_W)
-                    gl.store(scale_at_W, even_W, mask=code_pair_W < pairs)
-                    gl.store(scale_at_W + 1, odd_W, mask=code_pair_W < pairs)
-                code_at_TW = own_codes_ptr + (2 * (pair0 + code_pair_W)).to(gl.int64)[None, :] * row_count
-                code_at_TW += (first + code_row_T)[:, None]
-                whole_low = gl.cdiv(low, 16) * 16
-                whole_high = high // 16 * 16
-                for tile in range(tiles):
-                    words_TW = shared.index(tile).load(ENCODE)
-                    even_TW = _codes(words_TW, even_W, False, X_DTYPE, NATIVE)
-                    odd_TW = _codes(words_TW, odd_W, True, X_DTYPE, NATIVE)
-                    row = tile * T + code_row_T
-                    whole = (row >= whole_low) & (row < whole_high)
-                    in_width = (code_pair_W < pairs)[None, :]
-                    gl.store(code_at_TW, even_TW, mask=whole[:, None] & in_width)
-                    gl.store(code_at_TW + row_count, odd_TW, mask=whole[:, None] & in_width)
-                    if (low > tile * T) | ((high % 16 != 0) & (tile == tiles - 1)):  # rows short of a vector
-                        short = (row >= low) & (row < high) & ((row < whole_low) | (row >= whole_high))
-                        gl.store(code_at_TW, even_TW, mask=short[:, None] & in_width)
-                        gl.store(code_at_TW + row_count, odd_TW, mask=short[:, None] & in_width)
-                    code_at_TW += T
-            item += step
-        item -= last_item
-        group += 1
+    in_width_W = code_pair_W < pairs
+    column_W = group * width + 2 * (pair0 + code_pair_W)
+    _store_scale(scales_ptr + column_W, even_W, in_width_W, INVERSE)
+    _store_scale(scales_ptr + column_W + 1, odd_W, in_width_W, INVERSE)
+    codes_at_TW = codes_ptr + (column_W * row_count)[None, :] + code_row_T[:, None]
+    for tile in range(tiles):
+        words_TW = shared.index(tile).load(ENCODE)
+        mask_TW = (tile * T + code_row_T < row_count)[:, None] & in_width_W[None, :]
+        gl.store(codes_at_TW, _codes(words_TW, even_W, False, X_DTYPE, NATIVE), mask=mask_TW)
+        gl.store(codes_at_TW + row_count, _codes(words_TW, odd_W, True, X_DTYPE, NATIVE), mask=mask_TW)
+        codes_at_TW += T
