@@ -1,7 +1,8 @@
 """Quantise down the rows of a group and write each column's codes side by side (transposed).
 
 Serves `colwise_per_group`, `rowwise_per_group` (as the same on the transposed view) and `transpose_3d_*`
-(every expert a group of N rows). Formulas: `reference.py`. PADDED writes each group at the next multiple of 16.
+(every expert a group of N rows; on Hopper `panels.py` where these are few). Formulas: `reference.py`. PADDED writes
+each group at the next multiple of 16.
 
 Shape suffixes: T rows of the tile (tokens, or N of a weight), W columns of the tile, V a vector of 16 rows,
 C chunks, G groups, K columns.

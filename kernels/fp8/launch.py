@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import triton
@@ -12,7 +12,14 @@ import triton.language as tl
 
 from kernels.fp8.arguments import padded_ends, padded_rows
 from kernels.fp8.columns import quantize_columns
-from kernels.fp8.configs import ColumnsConfig, Layout, columns_candidates, rows_candidates
+from kernels.fp8.configs import (
+    ColumnsConfig,
+    Layout,
+    PanelsConfig,
+    columns_candidates,
+    panels_candidates,
+    rows_candidates,
+)
 from kernels.fp8.encode import format_constants
 from kernels.fp8.formats import format_of
 from kernels.fp8.rows import quantize_rows
@@ -94,6 +101,8 @@ def launch_columns(
 ) -> None:
     """One operand, or two that share offs, in one launch after the fill of what has to begin at zero.
 
+    Where shared memory holds a weight whole, nothing has to; `atomic` says how programs of a panel meet, and there
+    none do.
     With `padded_offs` (G,), which is written, codes are (K, padded_rows) and each group begins on a multiple of 16.
     With `inverse` scales are stored as their reciprocals.
     """
@@ -110,7 +119,13 @@ def launch_columns(
     layout: Layout = first.layout if first.layout == second.layout else "strided"
     code_rows = rows if padded_offs is None else padded_rows(rows, groups)
     words = layout == "kept" and code_rows % 16 == 0 and all(holds_words(operand.x) for operand in operands)
-    config = pick(columns_candidates(arch, offs is not None, layout, words), candidate)
+    configs: list[PanelsConfig | ColumnsConfig] = [*columns_candidates(arch, offs is not None, layout, words)]
+    if words and offs is None:
+        configs = [*panels_candidates(arch, dtype, rows, first.width), *configs]
+    config = pick(configs, candidate)
+    if isinstance(config, PanelsConfig):
+        _launch_panels(first, config, format_constants(format_of(dtype), arch, power_of_two, inverse))
+        return
 
     slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)
     orders = all_slots // slots
@@ -166,6 +181,32 @@ def launch_columns(
             OVERLAP=config.overlap,
             num_warps=config.warps,
             **config.options,
+        )
+
+
+def _launch_panels(operand: Operand, config: PanelsConfig, constants: Mapping[str, Any]) -> None:
+    from kernels.fp8.panels import quantize_panels  # where it runs: nobody else needs Gluon
+
+    groups, rows, width = operand.x.shape
+    if groups == 0:
+        return
+    words = operand.x.view(torch.int32)
+    with on(operand.x):
+        quantize_panels[(groups * triton.cdiv(width, config.width),)](
+            words,
+            operand.codes.view(torch.uint8),
+            operand.scales,
+            groups,
+            rows,
+            width,
+            *words.stride()[:2],
+            X_DTYPE=TRITON_DTYPES[operand.x.dtype],
+            **{name: constants[name] for name in ("MAX", "NATIVE", "POWER_OF_TWO", "INVERSE")},
+            TILES=config.tiles(rows),
+            T=config.rows,
+            PAIRS=config.width // 2,
+            STRIPES=config.stripes,
+            num_warps=config.warps,
         )
 
 

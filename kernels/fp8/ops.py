@@ -322,7 +322,8 @@ def quantize_transpose_3d_atomic(
 ) -> Pair:
     """w (E, K, N) -> codes (E, N, K) fp8, strides (N * K, 1, N); scales (E, K) fp32, reduced over N.
 
-    The amax of a column is an atomic maximum over the programs that share it."""
+    The amax of a column is an atomic maximum over the programs that share it; on Hopper a weight of few rows has
+    one program a column (`panels.py`)."""
     require_input(w, ndim=3, name="w")
     return transpose_3d_atomic(w, dtype, power_of_two, candidate)
 
@@ -337,7 +338,8 @@ def transpose_3d_atomic(
 def quantize_transpose_3d_reduction(
     w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
 ) -> Pair:
-    """The same result as `quantize_transpose_3d_atomic`; each program stores its amax, and all read all."""
+    """The same result as `quantize_transpose_3d_atomic`; programs that share a column store their amax each, and all
+    read all."""
     require_input(w, ndim=3, name="w")
     return _transpose_3d_reduction(w, dtype, power_of_two, candidate)
 

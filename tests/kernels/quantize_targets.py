@@ -4,8 +4,8 @@
 
 A process of its own, because the tests define the kernels as interpreted functions. The launchers run on tensors
 that are never touched, and what they would launch is compiled instead, specialised as Triton's launcher does it. Prints
-one JSON object for each kernel on the widths of shape A: what it asks of the chip. Without the name of a quantiser all
-are built, and with `all` every candidate.
+one JSON object for each kernel on the widths of shape A, of a "short" weight B's: what it asks of the
+chip. Without the name of a quantiser all are built, and with `all` every candidate.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from unittest import mock
 import torch
 import triton
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.fp8 import configs, launch, launch_both, ops, read_once
+from kernels.fp8 import configs, launch, launch_both, ops, panels, read_once
 from tests.kernels.grouped_targets import facts, target_of
 
 POINTERS = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.uint8: "*u8",
     torch.int32: "*i32", torch.int64: "*i64", torch.uint32: "*u32",
 }  # fmt: skip
-KERNELS = ((launch, "quantize_rows"), (launch, "quantize_columns"), (launch_both, "quantize_both"))
-MATMUL = ("mfma", "wgmma", "bulk_loads", "async_loads")  # facts of no use here
+KERNELS = (
+    (launch, "quantize_rows"),
+    (launch, "quantize_columns"),
+    (launch_both, "quantize_both"),
+    (panels, "quantize_panels"),
+)
+MATMUL = ("mfma", "wgmma", "bulk_loads")  # facts of no use here
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
 
 Call = Callable[[int], Any]
@@ -66,17 +72,19 @@ def build(kernel: Any, arguments: dict[str, Any], arch: str) -> Any:
         if aligned:
             attrs[(index,)] = [["tt.divisibility", 16]]
     options = {name: arguments[name] for name in OPTIONS if name in arguments}
-    source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attrs)
+    language = GluonASTSource if kernel.is_gluon() else ASTSource
+    source = language(fn=kernel, signature=types, constexprs=constants, attrs=attrs)
     return triton.compile(source, target=target_of(arch), options=options)
 
 
 def calls(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: int = 8192) -> dict[str, Call]:
-    """Each quantiser on the widths of shape A, as a function of the candidate."""
+    """Each quantiser on the widths of shape A, as a function of the candidate; the "short" weight on B's."""
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.bfloat16)  # never touched
 
     a, grad, weight = empty(tokens, inner), empty(tokens, outer), empty(experts, outer, inner).mT
+    short_weight = empty(experts, 1408, 2048).mT
     offs = torch.empty(experts, dtype=torch.int32)
     return {
         "rowwise": lambda c: ops.quantize_rowwise(a, candidate=c),
@@ -87,6 +95,7 @@ def calls(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: int = 
         "colwise_per_group_dual": lambda c: ops.quantize_colwise_per_group_dual(grad, a, offs, candidate=c),
         "transpose_3d_atomic": lambda c: ops.quantize_transpose_3d_atomic(weight, candidate=c),
         "transpose_3d_reduction": lambda c: ops.quantize_transpose_3d_reduction(weight, candidate=c),
+        "transpose_3d_atomic short": lambda c: ops.quantize_transpose_3d_atomic(short_weight, candidate=c),
         "rowwise_colwise_per_group": lambda c: read_once.quantize_rowwise_colwise_per_group(
             a, offs, alignment=16, candidate=c
         ),
