@@ -25,6 +25,7 @@ FLOORS = {
     "records": 1,
     "call": 1,
     "collector": 1,
+    "dispatching": 1,
     "config": 2,
     "reports": 2,
     "overview": 2,
@@ -65,7 +66,19 @@ FLOORS = {
     "cli": 10,
     "__main__": 11,
 }
-TORCH = {"binaries", "check", "compiling", "hardware", "metrics", "numerics", "passes", "poison", "runner", "timing"}
+TORCH = {
+    "binaries",
+    "check",
+    "compiling",
+    "dispatching",
+    "hardware",
+    "metrics",
+    "numerics",
+    "passes",
+    "poison",
+    "runner",
+    "timing",
+}
 # In these packages files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "metrics": {"subject"},

@@ -13,9 +13,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfguard.binaries.targets import Target
+from perfguard.dispatching import DispatchMode
 
 _FRESH = ("empty", "new_empty")  # operators whose result holds whatever lay there before
 
@@ -66,7 +66,7 @@ def _properties(target: Target) -> SimpleNamespace:
     )
 
 
-class Unwritten(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Unwritten(DispatchMode):
     """Memory that nobody wrote holds zeros; on the host, what is asked of a GPU is done there.
 
     The kernels do not run, so their outputs would hold whatever lay there before: indices among them would lead

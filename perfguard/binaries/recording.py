@@ -214,16 +214,19 @@ def record_elsewhere(trace: Trace, target: Target, seconds: float) -> Recording:
 
 @functools.cache
 def _import_what_launches_need() -> None:
-    """Here and once, not in each child: the compiler's front, and what torch's custom operators import when called.
+    """Here and once, not in each child: the compiler's front, and what torch's custom operators, if there are any,
+    import when called.
 
     Where Triton was imported to interpret, the rest of it can be imported in no other way.
     """
+    from torch._library.custom_ops import OPDEFS
     from triton.language import standard
     from triton.runtime import JITFunction
 
     interpreted = {} if isinstance(standard.cdiv, JITFunction) else {"TRITON_INTERPRET": "1"}
+    names = ["triton.compiler", "triton.experimental.gluon", *(["torch._dynamo"] if OPDEFS else [])]
     with mock.patch.dict(os.environ, interpreted):
-        for name in ("triton.compiler", "triton.experimental.gluon", "torch._dynamo"):
+        for name in names:
             importlib.import_module(name)
 
 

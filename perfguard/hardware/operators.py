@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfguard.collector import collector_paused
+from perfguard.dispatching import DispatchMode
 from perfguard.hardware.activity import Activity, Copied, Ledger, Waited
 
 # Operators that do nothing but move bytes: to another layout, dtype or device.
@@ -57,7 +57,7 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(DispatchMode):
     """Writes down every operator that reaches a kernel, and follows the memory of what it returns."""
 
     def __init__(self, kind: str) -> None:

@@ -157,9 +157,9 @@ class _Ledger:
 
 def _producers(ledger: _Ledger) -> Any:
     """A dispatch mode that tells the ledger which operator made each storage."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from perfguard.dispatching import DispatchMode
 
-    class Producers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Producers(DispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
         ) -> Any:

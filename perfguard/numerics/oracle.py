@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from perfguard.dispatching import DispatchMode
 from perfguard.numerics.codes import FP8_DTYPES
 
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ MEMORY_SHARE = 0.25
 COPIES = 3
 
 
-class Widen(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+class Widen(DispatchMode):
     """Operators that would make a tensor of one of `dtypes` make one of `wide`.
 
     A view of a wide tensor's bytes as one of `dtypes` is the tensor itself; one as integers of another size

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 KERNEL = """
 import torch
@@ -50,7 +51,9 @@ class Project:
     def configure(self, **settings: Any) -> None:
         self.settings |= settings
         lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
-        ini = '[tool.pytest.ini_options]\npythonpath = ["."]\naddopts = "-p no:cacheprovider -p no:hypothesispytest"\n'
+        # Plugins that no flow needs take a tenth of each process's start.
+        options = "-p no:cacheprovider -p no:hypothesispytest -p no:pytest_httpserver"
+        ini = f'[tool.pytest.ini_options]\npythonpath = ["."]\naddopts = "{options}"\n'
         text = ini + "[tool.perfguard]\n" + "\n".join(lines) + "\n"
         (self.path / "pyproject.toml").write_text(text)
 
@@ -97,7 +100,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     made = Project(pytester.path, pytester)
-    made.configure(device="fake", sessions=5, confirmations=3, case_seconds=0.2)
+    # One confirmation is enough where their number is not what is tried: each is a process of seconds.
+    made.configure(device="fake", sessions=5, confirmations=1, case_seconds=0.2)
     made.kernel()
     made.test_file()
     return made
@@ -105,17 +109,26 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The baselines of the unchanged project, recorded once for all flows that start from them."""
-    path: Path = tmp_path_factory.mktemp("recording")
+    """The baselines of the unchanged project, recorded once for all flows that start from them, in all workers."""
+    own = tmp_path_factory.getbasetemp()
+    path = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "recording"
+    with FileLock(f"{path}.lock"):
+        if not (path / "baselines").exists():
+            path.mkdir(exist_ok=True)
+            _record(path, tmp_path_factory.mktemp("temporary"))
+    return path / "baselines"
+
+
+def _record(path: Path, temporary: Path) -> None:
     made = Project(path, None)  # type: ignore[arg-type]
     made.configure(device="fake", sessions=5, case_seconds=0.2)
     made.kernel()
     made.test_file()
     line = [sys.executable, "-m", "pytest", "--perfguard", "--perfguard-update=new"]
-    environment = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("temporary"))}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    environment["TMPDIR"] = str(temporary)
     done = subprocess.run(line, cwd=path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    return path / "baselines"
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ def judged_again(project: Project) -> dict[str, set[str]]:
     """What whoever holds nothing but the report and the baselines says of the times."""
     report = read_report(project.path / ".perfguard" / "report-fake-gpu.json")
     files = {f"baselines/fake-gpu/{project.baseline.name}": project.baseline.read_bytes()}
-    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain, 3)
+    confirmations = project.settings["confirmations"]
+    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain, confirmations)
     return {
         result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
         for result in judge_again(report, lane).results

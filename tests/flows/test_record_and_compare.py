@@ -42,6 +42,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     assert project.words("device_time_us") == {case: set() for case in CASES}  # never timed beside a wrong result
 
     project.kernel(us=55.0)
+    project.configure(confirmations=3)
     slower = project.guard("--junitxml=junit.xml")
     assert slower.ret == ExitStatus.REGRESSED
     slower.stdout.fnmatch_lines(
@@ -72,11 +73,13 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
 
     # Accepting needs the category and a reason; without them nothing is written and the run stays red.
     project.kernel(us=55.0, launches=2)
+    project.configure(confirmations=1, sessions=1)
     refused = project.guard("--perfguard-update")
     assert refused.ret == ExitStatus.REGRESSED
     refused.stdout.fnmatch_lines(["left alone: *--perfguard-reason*"])
     assert project.baseline.read_bytes() == stored
 
+    project.configure(sessions=5)
     accepted = project.guard("--perfguard-update=slower,changed", "--perfguard-reason", "two stages, #412")
     assert accepted.ret == ExitStatus.PASSED, accepted.stdout.str()
     assert "two stages, #412" in project.baseline.read_text()

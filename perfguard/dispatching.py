@@ -1,0 +1,33 @@
+"""The base of our dispatch modes: one that leaves torch.compile unloaded where nobody uses it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """A TorchDispatchMode whose `__torch_dispatch__` is torch's business only where torch.compile is loaded.
+
+    torch wraps that method so that torch.compile does not trace it, and the wrapper's first call imports the
+    compiler, and Triton with it: seconds in every process, also in those that compile nothing. So the wrapper is
+    used from the first `with` on that finds the compiler loaded. Where it is loaded within a `with`, the rest of that
+    `with` may be traced, which costs time and changes no result.
+    """
+
+    _plain: Any
+    _untraced: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        plain = vars(cls).get("__torch_dispatch__")
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        if plain is not None:
+            cls._plain, cls._untraced = plain, cls.__torch_dispatch__
+
+    def __enter__(self) -> Any:
+        mode = type(self)
+        method = mode._untraced if "torch._dynamo" in sys.modules else mode._plain
+        type.__setattr__(mode, "__torch_dispatch__", method)
+        return super().__enter__()  # type: ignore[no-untyped-call]
