@@ -16,7 +16,7 @@ from kernels.grouped import shapes
 from kernels.grouped.configs import Impl
 from kernels.grouped.shapes import ProductShape
 from perfguard import Work
-from tests.kernels.paths import GPU, open_path
+from tests.kernels.paths import GPU, Candidates, open_path
 
 
 def _cases() -> list[Any]:
@@ -30,14 +30,20 @@ def _cases() -> list[Any]:
 
 @pytest.mark.parametrize(("shape", "impl", "path"), _cases())
 def test_grouped_mm(
-    perfguard: Any, shape: ProductShape, impl: Impl, path: str | None, monkeypatch: pytest.MonkeyPatch
+    perfguard: Any,
+    candidates: Candidates,
+    shape: ProductShape,
+    impl: Impl,
+    path: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     open_path(path, monkeypatch)
     taken = grouped.path(perfguard.device, groups=shape.experts, impl=impl)
     assert path in (None, taken)
+    inputs, product = shape.inputs(perfguard.device), partial(grouped.grouped_mm, impl=impl)
     perfguard(
-        partial(grouped.grouped_mm, impl=impl),
-        *shape.inputs(perfguard.device),
+        product,
+        *inputs,
         reference=grouped.reference.grouped_mm,
         work=Work(
             flop=shape.flop,
@@ -46,4 +52,5 @@ def test_grouped_mm(
             backward_bytes=shape.backward_bytes,
         ),
         timed=path != "interpreter",
+        configurations=candidates(product, *inputs) if impl == "triton" else (),  # others look at none
     )
