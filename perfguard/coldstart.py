@@ -169,7 +169,7 @@ def _compiling(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def _compile_seconds(readings: Sequence[Reading]) -> float:
-    return sum(1e-6 * float(reading.value) for reading in _compiling(readings))  # type: ignore[arg-type]
+    return sum(1e-6 * float(reading.value) for reading in _compiling(readings) if isinstance(reading.value, float))
 
 
 def _slope(seconds: Mapping[int, float]) -> float:
