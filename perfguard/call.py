@@ -11,6 +11,7 @@ from perfguard.errors import UsageError
 Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
 
 
+Layers = Mapping[int, Callable[[], Callable[..., Outputs]]]
 Configurations = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]]
 
 
@@ -82,7 +83,8 @@ class Call:
         oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
-        cold_start: whether a process of its own reads how long the first result takes.
+        cold_start: whether processes of their own read how long the first result takes; or, by numbers of layers,
+            functions that build the candidate with so many.
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
         walk: further inputs that a compiled candidate is taken over: each a tuple like `args`, or a function that
             prepares one.
@@ -102,7 +104,7 @@ class Call:
     timed: bool = True
     cache: Literal["cold", "warm"] = "cold"
     seed: int = 0
-    cold_start: bool = False
+    cold_start: bool | Layers = False
     walk: tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...] = ()
     configurations: Configurations = ()
     every: bool = False

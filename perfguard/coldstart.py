@@ -1,8 +1,11 @@
-"""How long a case's first result takes in a process that has nothing compiled, tuned or cached.
+"""How long a case's first result takes in a process that has nothing compiled, tuned or cached, and how much of that
+torch.compile took: with empty caches, with those that the first process left, and for one more equal layer.
 
-The measuring process starts pytest for the one test with empty caches of Triton and torch.compile. That process makes
-the guarded call once, forward and backward, and answers with the seconds since it was started: Python, imports,
-collection, inputs, compiling and tuning are in them, as they are for whoever starts a training run.
+The measuring process starts pytest for the one test with empty caches of Triton and torch.compile. That process takes
+one step, forward and backward, and answers with the seconds since it was started: Python, imports, collection,
+inputs, compiling and tuning are in them, as they are for whoever starts a training run. Where something was compiled,
+it takes two steps more: what the first took beyond the third was compiling. Further processes then do the same with
+the caches kept, and with candidates of other numbers of layers.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +22,9 @@ import msgspec
 from msgspec import Struct
 
 from perfguard.call import Call
+from perfguard.compiling import cached_graphs, traced
 from perfguard.errors import MeasurementError, UsageError
-from perfguard.passes import backward, differentiable_outputs
+from perfguard.passes import steps
 from perfguard.records import Case, CaseResult, Reading, Report
 from perfguard.reports import read_report, save_report
 from perfguard.sessions import ANSWER, REQUEST, Command, run_fresh
@@ -37,14 +42,18 @@ _BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # one of them for each kernel that 
 # finding (the judge fails above a third of what is promised).
 _PROMISE = 3 * 0.405  # ln 1.5
 _FLOOR_US = 2e6
+_LAYER_FLOOR_US = 5e5  # of one layer more, which is about nothing where layers share their graph
+_NOTHING_US = 1.0  # a time is above 0
 
 
 class Asked(Struct, frozen=True):
-    """Which case to start cold, and when its process was started, s on the machine's monotonic clock."""
+    """Which case to start cold, and when its process was started, s on the machine's monotonic clock; `layers`: with
+    the candidate of so many, instead of its own."""
 
     suite: str
     name: str
     started: float
+    layers: int | None = None
 
     def wants(self, case: Case) -> bool:
         """Whether it is this case's first result that counts."""
@@ -58,47 +67,87 @@ def asked(folder: Path) -> Asked | None:
 
 
 def first_results(call: Call, case: Case, request: Asked, device: Device) -> list[CaseResult]:
-    """In the cold process: make the call, and its backward pass where it has one, and say how long all took.
+    """In the cold process: take one step, and say how long all took, and how long torch.compile.
 
     Nothing for a call of the same test that was not asked for.
     """
     if not request.wants(case):
         return []
-    if differentiable_outputs(call):
-        backward(call)()
+    if request.layers is not None and isinstance(call.cold_start, Mapping):
+        call = replace(call, fn=call.cold_start[request.layers]())
+    (step,) = steps(replace(call, walk=()))
+    with traced() as trace:
+        first = _seconds(step, device)
+    readings = [_time("cold_start_us", time.monotonic() - request.started)]
+    if trace.frames:
+        hits, misses = cached_graphs()
+        _seconds(step, device)
+        readings.append(_time("compile_time_us", first - _seconds(step, device)))
+        if hits or misses:
+            readings.append(_count("graph_cache_misses", misses))
+            readings.append(_count("graph_cache_hits", hits, gated=False))
+    return [CaseResult(case=case, readings=readings)]
+
+
+def _seconds(step: Callable[[], object], device: Device) -> float:
+    started = time.monotonic()
+    step()
     device.synchronize()
-    elapsed_us = 1e6 * (time.monotonic() - request.started)
-    reading = Reading(
-        "cold_start_us",
-        Unit.MICROSECONDS,
-        elapsed_us,
-        timer=TIMER,
-        blocks=[elapsed_us],
-        promise=_PROMISE,
-        floor=_FLOOR_US,
-        drifts=True,
-    )
-    return [CaseResult(case=case, readings=[reading])]
+    return time.monotonic() - started
 
 
-def starter(command: Command, report: Callable[[], Report], minutes: float) -> Callable[[Case], list[Reading]]:
-    """What starts a cold process for a case and returns its readings: `cold_start_us`, and on a GPU
-    `compiled_kernels`, how many of Triton's it compiled.
+def _time(metric: str, seconds: float, floor: float = _FLOOR_US) -> Reading:
+    us = max(_NOTHING_US, 1e6 * seconds)
+    return Reading(
+        metric, Unit.MICROSECONDS, us, timer=TIMER, blocks=[us], promise=_PROMISE, floor=floor, drifts=True
+    )  # fmt: skip
+
+
+def _count(metric: str, value: int, details: str = "warm_compile_time_us", gated: bool = True) -> Reading:
+    return Reading(metric, Unit.COUNT, value, drifts=True, rank=20, details=details, gated=gated)
+
+
+def starter(command: Command, report: Callable[[], Report], minutes: float) -> Callable[..., list[Reading]]:
+    """What starts cold processes for a case and returns their readings: `cold_start_us`, and on a GPU
+    `compiled_kernels`, how many of Triton's it compiled. Where torch.compile has a part in it also `compile_time_us`,
+    the same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and, over the numbers
+    of layers that the case names, what one more costs (`compile_layer_us`, `warm_compile_layer_us`).
 
     Args:
         report: the run's, as it stands: the session's request.
-        minutes: most time for the process.
+        minutes: most time for a process.
     """
 
-    def start(case: Case) -> list[Reading]:
+    def start(case: Case, depths: Sequence[int] = ()) -> list[Reading]:
+        readings, warm = cold_and_warm(case, None)
+        if warm:
+            points = {layers: cold_and_warm(case, layers) for layers in depths}
+            for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
+                seconds = {layers: _compile_seconds(found[at]) for layers, found in points.items()}
+                readings += [_time(name, _slope(seconds), _LAYER_FLOOR_US)] if depths else []
+            (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
+            readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
+        return readings
+
+    def cold_and_warm(case: Case, layers: int | None) -> tuple[list[Reading], list[Reading]]:
+        """What a process with empty caches reads, and what one with those that it left; nothing of the second where
+        nothing was compiled."""
+        with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
+            cold = answered(case, layers, Path(caches))
+            compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
+            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # an empty one has nothing
+            warm = answered(case, layers, Path(caches)) if _compiling(cold) else []
+        return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
+
+    def answered(case: Case, layers: int | None, caches: Path) -> list[Reading]:
         with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
             folder = Path(name)
             tests = folder / "tests.txt"
             tests.write_text(command.selection([case.nodeid]), encoding="utf-8")
             save_report(folder / REQUEST, report())
             environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
-            environment |= {variable: str(folder / subfolder) for variable, subfolder in _CACHES.items()}
-            (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic())))
+            environment |= {variable: str(caches / subfolder) for variable, subfolder in _CACHES.items()}
+            (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic(), layers)))
             problem = run_fresh(command.line(tests, folder), command.folder, minutes, environment)
             try:
                 results = read_report(folder / ANSWER).results
@@ -108,10 +157,24 @@ def starter(command: Command, report: Callable[[], Report], minutes: float) -> C
             if found is None:
                 raise MeasurementError(
                     f"cold_start_us: the process that started cold gave no result ({problem or 'it ended well'}); "
-                    "run the test alone, or leave out cold_start=True"
+                    "run the test alone, or leave cold_start out"
                 )
-            compiled = sum(1 for pattern in _BINARIES for _ in (folder / "triton").rglob(pattern))
-        count = Reading("compiled_kernels", Unit.COUNT, compiled, drifts=True, rank=20, details="cold_start_us")
-        return [*found.readings, count]
+            return found.readings
 
     return start
+
+
+def _compiling(readings: Sequence[Reading]) -> list[Reading]:
+    return [reading for reading in readings if reading.metric == "compile_time_us"]
+
+
+def _compile_seconds(readings: Sequence[Reading]) -> float:
+    return sum(1e-6 * float(reading.value) for reading in _compiling(readings) if isinstance(reading.value, float))
+
+
+def _slope(seconds: Mapping[int, float]) -> float:
+    """Of the least-squares line through seconds by layers: what one more layer adds."""
+    layers = sum(seconds) / len(seconds)
+    mean = sum(seconds.values()) / len(seconds)
+    spread = sum((each - layers) ** 2 for each in seconds)
+    return sum((each - layers) * (took - mean) for each, took in seconds.items()) / spread

@@ -13,6 +13,10 @@ from perfguard.binaries.tuners import pinned, tuners_met
 from perfguard.call import Call
 from perfguard.check import Checked, check
 
+# What Triton raises where a kernel asks for more than the chip has. Tuners pass such a configuration over; that the
+# binary does not fit is a reading of its own.
+_TOO_LARGE = "OutOfResources"
+
 CHEAP_SECONDS = 2.0  # that the check of the chosen configuration may take for the others to be checked unasked
 
 
@@ -29,7 +33,8 @@ def check_configurations(call: Call) -> Checked:
     """`check(call)`, and where that is right the same of every other configuration, gradients included.
 
     Others are what `call.configurations` names, and those of every autotuned kernel that the call comes by. Where the
-    first check was not cheap and `call.every` is not set, a note says that they were left out.
+    first check was not cheap and `call.every` is not set, a note says that they were left out; another names each that
+    does not fit the device.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
@@ -45,8 +50,15 @@ def check_configurations(call: Call) -> Checked:
     if others and seconds > CHEAP_SECONDS and not call.every:
         note = f"{len(others)} configurations not checked, as one takes {seconds:.1f} s; check them with: "
         return replace(checked, notes=[*checked.notes, f"{note}--perfguard-all-configs"])
-    problems = [problem for other in others for problem in _problems(other)]
-    return replace(checked, problems=[*checked.problems, *problems])
+    problems, notes = [*checked.problems], [*checked.notes]
+    for other in others:
+        try:
+            problems += _problems(other)
+        except Exception as error:
+            if type(error).__name__ != _TOO_LARGE:
+                raise
+            notes.append(f"{other.name} does not fit this device: {error}")
+    return replace(checked, problems=problems, notes=notes)
 
 
 def _named(call: Call) -> Iterator[_Other]:

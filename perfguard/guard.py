@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
-from perfguard.call import Call, Configurations, Tolerance, Work
+from perfguard.call import Call, Configurations, Layers, Tolerance, Work
 from perfguard.compiling import forget_compiled, settings
 from perfguard.config import read_settings
 from perfguard.configurations import check_configurations
@@ -104,7 +104,7 @@ class Guarded:
         mutates: tuple[int, ...] = (),
         timed: bool = True,
         cache: Literal["cold", "warm"] = "cold",
-        cold_start: bool = False,
+        cold_start: bool | Layers = False,
         walk: Sequence[Any] = (),
         configurations: Configurations = (),
         label: str = "",
@@ -122,7 +122,9 @@ class Guarded:
             mutates: positions in `args` that the candidate writes; compared like outputs.
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
-            cold_start: True: a process of its own, with empty compiler caches, reads how long the first result takes.
+            cold_start: True: processes of their own, with empty compiler caches and with kept ones, read how long the
+                first result takes, and torch.compile. {1: build, 4: build_deeper}: also of candidates of so many
+                layers, each from a function without arguments; what one more layer costs follows.
             walk: further inputs, e.g. other token counts and expert loads: each a tuple of arguments, a single tensor,
                 or a function without arguments that prepares and returns one of these. Recompilations and tunings are
                 counted over it; results are not checked.
@@ -163,7 +165,7 @@ class Guarded:
             timed,
             cache,
             seed_of(case, "calls"),
-            cold_start,
+            _layers(cold_start),
             _walk(walk),
             configurations,
             self._every,
@@ -177,6 +179,15 @@ class Guarded:
         results = self._run.guard(call, case)
         if not self._run.is_session:
             raise_for(self._run, results)
+
+
+def _layers(given: bool | Layers) -> bool | Layers:
+    """As it is, if a slope can be drawn through it."""
+    if not isinstance(given, bool) and (len(given) < 2 or not all(map(callable, given.values()))):
+        raise UsageError(
+            f"perfguard(cold_start={given!r}): give True, or a function for each of two or more numbers of layers"
+        )
+    return given
 
 
 def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 Copies = Callable[[int], Sequence[Callable[[], object]]]
+Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 # Where memory begins, modulo this, decides which code kernels choose. No allocator aligns to less.
 _ALIGNMENT = 64
@@ -45,7 +46,8 @@ def backward(call: Call) -> Callable[[], object]:
     import torch
 
     with replayable():
-        outputs, inputs, upstream = _graph(call)
+        outputs, inputs = _differentiable(call)
+        upstream = _random(outputs, call.seed)
 
     def run() -> object:
         return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
@@ -53,26 +55,34 @@ def backward(call: Call) -> Callable[[], object]:
     return replayed(run, outputs)
 
 
-def steps(call: Call) -> list[Callable[[], object]]:
+def steps(
+    call: Call, entering: Callable[[Pass], None] = lambda _: None, incoming: Incoming | None = None
+) -> list[Callable[[], object]]:
     """One step from scratch, forward and then backward where there are gradients, on the inputs of `call`, and one on
     those of each entry of its walk. The first puts a module's buffers back as they are now: what prepares an entry may
-    have set them."""
+    have set them. Each is on leaves of its own, and on copies of what the call writes.
+
+    Args:
+        entering: is told which pass begins.
+        incoming: the gradients of a step's outputs; None: random ones.
+    """
     import torch
 
-    buffers = dict(call.fn.named_buffers()) if isinstance(call.fn, torch.nn.Module) else {}
-    saved = {name: buffer.detach().clone() for name, buffer in buffers.items()} if call.walk else {}
+    put_back = _buffers_kept(call)
 
     def own() -> tuple[Any, ...]:
-        for name, value in saved.items():
-            buffers[name].detach().copy_(value)
+        put_back()
         return call.args
 
     def step(inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
         def run() -> object:
             args = inputs() if callable(inputs) else inputs
-            outputs, leaves, upstream = _graph(replace(call, args=args))
+            entering("forward")
+            outputs, leaves = _differentiable(replace(call, args=_unwritten(args, call.mutates)))
             if not outputs or not leaves:
                 return None
+            entering("backward")
+            upstream = incoming(outputs) if incoming else _random(outputs, call.seed)
             return torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
 
         return run
@@ -80,8 +90,33 @@ def steps(call: Call) -> list[Callable[[], object]]:
     return [step(inputs) for inputs in (own, *call.walk)]
 
 
-def _graph(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Outputs of one call on fresh leaves, what they are differentiated by, and random incoming gradients."""
+def _buffers_kept(call: Call) -> Callable[[], None]:
+    """What puts a module's buffers back as they are now; without a walk nobody sets them."""
+    import torch
+
+    buffers = dict(call.fn.named_buffers()) if isinstance(call.fn, torch.nn.Module) else {}
+    saved = {name: buffer.detach().clone() for name, buffer in buffers.items()} if call.walk else {}
+
+    def put_back() -> None:
+        for name, value in saved.items():
+            buffers[name].detach().copy_(value)
+
+    return put_back
+
+
+def _unwritten(args: Sequence[Any], written: Sequence[int]) -> tuple[Any, ...]:
+    """The arguments with copies of those that a call writes."""
+    import torch
+    from torch.utils import _pytree
+
+    def copied(value: object) -> object:
+        return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
+
+    return tuple(_pytree.tree_map(copied, value) if at in written else value for at, value in enumerate(args))
+
+
+def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs of one call on fresh leaves, and what they are differentiated by."""
     import torch
     from torch.utils import _pytree
 
@@ -93,22 +128,34 @@ def _graph(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor], list[tor
     args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
     inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
     inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
-    outputs = differentiable_outputs(replace(call, args=args, kwargs=kwargs))
+    return differentiable_outputs(replace(call, args=args, kwargs=kwargs)), inputs
+
+
+def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Incoming gradients, in the outputs' dtypes."""
+    import torch
+
     if not outputs:
-        return [], inputs, []
-    generator = torch.Generator(device=outputs[0].device).manual_seed(call.seed + 1)
-    upstream = [
+        return []
+    generator = torch.Generator(device=outputs[0].device).manual_seed(seed + 1)
+    return [
         torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
         for value in outputs
     ]
-    return outputs, inputs, upstream
+
+
+def _ones(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Incoming gradients where values do not matter."""
+    import torch
+
+    return [torch.ones(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
 
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """A call for whoever watches what it launches. One object stands for one call.
+    """A call for whoever watches what it launches, taken in the same `steps`. One object stands for one call.
 
-    Arguments that the call writes are copied before. `entering` is told which pass begins.
+    Incoming gradients are ones: nothing of what runs depends on their values. `entering` is told which pass begins.
     """
 
     call: Call
@@ -120,37 +167,17 @@ class Followed:
 
     def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
         """With `kwargs` laid over the call's own, forward, and backward where outputs depend on what requires grad."""
-        self._step(self.call.args, {**self.call.kwargs, **kwargs}, entering)
+        chosen = replace(self.call, kwargs={**self.call.kwargs, **kwargs}, walk=())
+        steps(chosen, entering, _ones)[0]()
 
     def walk(self, entering: Callable[[Pass], None]) -> None:
-        """The same on the inputs of each step of the walk."""
-        for step in self.call.walk:
-            self._step(step() if callable(step) else step, dict(self.call.kwargs), entering)
-
-    def _step(self, args: Sequence[Any], kwargs: dict[str, Any], entering: Callable[[Pass], None]) -> None:
-        import torch
-        from torch.utils import _pytree
-
-        def own(value: object) -> object:
-            if not isinstance(value, torch.Tensor):
-                return value
-            return value.detach().requires_grad_() if value.requires_grad else value
-
-        def copied(value: object) -> object:
-            return value.clone() if isinstance(value, torch.Tensor) else value
-
-        mutated = self.call.mutates
-        given = [_pytree.tree_map(copied if at in mutated else own, value) for at, value in enumerate(args)]
-        keywords = _pytree.tree_map(own, kwargs)
-        entering("forward")
-        leaves = _pytree.tree_leaves(self.call.fn(*given, **keywords))
-        outputs = [leaf for leaf in leaves if getattr(leaf, "requires_grad", False)]
-        inputs = [leaf for leaf in _pytree.tree_leaves((given, keywords)) if getattr(leaf, "requires_grad", False)]
-        inputs += [value for value in _parameters(self.call.fn).values() if value.requires_grad]
-        if outputs and inputs:
-            entering("backward")
-            upstream = [torch.ones(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
-            torch.autograd.grad(outputs, inputs, upstream, allow_unused=True)
+        """The same on the inputs of each step of the walk; afterwards a module's buffers are as they were."""
+        put_back = _buffers_kept(self.call)
+        try:
+            for step in steps(self.call, entering, _ones)[1:]:
+                step()
+        finally:
+            put_back()
 
 
 def copies(call: Call, direction: Pass) -> Copies:

@@ -63,7 +63,8 @@ class Runner:
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
         binaries: who compiles for targets; None: nobody reads what the kernels are there.
         rivals: whether methods that perfguard is compared with read the case too.
-        cold: what starts a cold process for a case that asks for one; None where nobody may.
+        cold: what starts cold processes for a case that asks for them, and for the numbers of layers that it names;
+            None where nobody may.
     """
 
     device: Device
@@ -75,7 +76,7 @@ class Runner:
     collect: Callable[[Case], Collect | None] = collected_here
     binaries: Binaries | None = None
     rivals: bool = False
-    cold: Callable[[Case], list[Reading]] | None = None
+    cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
     copy_bytes_per_second: float | None = None
     _seen: tuple[float, Conditions] | None = None  # the device's state, and when it was asked for
     _followed: Followed | None = None
@@ -166,7 +167,8 @@ class Runner:
         """The forward case holds the start of both passes."""
         start = self.cold
         wanted = call.cold_start and call.timed and case.direction == "forward"
-        return (lambda: start(case)) if wanted and start is not None else None
+        depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
+        return (lambda: start(case, depths)) if wanted and start is not None else None
 
     def _follow(self, call: Call) -> Followed:
         """One object for both passes of a call, so that what it launches is looked at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from perfguard.call import Call
 from perfguard.coldstart import ASKED, Asked, asked, first_results, starter
 from perfguard.errors import MeasurementError
 from perfguard.hardware.fake import FakeDevice
+from perfguard.judge.exact import judge_exact
 from perfguard.judge.statistics import least_effect
-from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Word
 from perfguard.reports import save_report
 from perfguard.sessions import ANSWER, REQUEST, Command
 from perfguard.units import Unit
@@ -91,12 +93,96 @@ def test_how_the_process_is_started_and_read(monkeypatch: pytest.MonkeyPatch) ->
     assert started.environment["TORCHINDUCTOR_CACHE_DIR"] != started.environment["TRITON_CACHE_DIR"]
 
 
+class Compiling:
+    """Stands for processes that compile, longer with empty caches and for more layers; remembers how each began."""
+
+    def __init__(self, misses: int = 0) -> None:
+        self.misses = misses
+        self.begun: list[tuple[int | None, str]] = []
+
+    def __call__(self, line: list[str], folder: Path, minutes: float, environment: dict[str, str]) -> str:
+        session = Path(next(part for part in line if part.startswith("--perfguard-session=")).partition("=")[2])
+        request, kept = asked(session), Path(environment["TORCHINDUCTOR_CACHE_DIR"])
+        assert request is not None
+        warm = kept.exists()
+        kept.mkdir(parents=True, exist_ok=True)
+        layers = request.layers
+        self.begun.append((layers, "warm" if warm else "cold"))
+        seconds = 2.0 if warm else 20.0
+        if layers is not None:
+            seconds = 1.0 + 0.25 * layers if warm else 10.0 + 1.5 * layers
+        readings = [
+            READING,
+            Reading("compile_time_us", Unit.MICROSECONDS, 1e6 * seconds, timer="process"),
+            Reading("graph_cache_misses", Unit.COUNT, self.misses if warm else 4),
+            Reading("graph_cache_hits", Unit.COUNT, 4 if warm else 0, gated=False),
+        ]
+        results = [CaseResult(CASE, readings=readings)]
+        save_report(session / ANSWER, Report(SCHEMA, REPORT.hardware, Toolchain(), "", results=results))
+        return ""
+
+
+def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Compiling()
+    monkeypatch.setattr(coldstart, "run_fresh", started)
+    readings = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE, (1, 4))
+    values = {reading.metric: reading.value for reading in readings}
+    assert started.begun == [(layers, caches) for layers in (None, 1, 4) for caches in ("cold", "warm")]
+    assert len(values) == len(readings)
+    assert values == {
+        "cold_start_us": 5e6, "compiled_kernels": 0, "compile_time_us": 20e6, "warm_compile_time_us": 2e6,
+        "graph_cache_misses": 0, "graph_cache_hits": 4, "compile_layer_us": pytest.approx(1.5e6),
+        "warm_compile_layer_us": pytest.approx(0.25e6),
+    }  # fmt: skip
+    assert {reading.metric for reading in readings if reading.timed} == {name for name in values if name[-3:] == "_us"}
+
+
+def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Compiling()
+    monkeypatch.setattr(coldstart, "run_fresh", started)
+    names = {reading.metric for reading in starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)}
+    assert started.begun == [(None, "cold"), (None, "warm")]
+    assert "warm_compile_time_us" in names
+    assert not any("layer" in name for name in names)
+
+
+def test_a_graph_that_no_cache_holds_any_more_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coldstart, "run_fresh", Compiling(misses=1))
+    readings = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
+    (misses,) = (reading for reading in readings if reading.metric == "graph_cache_misses")
+    assert judge_exact(misses, 0).word is Word.CHANGED
+    assert judge_exact(misses, 1).word is Word.PASS
+
+
+def test_what_compiling_takes_is_told_from_running() -> None:
+    def slow_to_compile(graph: Any, _inputs: Any) -> Any:
+        time.sleep(0.5)
+        return graph.forward
+
+    def slow_to_run(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.2)
+        return 2 * x
+
+    compiled = torch.compile(lambda x: 2 * x, backend=slow_to_compile)
+    layers = {n: lambda: torch.compile(lambda x: 2 * x, backend="eager") for n in (1, 2)}
+    call = Call(lambda x: compiled(slow_to_run(x)), (torch.ones(3),), lambda x: 4 * x, cold_start=layers)
+    found = {}
+    for depth in (None, 1):
+        torch._dynamo.reset()
+        (result,) = first_results(call, CASE, Asked("suite", "f[64]", time.monotonic(), depth), FakeDevice(seed=1))
+        found[depth] = {reading.metric: float(reading.value) for reading in result.readings}  # type: ignore[arg-type]
+    assert list(found[None]) == list(found[1]) == ["cold_start_us", "compile_time_us"]  # no inductor: no cache
+    assert found[None]["compile_time_us"] > 0.5e6
+    assert found[None]["cold_start_us"] > found[None]["compile_time_us"] + 0.2e6
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("results", [None, [], [CaseResult(CASE)]])
 def test_a_process_without_a_result_is_an_error(
     results: list[CaseResult] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coldstart, "run_fresh", Started(results, "a fresh process ended with status 7"))
-    with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*cold_start=True"):
+    with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*leave cold_start out$"):
         starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
 
 

@@ -80,6 +80,24 @@ def test_a_configuration_that_raises_is_named(tmp_path: Path) -> None:
     assert "perfguard: raised in configuration 1 (candidate=1)" in caught.value.__notes__
 
 
+class OutOfResources(Exception):
+    """As Triton names it."""
+
+
+def test_a_configuration_that_does_not_fit_is_named_and_not_wrong() -> None:
+    def fn(x: torch.Tensor, candidate: int = 0) -> torch.Tensor:
+        if candidate == 1:
+            raise OutOfResources("out of resource: shared memory, Required: 262144, Hardware limit: 232448")
+        return x * (3.0 if candidate == 2 else 2.0)
+
+    call = replace(CALL, fn=fn, configurations=[{"candidate": number} for number in range(3)])
+    checked = check_configurations(call)
+    (note,) = checked.notes
+    assert note.startswith("configuration 1 (candidate=1) does not fit this device: out of resource: shared memory")
+    (problem,) = checked.wrong  # those behind it are checked all the same
+    assert problem.startswith("configuration 2 (candidate=2): ")
+
+
 TUNED = """
 import torch
 import triton

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfguard.call import Call
 from perfguard.errors import DeviceError
-from perfguard.passes import backward, copies, forward, touched_bytes
+from perfguard.passes import Followed, backward, copies, forward, steps, touched_bytes
 
 
 def made(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
@@ -158,3 +158,61 @@ def test_touched_bytes_count_shared_memory_once_and_no_repetition() -> None:
 def test_touched_bytes_of_a_module() -> None:
     module = torch.nn.Linear(3, 4)
     assert touched_bytes(made(module, torch.zeros(2, 3)), torch.zeros(2, 4)) == 4 * (12 + 4 + 6 + 8)
+
+
+class Counted(torch.nn.Module):
+    """Adds a buffer that an entry of the walk sets, and remembers what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.load: torch.Tensor
+        self.register_buffer("load", torch.zeros(3))
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.seen: list[tuple[list[float], int, bool]] = []
+
+    def forward(self, x: torch.Tensor, candidate: int = 0) -> torch.Tensor:
+        self.seen.append((self.load.tolist(), len(x), candidate == 1))
+        x.detach().mul_(2)
+        return x * self.weight + self.load
+
+
+def walked(module: Counted) -> Call:
+    def loaded() -> tuple[torch.Tensor]:
+        module.load.fill_(7)
+        return (torch.ones(5, 3),)
+
+    return Call(module, (torch.ones(4, 3),), reference=module, walk=(loaded, (torch.ones(2, 3),)), mutates=(0,))
+
+
+def test_both_walks_take_the_same_steps() -> None:
+    module = Counted()
+    call, passes = walked(module), list[str]()
+    taken = steps(call)
+    for step in [*taken, *taken, taken[0]]:
+        step()
+    compiled = module.seen[3:6]
+    module.seen = []
+    followed = Followed(call)
+    followed.once({}, passes.append)
+    followed.walk(passes.append)
+    assert module.seen == compiled == [([0.0] * 3, 4, False), ([7.0] * 3, 5, False), ([7.0] * 3, 2, False)]
+    assert passes == ["forward", "backward"] * 3
+
+
+def test_what_comes_after_a_walk_finds_a_module_and_its_inputs_as_they_were() -> None:
+    module = Counted()
+    call = walked(module)
+    followed = Followed(call)
+    followed.walk(lambda _: None)
+    followed.once({"candidate": 1}, lambda _: None)
+    assert module.seen[-1] == ([0.0] * 3, 4, True)
+    assert torch.equal(call.args[0], torch.ones(4, 3))
+    assert module.weight.grad is None
+
+
+def test_a_walk_that_raises_puts_buffers_back() -> None:
+    module = Counted()
+    call = Call(module, (torch.ones(4, 3),), reference=module, walk=(walked(module).walk[0], (None,)))
+    with pytest.raises(TypeError):
+        Followed(call).walk(lambda _: None)
+    assert module.load.tolist() == [0.0] * 3

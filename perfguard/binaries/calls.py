@@ -11,6 +11,7 @@ import msgspec
 from perfguard.binaries.compiling import Compiler
 from perfguard.binaries.recording import Followed, Recorder, knows_triton, record_elsewhere, record_here
 from perfguard.binaries.records import Facts, Launch, Pass, Recording
+from perfguard.binaries.sources import Sources
 from perfguard.binaries.targets import TARGETS, Target, target_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Binaries:
     names: tuple[str, ...]
     compiler: Compiler
     _last: tuple[Followed, list[OnTarget]] | None = field(default=None)
+    _sources: Sources = field(default_factory=Sources)
 
     def of(self, followed: Followed, device: Device) -> list[OnTarget]:
         """What a call launches on every target; none where Triton has no part in it. Asked again, it is known.
@@ -66,11 +68,11 @@ class Binaries:
 
         if device.torch_device.type == "cpu":
             targets = [target_of(name) for name in self.names]
-            recordings = [record_elsewhere(trace, target, RECORDING_SECONDS) for target in targets]
+            recordings = [record_elsewhere(trace, target, RECORDING_SECONDS, self._sources) for target in targets]
         else:
             own = TARGETS.get(device.identity.architecture)
             targets = [] if own is None else [own]
-            recordings = [record_here(trace, target) for target in targets]
+            recordings = [record_here(trace, target, self._sources) for target in targets]
         return self._compiled(list(zip(targets, map(_distinct, recordings), strict=True)))
 
     def _compiled(self, recorded: list[tuple[Target, Recording]]) -> list[OnTarget]:

@@ -18,6 +18,7 @@ from perfguard.binaries.targets import Target
 from perfguard.dispatching import DispatchMode
 
 _FRESH = ("empty", "new_empty")  # operators whose result holds whatever lay there before
+_FROM_VALUES = ("tensor", "as_tensor")  # functions that no dispatch mode hears of
 
 
 @contextmanager
@@ -31,6 +32,7 @@ def pretended(target: Target) -> Iterator[None]:
         "empty_cache": None, "set_device": None, "_lazy_init": None, "_exchange_device": 0,
         "_maybe_exchange_device": 0, "current_stream": SimpleNamespace(cuda_stream=0, device=device),
         "is_current_stream_capturing": False, "is_bf16_supported": True,
+        "get_sync_debug_mode": 0, "set_sync_debug_mode": None,
     }  # fmt: skip
     hip = target.backend == "hip"
     with ExitStack() as stack:
@@ -41,12 +43,25 @@ def pretended(target: Target) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.Tensor, "device", property(lambda tensor: device)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_cuda", property(lambda tensor: True)))
         stack.enter_context(mock.patch.object(torch.Tensor, "is_cpu", property(lambda tensor: False)))
+        for name in _FROM_VALUES:
+            stack.enter_context(mock.patch.object(torch, name, _on_the_host(getattr(torch, name))))
         stack.enter_context(Unwritten(on_the_host=True))
         yield
 
 
 def _always(answer: Any) -> Any:
     return lambda *_, **__: answer
+
+
+def _on_the_host(function: Any) -> Any:
+    """The function without the device that it is told, but for "meta"."""
+
+    def called(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        return function(
+            *args, device=device if device is not None and torch.device(device).type == "meta" else None, **kwargs
+        )
+
+    return called
 
 
 def _properties(target: Target) -> SimpleNamespace:

@@ -72,7 +72,7 @@ def _nvidia_tools(binary: bytes) -> tuple[str, str]:
         Path(file.name).write_bytes(binary)
         lines = (
             [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
-            [knobs.nvidia.nvdisasm.path, "-c", file.name],
+            [knobs.nvidia.nvdisasm.path, "-c", "-ndf", file.name],  # its data flow costs as much again, and is not read
         )
         usage, listing = (
             subprocess.run(line, check=True, capture_output=True, text=True, timeout=120).stdout for line in lines

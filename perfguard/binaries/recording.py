@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest import mock
@@ -43,14 +43,14 @@ class Followed(Protocol):
 class Recorder:
     """Takes the place of Triton's launchers while `recording`. `direction` and `configuration` go with each launch."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, sources: Sources | None = None) -> None:
         self.target = target
         self.direction: Pass = "forward"
         self.configuration: int | None = None
         self.launches: list[Launch] = []
         self.walked: list[Launch] = []
         self.tunings: list[Tuning] = []
-        self._sources = Sources()
+        self._sources = sources or Sources()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -185,13 +185,14 @@ class Driver:
         }
 
 
-def record_elsewhere(trace: Trace, target: Target, seconds: float) -> Recording:
+def record_elsewhere(trace: Trace, target: Target, seconds: float, sources: Sources | None = None) -> Recording:
     """What `trace` would launch on `target`, which need not be here.
 
     The calls are made in a forked process, so that nothing that they learn of the pretended device stays.
 
     Args:
         seconds: after which the process is given up.
+        sources: what is known of modules already; it then knows those of the launches, too.
     """
     _import_what_launches_need()
     read, write = os.pipe()
@@ -200,7 +201,7 @@ def record_elsewhere(trace: Trace, target: Target, seconds: float) -> Recording:
         child = os.fork()
     if child == 0:
         os.close(read)
-        _answer(trace, target, write)
+        _answer(trace, target, write, sources)
     os.close(write)
     with os.fdopen(read, "rb") as answers:
         data = _read_all(answers.fileno(), child, seconds)
@@ -209,7 +210,11 @@ def record_elsewhere(trace: Trace, target: Target, seconds: float) -> Recording:
         code = os.waitstatus_to_exitcode(status)
         late = code == -signal.SIGKILL
         return Recording(problem=f"took longer than {seconds:g} s" if late else f"its process ended with {code}")
-    return msgspec.json.decode(data, type=Recording)
+    recording = msgspec.json.decode(data, type=Recording)
+    if sources is not None:  # the child's died with it
+        for module in {launch.module for launch in recording.launches}:
+            sources.hash_of(module)
+    return recording
 
 
 @functools.cache
@@ -230,7 +235,7 @@ def _import_what_launches_need() -> None:
             importlib.import_module(name)
 
 
-def _answer(trace: Trace, target: Target, write: int) -> None:
+def _answer(trace: Trace, target: Target, write: int, sources: Sources | None) -> None:
     """The child's whole life."""
     import torch
 
@@ -242,7 +247,7 @@ def _answer(trace: Trace, target: Target, write: int) -> None:
     try:
         torch.set_num_threads(1)  # the parent's pool of threads is not here
         with pretended(target):
-            recording = _record(trace, target)
+            recording = _record(trace, target, sources)
         with os.fdopen(write, "wb") as answer:
             answer.write(msgspec.json.encode(recording))
     finally:
@@ -263,24 +268,32 @@ def _read_all(pipe: int, child: int, seconds: float) -> bytes:
         parts.append(part)
 
 
-def record_here(trace: Trace, target: Target) -> Recording:
+def record_here(trace: Trace, target: Target, sources: Sources | None = None) -> Recording:
     """What `trace` launches on the GPU that its inputs lie on, which is a `target`."""
     from perfguard.binaries.pretending import Unwritten
 
     with Unwritten(on_the_host=False):
-        return _record(trace, target)
+        return _record(trace, target, sources)
 
 
-def _record(trace: Trace, target: Target) -> Recording:
-    recorder = Recorder(target)
+def _record(trace: Trace, target: Target, sources: Sources | None) -> Recording:
+    recorder = Recorder(target, sources)
     problem = ""
-    with recorder.recording(), warnings.catch_warnings():
+    with recorder.recording(), _uncompiled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the call was made before, and warned then
         try:
             trace(recorder)
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     return Recording(recorder.launches, recorder.walked, recorder.tunings, problem)
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Within, compiled functions run as they are written: what the compiler makes of them is not followed, what they
+    launch by themselves is."""
+    import torch
+
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def knows_triton() -> bool:

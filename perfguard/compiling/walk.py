@@ -42,6 +42,14 @@ def forget_compiled() -> None:
         dynamo.reset()
 
 
+def cached_graphs() -> tuple[int, int]:
+    """How many graphs inductor took from its cache in this process, and how many it could not."""
+    from torch._dynamo.utils import counters
+
+    found = counters["inductor"]
+    return found["fxgraph_cache_hit"], found["fxgraph_cache_miss"] + found["fxgraph_cache_bypass"]
+
+
 def walk(steps: Sequence[Callable[[], object]]) -> Walked | None:
     """Take the steps once, and once again; None where the first one compiles nothing.
 

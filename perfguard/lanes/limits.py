@@ -46,6 +46,8 @@ _COARSEST_TIMER_US = 1.0
 OWN: dict[str, Limits] = {
     "capturable": Limits(Better.SAME),
     "cold_start_us": Limits(Better.LOWER, promise=1.215, floor=2e6),
+    "compile_layer_us": Limits(Better.LOWER, promise=1.215, floor=5e5),
+    "compile_time_us": Limits(Better.LOWER, promise=1.215, floor=2e6),
     "compiled_kernels": Limits(Better.LOWER),
     "compiler_leaks": Limits(Better.LOWER, portable=True),
     "contract": Limits(Better.SAME, portable=True),
@@ -57,6 +59,7 @@ OWN: dict[str, Limits] = {
     "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
     "generated_kernels": Limits(Better.LOWER),
     "graph_breaks": Limits(Better.LOWER, portable=True),
+    "graph_cache_misses": Limits(Better.LOWER),
     "graph_operators": Limits(Better.LOWER, portable=True),
     "graphs": Limits(Better.LOWER, portable=True),
     "growth_bytes": Limits(Better.LOWER, portable=_EITHER),
@@ -76,6 +79,8 @@ OWN: dict[str, Limits] = {
     "saved_activation_bytes": Limits(Better.LOWER, portable=_EITHER),
     "saved_input_bytes": Limits(Better.LOWER, portable=_EITHER),
     "syncs": Limits(Better.LOWER),
+    "warm_compile_layer_us": Limits(Better.LOWER, promise=1.215, floor=5e5),
+    "warm_compile_time_us": Limits(Better.LOWER, promise=1.215, floor=2e6),
 }
 
 

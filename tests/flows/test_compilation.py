@@ -53,3 +53,33 @@ def test_a_break_is_changed_with_reason_and_line(project: Project) -> None:
     (result_,) = report["results"]
     (guards,) = (each["value"] for each in result_["readings"] if each["metric"] == "recompile_guards")
     assert any("size mismatch at index 0. expected 8, actual 4" in guard for guard in guards)
+
+
+COLD = """
+import torch
+import layers
+
+def test_layer(perfguard):
+    depths = {1: lambda: layers.layer}  # no line goes through one point
+    perfguard(
+        layers.layer, torch.randn(8, 16), 2.0, reference=lambda x, scale: x.sin() * scale + 1,
+        cold_start=depths if layers.ONE else True,
+    )
+"""
+
+
+def test_seconds_of_compiling_are_read_in_processes_of_their_own(project: Project) -> None:
+    project.configure(device="cpu", case_seconds=0.02)
+    project.test_file(COLD)
+    (project.path / "layers.py").write_text("ONE = False\n" + LAYER)
+    assert project.guard().ret == ExitStatus.PASSED
+    report = json.loads(next(project.path.glob(".perfguard/report-*.json")).read_text())
+    readings = {each["metric"]: each for each in report["results"][0]["readings"]}
+    for name in ("compile_time_us", "warm_compile_time_us"):
+        assert 1 < readings[name]["value"] < readings["cold_start_us"]["value"]
+        assert readings[name]["timer"] == "process"
+
+    (project.path / "layers.py").write_text("ONE = True\n" + LAYER)
+    result = project.guard()
+    assert result.ret == ExitStatus.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*perfguard(cold_start=*): give True, or a function for each of two or more *"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.kernels.paths import GPU, KernelPath, open_path
+from tests.kernels.paths import GPU, Candidates, KernelPath, open_path
 
 
 def _enter(name: str, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
@@ -40,6 +40,13 @@ def triton_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def compiled_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
     """The path that a user without a reason takes: kernels on a GPU, torch operators on a CPU."""
     return _enter(request.param, monkeypatch)
+
+
+@pytest.fixture
+def candidates(request: pytest.FixtureRequest) -> Candidates:
+    """Names the candidates of an operator."""
+    first = not any(request.node.callspec.indices.values())
+    return Candidates(first, every=request.config.getoption("perfguard_all_configs"))
 
 
 @pytest.fixture

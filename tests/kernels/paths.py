@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import kernels
 from tests.kernels.quickening import quicken_interpreter
 
 VARIABLE = "TRITON_INTERPRET"
+MOST_CANDIDATES = 8  # more than any table has: what accepts this many checks nothing
 PACKAGES = [f"kernels.{found.name}" for found in pkgutil.iter_modules(kernels.__path__) if found.ispkg]
 
 
@@ -78,20 +80,42 @@ def open_path(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(VARIABLE, raising=False)
 
 
-def candidates(operator: Callable[..., Any], *args: Any) -> Callable[[], list[dict[str, int]]]:
-    """For `perfguard(configurations=…)`: every candidate that the operator's table holds for the device of its inputs.
+@dataclass(frozen=True)
+class Candidates:
+    """For `perfguard(configurations=…)`: every candidate that an operator's tables hold for the device of its inputs.
 
-    None on a CPU, where no candidate is launched; the interpreter's are the business of the behaviour tests.
+    Of each test the first shape declares them; each compiles for five targets. All shapes do with `every`
+    (--perfguard-all-configs), and then on a CPU the interpreter's candidates too, which the behaviour tests check.
     """
 
-    def find() -> list[dict[str, int]]:
-        found: list[dict[str, int]] = []
-        while args[0].device.type != "cpu":
-            try:
-                operator(*args, candidate=len(found))
-            except ValueError:  # "candidate: is 3; may be 0 to 2 here"
-                break
-            found.append({"candidate": len(found)})
-        return found
+    first: bool
+    every: bool
 
-    return find
+    def __call__(self, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], list[dict[str, int]]]:
+        def find() -> list[dict[str, int]]:
+            found: list[dict[str, int]] = []
+            interpreted = args[0].device.type == "cpu"
+            launched = not interpreted or (self.every and os.environ.get(VARIABLE) == "1")
+            if not launched or not (self.first or self.every):
+                return found
+            for number in range(MOST_CANDIDATES):
+                try:
+                    _forward_and_backward(operator(*args, **kwargs, candidate=number), args)
+                except ValueError as error:  # "candidate: is 3; may be 0 to 2 here"
+                    if not str(error).startswith("candidate: "):
+                        raise
+                    break
+                except Exception:  # it does not fit the chip, say: its check and its binary tell, by its number
+                    pass
+                found.append({"candidate": number})
+            return found
+
+        return find
+
+
+def _forward_and_backward(outputs: Any, args: Sequence[Any]) -> None:
+    """A backward pass may have fewer candidates than the forward one has."""
+    results = [value for value in tree_leaves(outputs) if isinstance(value, torch.Tensor) and value.requires_grad]
+    inputs = [value for value in args if isinstance(value, torch.Tensor) and value.requires_grad]
+    if results and inputs:
+        torch.autograd.grad(results, inputs, [torch.ones_like(value) for value in results], allow_unused=True)

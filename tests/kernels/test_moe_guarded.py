@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernels import fp8
 from kernels.moe import Dispatch, MoE, collect, plan, reference, spread
 from kernels.moe.matmul import GroupedMatmul
+from kernels.moe.precision import wide
+from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 from kernels.moe.shapes import LAYERS, LAYERS_DEBUG, LayerShape
+from kernels.moe.weighted_gate import weighted_gate_backward
 from perfguard import Tolerance, Work
-from tests.kernels.paths import GPU
+from tests.kernels.paths import GPU, Candidates
 
 TIMED = LAYERS if GPU else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
 SHAPES = [pytest.param(shape, True, id=str(shape)) for shape in TIMED]
@@ -124,3 +128,53 @@ def test_moe_collect(perfguard: Any, sizes: tuple[int, int, int, int]) -> None:
         work=Work(bytes=2 * dim * tokens * (1 + top_k), backward_bytes=2 * dim * tokens * (1 + 2 * top_k)),
         timed=bool(GPU),
     )
+
+
+# The layer takes its kernels' defaults; their other configurations are these two tests' business.
+@ROUTE
+def test_moe_rows(perfguard: Any, candidates: Candidates, sizes: tuple[int, int, int, int]) -> None:
+    tokens, dim, _, top_k = sizes
+    dispatch = routed(perfguard.device, sizes)
+    x = torch.randn(tokens, dim, device=perfguard.device, dtype=torch.bfloat16)
+    rows = torch.randn(tokens * top_k, dim, device=perfguard.device, dtype=torch.bfloat16)
+    weights = torch.rand(tokens, top_k, device=perfguard.device)
+
+    def moved(x: Tensor, rows: Tensor, weights: Tensor, candidate: int | None = None) -> tuple[Tensor, ...]:
+        given, chosen = (weights, dispatch.inverse), {"candidate": candidate}
+        plain = spread_rows(x, *given, **chosen), sum_rows(rows, *given, **chosen)
+        return *plain, *spread_rows_and_dot(x, *given, rows, **chosen), *sum_rows_and_dot(rows, *given, x, **chosen)
+
+    def truth(x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        spread_MD = (x.to(weights.dtype)[dispatch.token] * weights.flatten()[dispatch.order, None]).to(x.dtype)
+        rows_TKD = rows.to(weights.dtype)[dispatch.inverse]
+        sum_TD = (rows_TKD * weights[..., None]).sum(dim=1).to(x.dtype)
+        dots_TK = (rows_TKD * x.to(weights.dtype)[:, None]).sum(dim=-1)
+        return spread_MD, sum_TD, spread_MD, dots_TK, sum_TD, dots_TK
+
+    inputs = x, rows, weights
+    perfguard(moved, *inputs, reference=truth, timed=False, configurations=candidates(moved, *inputs))
+
+
+@ROUTE
+def test_moe_weighted_gate(perfguard: Any, candidates: Candidates, sizes: tuple[int, int, int, int]) -> None:
+    tokens, width, _, top_k = sizes
+    dispatch = routed(perfguard.device, sizes)
+    q, gate, up = torch.randn(3, tokens * top_k, width, device=perfguard.device, dtype=torch.bfloat16).unbind()
+    weights = torch.rand(tokens, top_k, device=perfguard.device)
+
+    def truth(q: Tensor, gate: Tensor, up: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        weight, (g, u, upstream) = (
+            weights.flatten()[dispatch.order, None],
+            (each.to(wide(q.dtype)) for each in (gate, up, q)),
+        )
+        s = torch.sigmoid(g)
+        hidden = g * s * u
+        dots_TK = (upstream * hidden).sum(dim=-1)[dispatch.inverse]
+        dg, du = weight * upstream * u * s * (1 + g * (1 - s)), weight * upstream * g * s
+        return (weight * hidden).to(q.dtype), dg.to(q.dtype), du.to(q.dtype), dots_TK
+
+    def gated(q: Tensor, gate: Tensor, up: Tensor, weights: Tensor, candidate: int | None = None) -> tuple[Tensor, ...]:
+        return weighted_gate_backward(q, gate, up, weights, dispatch.inverse, candidate=candidate)
+
+    inputs = q, gate, up, weights
+    perfguard(gated, *inputs, reference=truth, timed=False, configurations=candidates(gated, *inputs))

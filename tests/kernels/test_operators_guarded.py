@@ -16,7 +16,7 @@ from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedS
 from perfguard import Work
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 from tests.kernels.operators import TWO_ROUNDINGS
-from tests.kernels.paths import GPU, cases, open_path
+from tests.kernels.paths import GPU, Candidates, cases, open_path
 
 
 def _cases(name: str) -> pytest.MarkDecorator:
@@ -32,74 +32,87 @@ def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @_cases("SILU_MUL")
-def test_silu_mul(perfguard: Any, shape: GateShape, path: str) -> None:
+def test_silu_mul(perfguard: Any, candidates: Candidates, shape: GateShape, path: str) -> None:
+    inputs = shape.pair(perfguard.device)
     perfguard(
         operators.silu_mul,
-        *shape.pair(perfguard.device),
+        *inputs,
         reference=reference.silu_mul,
         work=gate_work(shape),
         timed=path != "interpreter",
+        configurations=candidates(operators.silu_mul, *inputs),
     )
 
 
 @_cases("CLAMPED_SWIGLU")
-def test_clamped_swiglu(perfguard: Any, shape: GateShape, path: str) -> None:
+def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: GateShape, path: str) -> None:
+    inputs = shape.interleaved(perfguard.device)
     perfguard(
         operators.clamped_swiglu,
-        *shape.interleaved(perfguard.device),
+        *inputs,
         reference=reference.clamped_swiglu,
         work=gate_work(shape),
         timed=path != "interpreter",
+        configurations=candidates(operators.clamped_swiglu, *inputs),
     )
 
 
 @_cases("CROSS_ENTROPY")
-def test_cross_entropy(perfguard: Any, shape: LogitsShape, path: str) -> None:
+def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShape, path: str) -> None:
     """The gradient is there after the forward pass. The backward pass that is timed keeps its graph, and so has to
     write a second one: a training step's does not."""
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         operators.cross_entropy,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=reference.cross_entropy,
         tolerance=TWO_ROUNDINGS,
         work=cross_entropy_work(shape),
         timed=path != "interpreter",
+        configurations=candidates(operators.cross_entropy, *inputs),
     )
 
 
 @_cases("MOVED")
-def test_padded_index_gather(perfguard: Any, shape: MovedShape, path: str) -> None:
+def test_padded_index_gather(perfguard: Any, candidates: Candidates, shape: MovedShape, path: str) -> None:
+    inputs = shape.gathered(perfguard.device)
     perfguard(
         operators.padded_index_gather,
-        *shape.gathered(perfguard.device),
+        *inputs,
         reference=reference.padded_index_gather,
         work=gather_work(shape),
         timed=path != "interpreter",
+        configurations=candidates(operators.padded_index_gather, *inputs),
     )
 
 
 @_cases("MOVED")
-def test_scatter_for_grouped_gemm(perfguard: Any, shape: MovedShape, path: str) -> None:
+def test_scatter_for_grouped_gemm(perfguard: Any, candidates: Candidates, shape: MovedShape, path: str) -> None:
     """Without counts on the host: the way that waits for nothing."""
     alignment = 128 if path == "triton" else 8
+    how: dict[str, Any] = {"alignment": alignment, "host_counts": False}
+    inputs = shape.scattered(perfguard.device)
     perfguard(
         operators.scatter_for_grouped_gemm,
-        *shape.scattered(perfguard.device),
+        *inputs,
         reference=reference.scatter_for_grouped_gemm,
-        kwargs={"alignment": alignment, "host_counts": False},
+        kwargs=how,
         work=scatter_work(shape, alignment),
         timed=path != "interpreter",
+        configurations=candidates(operators.scatter_for_grouped_gemm, *inputs, **how),
     )
 
 
 @_cases("BIASED")
-def test_indexed_bias_add(perfguard: Any, shape: GroupedRows, path: str) -> None:
+def test_indexed_bias_add(perfguard: Any, candidates: Candidates, shape: GroupedRows, path: str) -> None:
+    inputs = shape.biased(perfguard.device)
     perfguard(
         operators.indexed_bias_add,
-        *shape.biased(perfguard.device),
+        *inputs,
         reference=reference.indexed_bias_add,
         work=bias_work(shape),
         timed=path != "interpreter",
+        configurations=candidates(operators.indexed_bias_add, *inputs),
     )
 
 

@@ -14,7 +14,7 @@ from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
 from perfguard import Work
-from tests.kernels.paths import GPU, candidates, cases, open_path
+from tests.kernels.paths import GPU, Candidates, cases, open_path
 
 MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
 GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
@@ -40,7 +40,7 @@ def twice_written(elements: int) -> Work:
 
 
 @MATRICES
-def test_quantize_rowwise(perfguard: Any, shape: MatrixShape, path: str) -> None:
+def test_quantize_rowwise(perfguard: Any, candidates: Candidates, shape: MatrixShape, path: str) -> None:
     inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_rowwise,
@@ -53,90 +53,107 @@ def test_quantize_rowwise(perfguard: Any, shape: MatrixShape, path: str) -> None
 
 
 @GROUPED
-def test_quantize_rowwise_per_group(perfguard: Any, shape: GroupedShape, path: str) -> None:
+def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
     x, offs = shape.inputs(perfguard.device)
+    inputs = x.t(), offs  # grad_out transposed: a view, the layout that training has
     perfguard(
         fp8.quantize_rowwise_per_group,
-        x.t(),  # grad_out transposed: a view, the layout that training has
-        offs,
+        *inputs,
         reference=fp8.reference.quantize_rowwise_per_group,
         work=once(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_rowwise_per_group, *inputs),
     )
 
 
 @GROUPED
-def test_quantize_colwise_per_group(perfguard: Any, shape: GroupedShape, path: str) -> None:
+def test_quantize_colwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_colwise_per_group,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_colwise_per_group,
         work=once(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_colwise_per_group, *inputs),
     )
 
 
 @DUALS
-def test_quantize_colwise_per_group_dual(perfguard: Any, shape: DualShape, path: str) -> None:
+def test_quantize_colwise_per_group_dual(perfguard: Any, candidates: Candidates, shape: DualShape, path: str) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_colwise_per_group_dual,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_colwise_per_group_dual,
         work=once(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_colwise_per_group_dual, *inputs),
     )
 
 
 @WEIGHTS
-def test_quantize_transpose_3d_atomic(perfguard: Any, shape: WeightShape, path: str) -> None:
+def test_quantize_transpose_3d_atomic(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_transpose_3d_atomic,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_transpose_3d_atomic,
         work=once(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_transpose_3d_atomic, *inputs),
     )
 
 
 @WEIGHTS
-def test_quantize_transpose_3d_reduction(perfguard: Any, shape: WeightShape, path: str) -> None:
+def test_quantize_transpose_3d_reduction(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_transpose_3d_reduction,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_transpose_3d_reduction,
         work=once(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_transpose_3d_reduction, *inputs),
     )
 
 
 @WEIGHTS
-def test_quantize_colwise_3d(perfguard: Any, shape: WeightShape, path: str) -> None:
+def test_quantize_colwise_3d(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_colwise_3d,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_colwise_3d,
         work=once(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_colwise_3d, *inputs),
     )
 
 
 @GROUPED
-def test_quantize_rowwise_colwise_per_group(perfguard: Any, shape: GroupedShape, path: str) -> None:
+def test_quantize_rowwise_colwise_per_group(
+    perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str
+) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_rowwise_colwise_per_group,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_rowwise_colwise_per_group,
         work=twice_written(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_rowwise_colwise_per_group, *inputs),
     )
 
 
 @WEIGHTS
-def test_quantize_colwise_transpose_3d(perfguard: Any, shape: WeightShape, path: str) -> None:
+def test_quantize_colwise_transpose_3d(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
+    inputs = shape.inputs(perfguard.device)
     perfguard(
         fp8.quantize_colwise_transpose_3d,
-        *shape.inputs(perfguard.device),
+        *inputs,
         reference=fp8.reference.quantize_colwise_transpose_3d,
         work=twice_written(shape.elements),
         timed=path != "interpreter",
+        configurations=candidates(fp8.quantize_colwise_transpose_3d, *inputs),
     )

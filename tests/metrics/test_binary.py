@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from perfguard.binaries import sources
 from perfguard.binaries.calls import Binaries
 from perfguard.binaries.recording import record_elsewhere
 from perfguard.binaries.targets import target_of
@@ -120,6 +121,39 @@ def test_every_named_configuration_is_compiled_and_the_chosen_one_recognised(rea
     assert isinstance(chosen, dict)
     assert str(chosen["scale_kernel"]).startswith("BLOCK=1024 num_warps=4 ")
     assert str(chosen["scale_kernel"]).endswith("; configuration 1")
+
+
+def test_a_call_that_makes_tensors_of_values_on_the_chip_is_followed(reader: Reader) -> None:
+    """No dispatch mode hears of `torch.tensor`, and a torch without a GPU knows no sync debug mode."""
+    probe = (
+        "    mode = torch.cuda.get_sync_debug_mode()\n    torch.cuda.set_sync_debug_mode('error')\n"
+        "    x = x * torch.tensor([2.0], device=x.device) + torch.as_tensor(1.0, device='cuda')\n"
+        "    torch.cuda.set_sync_debug_mode(mode)\n    out ="
+    )
+    readings = reader.read(SCALE.replace("    out =", probe), X)
+    assert readings["sm_90.unfit"].value == {}
+    assert readings["sm_90.spills"].value == {"scale_kernel": 0}
+
+
+def test_kernels_inside_a_compiled_function_are_followed(reader: Reader) -> None:
+    """Compiled as one graph, which no compiler makes while a dispatch mode listens."""
+    function = load(reader.folder, SCALE)
+    compiled = torch.compile(lambda x: function(x.sin()) + 1, fullgraph=True, backend="eager")
+    call = Call(compiled, (X,), lambda *_, **__: None)
+    readings = reader.read_call(call, ("gfx942",))
+    assert readings["gfx942.unfit"].value == {}
+    assert readings["gfx942.load_bits"].value == {"scale_kernel": 128.0}
+    assert torch.equal(compiled(X), X.sin() * 2 + 1)  # and compiled it is again
+
+
+def test_modules_are_read_once_for_all_targets(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each target is followed in a process of its own; what the first one read the others know."""
+    function, read = load(reader.folder, SCALE), list[str]()
+    described = sources._described
+    monkeypatch.setattr(sources, "_described", lambda module: read.append(module.__name__) or described(module))
+    binaries = Binaries(BOTH, reader.compiler)
+    binaries.of(Followed(Call(function, (X,), lambda *_, **__: None)), reader.device)
+    assert read == [function.__module__]
 
 
 def test_configurations_may_depend_on_the_target(reader: Reader) -> None:
