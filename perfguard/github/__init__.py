@@ -10,11 +10,12 @@ from perfguard.github.comments import Action, Posted, Rules, post_comment
 from perfguard.github.contents import MergeBase, Tree, fetch_file, fetch_tree, find_merge_base
 from perfguard.github.identity import State
 from perfguard.github.pulls import Found, Pull, find_pull
-from perfguard.github.runs import Run, fetch_run, read_event, reason_to_stop
+from perfguard.github.runs import MEASURE_WORKFLOW, Run, fetch_run, read_event, reason_to_stop
 from perfguard.github.statuses import Status, set_statuses
 from perfguard.github.summary import warning_command, without_commands, write_summary
 
 __all__ = [
+    "MEASURE_WORKFLOW",
     "Action",
     "Client",
     "Clock",

@@ -15,12 +15,17 @@ _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.NO_BASE
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.NO_BASELINE)  # what `strict` makes fail
 
 
-def statuses(overview: Overview, strict: bool) -> list[Status]:
-    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names."""
-    alone = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane])) for lane in overview.lanes]
+def statuses(overview: Overview, strict: bool, *, total: bool = True) -> list[Status]:
+    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names.
+
+    Args:
+        total: False where this job knows only some of the lanes, so that the others' total is left alone.
+    """
+    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane])) for lane in overview.lanes]
+    if total:
+        parts.append((_CONTEXT, overview))
     return [
-        Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
-        for context, part in [*alone, (_CONTEXT, overview)]
+        Status(context, _state(part.headline, strict), survey(part).title, overview.run_url) for context, part in parts
     ]
 
 
@@ -35,6 +40,12 @@ def wants_comment(overview: Overview, settings: Settings) -> bool:
     if overview.headline in _ALARMS or overview.edits:
         return True
     return settings.comment == "improvements" and overview.headline is Headline.FASTER
+
+
+def is_resolved(overview: Overview, settings: Settings) -> bool:
+    """Whether nothing is left to say but that what an earlier comment reported is gone."""
+    quiet = overview.headline in (Headline.FASTER, Headline.UNCHANGED)
+    return quiet and not wants_comment(overview, settings)
 
 
 def exit_status(overview: Overview, strict: bool) -> ExitStatus:

@@ -59,8 +59,54 @@ def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
     job.measured({SLUG: GREEN})
     assert job.post() is ExitStatus.PASSED
     assert len(job.comments) == 1
-    assert "no change in 2 cases" in job.comments[0]
+    lines = [line for line in job.comments[0].splitlines() if line]
+    assert lines[0] == "### ✅ perfguard: no change in 2 cases on 1 lane"
+    assert lines[1].startswith(f"Resolved in <code>{sha('head')[:12]}</code> judged by the baselines at")
+    assert lines[1].endswith(f"· <code>{SLUG}</code>")
+    assert lines[2].startswith("Everything: [summary of the run]")
+    assert len(lines) == 3
     assert job.statuses["perfguard"][0] == "success"
+    assert job.github.world.minimized == {}
+
+
+def test_a_comment_of_which_nothing_is_left_is_folded_away_where_asked_for(job: PostJob) -> None:
+    job.measured({SLUG: red()})
+    job.post(resolved="hide")
+    assert job.github.world.minimized == {}
+    job.measured({SLUG: GREEN})
+    job.post(resolved="hide")
+    assert list(job.github.world.minimized.values()) == ["RESOLVED"]
+    job.measured({SLUG: red()})
+    job.post(resolved="hide")
+    assert job.github.world.minimized == {}
+
+
+def test_lanes_of_two_workflows_share_a_comment(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.measured({SLUG: red()})
+    assert job.post(section=SLUG, lanes=[]) is ExitStatus.REGRESSED
+    other = ".github/workflows/measure-amd.yml"
+    job.measured({OTHER: None}, path=other)
+    assert job.post(section=OTHER, workflow=other) is ExitStatus.NOTHING_MEASURED
+    (text,) = (comment["body"] for comment in job.github.world.on(7))
+    assert text.index("1 of 1 lane without a result") < text.index("1 case slower")
+    # Nobody here knows all lanes: a total would be true of one of them only.
+    assert {context: state for context, (state, _) in job.statuses.items()} == {
+        f"perfguard/{SLUG}": "failure", f"perfguard/{OTHER}": "error",
+    }  # fmt: skip
+    capsys.readouterr()
+    assert job.post(section=OTHER) is ExitStatus.PASSED
+    assert "of another workflow" in capsys.readouterr().err
+
+
+def test_a_section_of_many_findings_is_small_enough_for_others(job: PostJob) -> None:
+    names = [f"case_{number}_with_a_name_of_some_length" for number in range(60)]
+    job.baselines(baseline_file({name: entries() for name in names}))
+    job.measured({SLUG: report([measured(name, launches=2) for name in names])})
+    job.post(section=SLUG)
+    (text,) = (comment["body"] for comment in job.github.world.on(7))
+    assert "60 cases heavier or different" in text
+    assert "Shortened" in text
+    assert 3_000 < len(text.encode()) < 11_000
 
 
 def test_row_29_a_lane_without_artifact_is_no_result_and_never_green(job: PostJob) -> None:

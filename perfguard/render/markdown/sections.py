@@ -35,6 +35,13 @@ def judged_by(found: Survey) -> str:
     return " · ".join([" ".join(parts), reported]) if parts else reported
 
 
+def resolved(found: Survey) -> str:
+    """That nothing is left of what was reported before, since which commit, on which lanes."""
+    names = ", ".join(code(lane.lane.name, NAME) for lane in found.lanes)
+    judged = judged_by(found)
+    return f"Resolved in {judged} · {names}" if found.overview.head else f"Resolved · {judged} · {names}"
+
+
 COUNTS: dict[str, Callable[[LaneSurvey], int]] = {
     "Wrong": lambda lane: lane.count([Word.WRONG]),
     "Slower": lambda lane: lane.count([Word.SLOWER]),

@@ -170,9 +170,14 @@ class Api:
         text, variables = " ".join(body["query"].split()), body.get("variables", {})
         if text == "query { viewer { login } }":
             return Reply(200, {"data": {"viewer": {"login": self.world.viewers.get(token, BOT)["login"]}}})
-        if "minimizeComment(input: {subjectId: $subject, classifier: OUTDATED})" in text:
-            self.world.minimized[variables["subject"]] = "OUTDATED"
+        if " minimizeComment(input: {subjectId: $subject, classifier: $why})" in text:
+            if variables.get("why") not in ("ABUSE", "DUPLICATE", "OFF_TOPIC", "OUTDATED", "RESOLVED", "SPAM"):
+                return Reply(200, {"errors": [{"message": f"Variable $why has the value {variables.get('why')!r}"}]})
+            self.world.minimized[variables["subject"]] = variables["why"]
             return Reply(200, {"data": {"minimizeComment": {"minimizedComment": {"isMinimized": True}}}})
+        if " unminimizeComment(input: {subjectId: $subject})" in text:
+            self.world.minimized.pop(variables["subject"], None)
+            return Reply(200, {"data": {"unminimizeComment": {"unminimizedComment": {"isMinimized": False}}}})
         return Reply(200, {"errors": [{"message": f"Parse error on {text[:40]!r}"}]})
 
     def _unacceptable(self, body: str) -> Reply | None:
