@@ -13,6 +13,8 @@ from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 from perfguard.posting import command as posting
 from perfguard.selfcheck import command as selfcheck
 
+_FILE_WIDTH = 250  # columns of what no terminal shows: a log, a pipe
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit status is one of `perfguard.ExitStatus`."""
@@ -82,5 +84,8 @@ def run_doctor(options: argparse.Namespace) -> int:
     for finding in diagnose():
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
-    Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+    for column in table.columns:
+        column.overflow = "fold"  # a slug or path that loses its end is of no use
+    width = None if sys.stdout.isatty() else _FILE_WIDTH
+    Console(width=width, highlight=False).print(table)
     return int(ExitStatus.PASSED)

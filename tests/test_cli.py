@@ -10,6 +10,7 @@ import pytest
 from perfguard import ExitStatus
 from perfguard.cli import main
 from perfguard.errors import EXIT_MEANINGS
+from perfguard.hardware import open_device
 from perfguard.reports import read_report, save_report
 from tests.test_reports import REPORT
 
@@ -57,3 +58,6 @@ def test_doctor_names_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "torch" in out
     assert "next step" in out
+    assert "…" not in out
+    (slug,) = (line.split()[-1] for line in out.splitlines() if line.startswith("device hardware"))
+    assert slug == open_device("auto").identity.slug  # whole, although no terminal is wide enough here
