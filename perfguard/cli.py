@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from perfguard import __version__, reporting
 from perfguard.accepting import command as accepting
@@ -36,9 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(ExitStatus.PASSED)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage ends as everywhere in perfguard; argparse's own 2 is pytest's word for interrupted."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(int(ExitStatus.USAGE_ERROR), f"{self.prog}: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     statuses = "\n".join(f"  {int(status):3}  {meaning}" for status, meaning in EXIT_MEANINGS.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="perfguard",
         description="Guards GPU kernels in pytest: measure and judge with `pytest --perfguard`.",
         epilog=f"exit status of pytest --perfguard and perfguard:\n{statuses}",

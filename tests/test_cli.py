@@ -53,6 +53,14 @@ def test_help_lists_every_exit_status(capsys: pytest.CaptureFixture[str]) -> Non
     assert set(EXIT_MEANINGS) == set(ExitStatus)
 
 
+@pytest.mark.parametrize("line", [[], ["bark"], ["report"], ["accept", "--from", "x.json"], ["doctor", "--fast"]])
+def test_wrong_usage_has_the_status_that_the_help_says(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    assert ended.value.code == ExitStatus.USAGE_ERROR  # not argparse's 2, which is "interrupted" here
+    assert "usage: perfguard" in capsys.readouterr().err
+
+
 def test_doctor_names_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out

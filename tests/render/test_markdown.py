@@ -78,6 +78,16 @@ def test_one_heading_and_tables_inside_the_details(headline: Headline) -> None:
         assert not any(line.startswith("/") for line in text.splitlines())
 
 
+def test_one_lane_is_named_once_and_takes_no_column() -> None:
+    moved = overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, us=64.93), result("softmax", WRONG, us=None)))
+    text = render_markdown(moved)[0]
+    assert "| Case | Metric | Baseline | Now | Change (95 % CI) | Limit |" in text
+    assert "| Case | Output | Limit | Got | Why |" in text
+    assert text.partition("<details>")[0].count("<code>nvidia-h200</code>") == 1
+    new = overview(lane("nvidia-h200", result("rms_norm[64]", DRIFT, us=61.9)))
+    assert "| Case | Metric | Verdict | Why |" in render_markdown(new)[0]
+
+
 def test_a_lane_without_a_result_is_never_green() -> None:
     silent = overview(FINE, LaneView("nvidia-h200"))
     for text in render_markdown(silent):
