@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -15,10 +15,12 @@ import msgspec
 from perfguard.config import Settings
 from perfguard.errors import ExitStatus, GitHubError
 from perfguard.github import (
+    ACCEPTED_LABEL,
     MEASURE_WORKFLOW,
     Action,
     Client,
     Clock,
+    Easing,
     Posted,
     Rules,
     State,
@@ -26,6 +28,7 @@ from perfguard.github import (
     fetch_run,
     open_client,
     post_comment,
+    read_easing,
     read_event,
     reason_to_stop,
     set_statuses,
@@ -34,7 +37,7 @@ from perfguard.github import (
 from perfguard.overview import Overview
 from perfguard.posting.gathering import Gathered, default_branch_of, gather
 from perfguard.posting.keeping import keep_files, keep_summary
-from perfguard.posting.telling import exit_status, is_resolved, statuses, wants_comment
+from perfguard.posting.telling import exit_status, is_resolved, may_be_eased, statuses, wants_comment
 from perfguard.render.markdown import COMMENT_BYTES, render_markdown, render_resolved
 
 _SECTION_BYTES = (COMMENT_BYTES, 20_000, 10_000, 7_000, 4_000)  # a section's room depends on how many there are
@@ -83,15 +86,16 @@ def post(job: Job) -> ExitStatus:
     except GitHubError as error:
         _say(job, [f"comment skipped: {error}", "the lanes' reports are artifacts of their run; run this job again"])
         return ExitStatus.NOT_POSTED
+    gathered, eased = _ease(job, client, gathered)
     problems = keep_files(job.output, gathered.overview)
     if not problems:
         _say(job, [f"report: {job.output / 'report.md'}"])
     if job.dry:
-        _rehearse(job, gathered)
+        _rehearse(job, gathered, eased)
         failures: list[str] = []
     else:
         problems += keep_summary(job.environ, gathered.overview)
-        failures = _tell(job, client, gathered)
+        failures = _tell(job, client, gathered, eased)
     _say(job, [*problems, *failures])
     verdict = exit_status(gathered.overview, job.settings.strict)
     return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
@@ -102,16 +106,39 @@ def _settings(job: Job) -> Settings:
     return msgspec.structs.replace(job.settings, lanes=[job.section]) if job.section else job.settings
 
 
-def _statuses(job: Job, gathered: Gathered) -> list[Status]:
-    return statuses(gathered.overview, job.settings.strict, total=not job.section)
+def _statuses(job: Job, gathered: Gathered, eased: bool) -> list[Status]:
+    return statuses(gathered.overview, job.settings.strict, total=not job.section, eased=eased)
 
 
-def _tell(job: Job, client: Client, gathered: Gathered) -> list[str]:
+def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]:
+    """Whether a maintainer's word lets this very commit be worse; told among the warnings of every form.
+
+    It eases statuses and nothing else: verdicts, the comment and the exit status stay as they are. In a rehearsal
+    nothing is asked for, since a label could have to be taken off.
+    """
+    if gathered.pull is None or job.dry:
+        return gathered, False
+    try:
+        easing = read_easing(client, gathered.pull)
+    except GitHubError as error:
+        easing = Easing(problem=f"label {ACCEPTED_LABEL}: not looked at ({error})")
+    said = easing.problem
+    if easing.by:
+        said = f"accepted for this commit alone by {easing.by}: {easing.reason}"
+        if not may_be_eased(gathered.overview):
+            said += "; without effect: only what is slower or heavier can be accepted"
+    if not said:
+        return gathered, False
+    overview = msgspec.structs.replace(gathered.overview, warnings=[said, *gathered.overview.warnings])
+    return replace(gathered, overview=overview), bool(easing.by) and may_be_eased(overview)
+
+
+def _tell(job: Job, client: Client, gathered: Gathered, eased: bool) -> list[str]:
     """Statuses, then the comment. What is merely not due is said; what failed is returned, a sentence each."""
     failures = []
     pull = gathered.pull
     if gathered.own or (pull is not None and pull.alone):
-        failures += set_statuses(client, gathered.run.head_sha, _statuses(job, gathered))
+        failures += set_statuses(client, gathered.run.head_sha, _statuses(job, gathered, eased))
     elif pull is not None:
         _say(job, [f"no statuses: {pull.head_sha[:12]} is the head of another pull request, too"])
     if pull is None or job.settings.comment == "never":
@@ -147,10 +174,10 @@ def _texts(job: Job, overview: Overview) -> list[str]:
     return sorted(set(found), key=len, reverse=True)
 
 
-def _rehearse(job: Job, gathered: Gathered) -> None:
+def _rehearse(job: Job, gathered: Gathered, eased: bool) -> None:
     """Print what would be written."""
     overview = gathered.overview
-    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in _statuses(job, gathered)]
+    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in _statuses(job, gathered, eased)]
     if gathered.pull is None or job.settings.comment == "never":
         lines.append(f"no comment: {gathered.why_no_pull or 'comment is never in [tool.perfguard]'}")
     elif wants_comment(overview, job.settings):

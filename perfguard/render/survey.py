@@ -26,6 +26,7 @@ MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
 NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
+ACTION = " — action needed"
 UNMEASURED = "has a baseline, but the report does not hold it"
 
 
@@ -186,7 +187,7 @@ def _failing(found: Survey) -> str:
     silent = len(found.lanes) - found.reported
     if silent:
         texts.append(f"{counted(silent, 'lane')} without a result")
-    return ", ".join(texts) + " — action needed"
+    return ", ".join(texts) + ACTION
 
 
 def _incomplete(found: Survey) -> str:

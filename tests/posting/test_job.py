@@ -246,6 +246,82 @@ def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
     assert job.statuses["perfguard"][0] == "success"
 
 
+ACCEPTED = f"perfguard:accepted {sha('head')[:12]}: float32 sums, see the issue"
+
+
+def labelled(job: PostJob, word: str = ACCEPTED, login: str = "kim", kind: str = "User") -> None:
+    job.github.world.pulls[7]["labels"] = [{"name": "perfguard:accepted"}]
+    job.github.world.permissions |= {"kim": "write", "guest": "read"}
+    job.github.world.add_comment(7, word, {"login": login, "type": kind})
+
+
+def test_a_label_and_a_reason_ease_the_statuses_of_one_commit(job: PostJob) -> None:
+    labelled(job)
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED  # the verdict stays
+    accepted = "accepted by label: 1 case slower"
+    assert job.statuses == dict.fromkeys(("perfguard", f"perfguard/{SLUG}"), ("success", accepted))
+    assert job.report["warnings"] == ["accepted for this commit alone by kim: float32 sums, see the issue"]
+    assert "by kim&#58; float32 sums" in job.github.world.on(7)[-1]["body"]
+    assert job.github.world.pulls[7]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("word", "login", "kind"),
+    [
+        (ACCEPTED, "guest", "User"),
+        (ACCEPTED, "stranger", "User"),
+        (ACCEPTED, "kim", "Bot"),
+        (ACCEPTED, "../kim", "User"),
+        (f"> {ACCEPTED}", "kim", "User"),
+        (f"perfguard:accepted {sha('head')[:12]}", "kim", "User"),
+        (f"perfguard:accepted {sha('head')[:5]}: why", "kim", "User"),
+    ],
+    ids=["may not write", "unknown", "a bot", "a path", "quoted", "no reason", "hardly a commit"],
+)
+def test_a_label_without_a_good_word_has_no_effect(job: PostJob, word: str, login: str, kind: str) -> None:
+    labelled(job, word, login, kind)
+    job.measured({SLUG: red()})
+    job.post()
+    assert job.statuses["perfguard"][0] == "failure"
+    assert f"comments 'perfguard:accepted {sha('head')[:12]}: why'" in job.report["warnings"][0]
+
+
+def test_a_word_without_the_label_has_no_effect(job: PostJob) -> None:
+    labelled(job)
+    job.github.world.pulls[7]["labels"] = []
+    job.measured({SLUG: red()})
+    job.post()
+    assert job.statuses["perfguard"][0] == "failure"
+
+
+def test_a_label_for_an_earlier_commit_is_taken_off(job: PostJob) -> None:
+    labelled(job, f"perfguard:accepted {sha('earlier')}: fine")
+    job.measured({SLUG: red()})
+    job.post()
+    assert job.statuses["perfguard"][0] == "failure"
+    assert job.github.world.pulls[7]["labels"] == []
+    assert "was for an earlier commit" in job.report["warnings"][0]
+
+
+def test_nothing_but_slower_and_heavier_is_accepted_by_a_label(job: PostJob) -> None:
+    labelled(job)
+    job.measured({SLUG: red(), OTHER: None})
+    job.post(lanes=[SLUG, OTHER])
+    assert job.statuses["perfguard"][0] == "failure"
+    assert "without effect" in job.report["warnings"][0]
+
+
+def test_a_label_that_cannot_be_looked_at_eases_nothing(job: PostJob) -> None:
+    labelled(job)
+    job.github.fail(path="/permission", status=403, body={"message": "Resource not accessible by integration"})
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.statuses["perfguard"][0] == "failure"
+    assert "not looked at" in job.report["warnings"][0]
+    assert len(job.github.world.on(7)) == 2
+
+
 def test_row_39_a_case_that_is_measured_no_more_is_never_a_silent_pass(job: PostJob) -> None:
     job.measured({SLUG: report([measured("g")])})
     assert job.post() is ExitStatus.TESTS_FAILED
