@@ -142,13 +142,16 @@ def test_commands_only_for_ids_that_can_be_pasted() -> None:
             assert "pytest --perfguard 'a b; rm -rf /'" in text
 
 
-def test_accepting_needs_the_run() -> None:
+def test_accepting_names_the_run_and_without_one_the_file() -> None:
     assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])[0]
     unguarded = render_markdown(EXAMPLES[Headline.NO_BASELINE])[0]
     assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # accepting would leave too few sessions
     assert "perfguard accept" not in unguarded
     local = msgspec.structs.replace(EXAMPLES[Headline.WORSE], run_url="")
-    assert "perfguard accept" not in render_markdown(local)[0]
+    text = render_markdown(local)[0]
+    assert "\nperfguard accept --from report-nvidia-h200.json --reason 'why'\n" in text
+    assert "--run" not in text
+    assert "perfguard accept" not in render_markdown(msgspec.structs.replace(local, lanes=[FINE]))[0]
 
 
 def test_another_environment_than_the_baselines_is_told() -> None:
