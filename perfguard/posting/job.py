@@ -160,7 +160,7 @@ def _comment(job: Job, client: Client, gathered: Gathered) -> Posted:
         _texts(job, overview),
         wants=wants_comment(overview, settings),
         state=State(measured.id, measured.attempt, measured.head_sha, lanes, resolved=resolved),
-        rules=Rules(key=job.key, notify=settings.notify, section=job.section, resolved=settings.resolved),
+        rules=Rules(job.key, settings.notify, settings.drafts, settings.author, job.section, settings.resolved),
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfguard.config import settings_from
 from perfguard.errors import ExitStatus, UsageError
 from perfguard.github import contents, summary
 from perfguard.posting import keeping
@@ -426,6 +427,23 @@ def test_comment_never_leaves_the_statuses(job: PostJob) -> None:
     assert job.post(comment="never") is ExitStatus.REGRESSED
     assert job.comments == []
     assert job.statuses["perfguard"][0] == "failure"
+
+
+def test_drafts_and_the_author_are_settings(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+    job.github.world.pulls[7]["draft"] = True
+    job.measured({SLUG: red()})
+    job.post(drafts=False)
+    assert "is a draft, which gets no comment here" in capsys.readouterr().err
+    assert job.comments == []
+    job.post()
+    assert len(job.comments) == 1
+    job.github.fail(method="POST", path="graphql", times=9, status=404, body={"message": "Not Found"})
+    job.github.world.on(7)[0]["user"] = {"login": "guard[bot]", "type": "Bot"}
+    job.measured({SLUG: GREEN})
+    job.post(author="guard[bot]")
+    assert "Resolved in" in job.comments[0]
+    with pytest.raises(UsageError, match="author"):
+        settings_from(b"[tool.perfguard]\nauthor = 'a b'\n", "pyproject.toml")
 
 
 def test_faster_gets_a_comment_only_if_wanted(job: PostJob) -> None:
