@@ -78,6 +78,17 @@ def test_one_heading_and_tables_inside_the_details(headline: Headline) -> None:
         assert not any(line.startswith("/") for line in text.splitlines())
 
 
+def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
+    # Nothing moved, but the next regression of that size would pass.
+    text = render_markdown(overview(FINE, edits=[EDIT, msgspec.structs.replace(EDIT, loosens=False)]))[0]
+    assert text.startswith(
+        "### ⚠️ perfguard: no change in 2 cases on 1 lane, 1 baseline edit let worse pass than before\n"
+    )
+    worse = msgspec.structs.replace(EXAMPLES[Headline.WORSE], edits=[EDIT, EDIT])
+    title = "1 case slower, 1 heavier or different, 2 baseline edits let worse pass than before — action needed"
+    assert survey(worse).title == title
+
+
 def test_one_lane_is_named_once_and_takes_no_column() -> None:
     moved = overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, us=64.93), result("softmax", WRONG, us=None)))
     text = render_markdown(moved)[0]

@@ -18,7 +18,7 @@ Section = Callable[[Survey, Bounds], str]
 
 def headline(found: Survey) -> str:
     """The one heading."""
-    return f"### {SIGNS[found.headline]} perfguard: {found.title}"
+    return f"### {found.sign} perfguard: {found.title}"
 
 
 def judged_by(found: Survey) -> str:
