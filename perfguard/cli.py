@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from perfguard import __version__, reporting
 from perfguard.accepting import command as accepting
@@ -12,6 +13,8 @@ from perfguard.compare import command as compare
 from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 from perfguard.posting import command as posting
 from perfguard.selfcheck import command as selfcheck
+
+_FILE_WIDTH = 250  # columns of what no terminal shows: a log, a pipe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,9 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(ExitStatus.PASSED)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage ends as everywhere in perfguard; argparse's own 2 is pytest's word for interrupted."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(int(ExitStatus.USAGE_ERROR), f"{self.prog}: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     statuses = "\n".join(f"  {int(status):3}  {meaning}" for status, meaning in EXIT_MEANINGS.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="perfguard",
         description="Guards GPU kernels in pytest: measure and judge with `pytest --perfguard`.",
         epilog=f"exit status of pytest --perfguard and perfguard:\n{statuses}",
@@ -82,5 +93,8 @@ def run_doctor(options: argparse.Namespace) -> int:
     for finding in diagnose():
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
-    Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+    for column in table.columns:
+        column.overflow = "fold"  # a slug or path that loses its end is of no use
+    width = None if sys.stdout.isatty() else _FILE_WIDTH
+    Console(width=width, highlight=False).print(table)
     return int(ExitStatus.PASSED)

@@ -35,6 +35,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = []  # that a pull request waits for
     comment: Literal["findings", "improvements", "never"] = "findings"  # what a comment is created for
     notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or written anew, which mails
+    resolved: Literal["show", "hide"] = "show"  # a comment of which nothing is left to do: open, or folded away
+    drafts: bool = True  # comment on drafts, too
+    author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our comments' login, if untold
     max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base is warned about
 
 

@@ -92,5 +92,5 @@ EXIT_MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.WRONG: "a guarded case is WRONG",
     ExitStatus.NOTHING_MEASURED: "no case was measured",
     ExitStatus.UNGUARDED: "strict: a case is not guarded (NEW, UNRESOLVED, METHOD_CHANGED, DRIFT, OTHER_HARDWARE)",
-    ExitStatus.NOT_POSTED: "perfguard comment: every lane passed, but GitHub could not be told",
+    ExitStatus.NOT_POSTED: "perfguard comment: GitHub could not be asked, or all lanes passed and it could not be told",
 }

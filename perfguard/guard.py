@@ -140,6 +140,7 @@ class Guarded:
                 fresh processes agreed; the test fails then.
             UsageError: the call cannot be guarded as written.
         """
+        __tracebackhide__ = True  # a failure shows the test's line and what it says, no line of ours
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in given.items():
             if not callable(value):
@@ -206,6 +207,7 @@ def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[An
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:
     """Fail the test for what is already certain; suspects wait for the fresh processes."""
+    __tracebackhide__ = True
     lines = failure_lines(run, results)
     if lines:
         words = {verdict.word for result in results for verdict in result.verdicts}

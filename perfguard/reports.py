@@ -37,6 +37,13 @@ def _umask() -> int:
     return mask
 
 
+def make_folder(folder: Path) -> None:
+    """A folder of ours for what belongs into no commit: git ignores it. One that is there is left as it is."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / ".gitignore", b"*\n")
+
+
 def save_report(path: Path, report: Report) -> None:
     """Write `report` as JSON."""
     write_atomically(path, dump_report(report))

@@ -34,7 +34,7 @@ from perfguard.records import (
     Word,
 )
 from perfguard.remembering import load_lane
-from perfguard.reports import save_report
+from perfguard.reports import make_folder, save_report
 from perfguard.runner import Runner, collected_here, nothing_unchanged
 from perfguard.sessions import ANSWER, Command, FreshSessions, measure_fresh
 from perfguard.units import format_value
@@ -295,7 +295,10 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     toolchain = device.toolchain()
     lane = load_lane(store, device, toolchain, suites, config.settings.confirmations, config.settings.targets)
     answering = None
-    if config.session_folder is not None:
+    if config.session_folder is None:
+        for folder in (config.reports_dir, config.cache_dir.parent):
+            make_folder(folder)
+    else:
         answering = open_answering(config.session_folder, device, _stored_timers(lane))
     report = Report(
         schema=SCHEMA,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 
 
 class Unit(enum.StrEnum):
@@ -60,6 +61,17 @@ def format_change(ratio: float) -> str:
 def counted(count: int, noun: str) -> str:
     """1, 'case' -> '1 case'; 3, 'case' -> '3 cases'."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def format_list_change(before: list[str], after: list[str]) -> str:
+    """`+ added x2 - removed`; of equal entries in another sequence, that."""
+    added, removed = Counter(after) - Counter(before), Counter(before) - Counter(after)
+    parts = [
+        f"{sign} {name}" if count == 1 else f"{sign} {name} x{count}"
+        for sign, names in (("+", added), ("-", removed))
+        for name, count in names.items()
+    ]
+    return " ".join(parts) or "in another order"
 
 
 def format_value(value: float | int | str | list[str] | dict[str, int | float | str], unit: Unit) -> str:

@@ -10,6 +10,7 @@ import pytest
 from perfguard import ExitStatus
 from perfguard.cli import main
 from perfguard.errors import EXIT_MEANINGS
+from perfguard.hardware import open_device
 from perfguard.reports import read_report, save_report
 from tests.test_reports import REPORT
 
@@ -52,8 +53,19 @@ def test_help_lists_every_exit_status(capsys: pytest.CaptureFixture[str]) -> Non
     assert set(EXIT_MEANINGS) == set(ExitStatus)
 
 
+@pytest.mark.parametrize("line", [[], ["bark"], ["report"], ["accept", "--from", "x.json"], ["doctor", "--fast"]])
+def test_wrong_usage_has_the_status_that_the_help_says(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    assert ended.value.code == ExitStatus.USAGE_ERROR  # not argparse's 2, which is "interrupted" here
+    assert "usage: perfguard" in capsys.readouterr().err
+
+
 def test_doctor_names_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "torch" in out
     assert "next step" in out
+    assert "…" not in out
+    (slug,) = (line.split()[-1] for line in out.splitlines() if line.startswith("device hardware"))
+    assert slug == open_device("auto").identity.slug  # whole, although no terminal is wide enough here

@@ -10,7 +10,7 @@ import pytest
 
 from perfguard.errors import UsageError
 from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
-from perfguard.reports import read_report, save_report, write_atomically
+from perfguard.reports import make_folder, read_report, save_report, write_atomically
 from perfguard.units import Unit
 
 HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake", architecture="fake_1")
@@ -28,6 +28,13 @@ REPORT = Report(
 def test_what_is_saved_is_read(tmp_path: Path) -> None:
     save_report(tmp_path / "new" / "report.json", REPORT)
     assert read_report(tmp_path / "new" / "report.json") == REPORT
+
+
+def test_a_folder_that_we_make_is_ignored_by_git_and_another_is_left_alone(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "new")
+    assert (tmp_path / "a" / "new" / ".gitignore").read_text() == "*\n"
+    make_folder(tmp_path / "a")
+    assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "new"]
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

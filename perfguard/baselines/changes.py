@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perfguard.config import Category
 from perfguard.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
-from perfguard.units import Unit, format_change, format_value
+from perfguard.units import Unit, format_change, format_list_change, format_value
 
 _CATEGORIES: dict[Word, Category] = {
     Word.NEW: "new",
@@ -69,6 +69,8 @@ class Change(Struct, frozen=True, kw_only=True):
             what = "removed"
         elif self.before is None:
             what = show(self.after, self.unit)
+        elif isinstance(self.before, list) and isinstance(self.after, list):
+            what = _short(format_list_change(self.before, self.after), 2 * _WIDEST)
         else:
             what = f"{show(self.before, self.unit)} -> {show(self.after, self.unit)}"
             old, new = level(self.before), level(self.after)
@@ -143,5 +145,8 @@ def show(entry: Entry, unit: Unit) -> str:
     if isinstance(entry, TimedEntry):
         middle = level(entry)
         return "nothing" if middle is None else format_value(middle, unit)
-    text = " ".join(format_value(entry, unit).split())
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+    return _short(" ".join(format_value(entry, unit).split()), _WIDEST)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

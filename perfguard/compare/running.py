@@ -244,7 +244,8 @@ class _Progress:
 
     def begin_pair(self, number: int, tally: Tally) -> None:
         total, decided = tally.count
-        self._stage = f"process pair {number}" + (f": {decided} of {total} metrics decided" if total else "")
+        so_far = f": {decided} of {total} metrics decided" if total else ""
+        self._stage = f"process pair {number} of at most {max(MOST_PAIRS, number)}{so_far}"  # more where some were lost
         self._seen.clear()
         if self._status is None:
             self.tell(self._stage)

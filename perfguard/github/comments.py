@@ -9,29 +9,39 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from perfguard.errors import GitHubError
 from perfguard.github.client import Client, insist
-from perfguard.github.deciding import Create, Drop, Mine, Rest, Retire, decide
-from perfguard.github.identity import Comment, Identity, Ours, State, check_key, compose, digest, retired
-from perfguard.github.pulls import Pull, read_pull
-from perfguard.github.troubles import BadCredentials, Gone, NotFound, ReadOnly, Refused, Unprocessable
+from perfguard.github.deciding import Create, Drop, Merge, Mine, Rest, Retire, decide, decide_section
+from perfguard.github.identity import (
+    Identity,
+    Ours,
+    Section,
+    State,
+    Told,
+    check_key,
+    compose,
+    compose_shared,
+    digest,
+    sections_of,
+)
+from perfguard.github.pulls import Pull
+from perfguard.github.troubles import Gone, ReadOnly, Unprocessable
+from perfguard.github.writing import MUTE_LABEL, Refusal, Writer
+
+__all__ = ["BUDGET", "MUTE_LABEL", "ROOM", "Action", "Posted", "Rules", "post_comment"]
 
 BUDGET = 60_000  # bytes of UTF-8 in a comment, its first two lines included
 ROOM = 3_000  # of which marker and state take no more than this
-MUTE_LABEL = "perfguard:mute"
 _MOST_ROUNDS = 12
 _SETTLE_SECONDS = 1.0  # after a write, before another look: lists lag, and another job may have written, too
-
-_VIEWER = "query { viewer { login } }"
-_MINIMIZE = (
-    "mutation($subject: ID!) { minimizeComment(input: {subjectId: $subject, classifier: OUTDATED}) "
-    "{ minimizedComment { isMinimized } } }"
-)
+_MOST_LOSSES = 5  # how often a section is written again that another workflow wrote over
+_PARTS = 6  # of what the others leave, a section takes one: n of them settle at 1 / (n + 5) of the whole
+_SHARED_SETTLE_SECONDS = 3.0  # longer than another workflow's way from its look to its write
 
 
 class Action(enum.StrEnum):
@@ -70,24 +80,17 @@ class Rules(Struct, frozen=True):
         notify: `new-comment`: a comment that turns red is hidden and written anew, which sends mail.
         drafts: also on drafts.
         author: login that our comments have, where the API does not tell it (GitHub Enterprise).
+        section: of the comment that several workflows share, the lane that this job speaks for; "" for a comment of
+            the job's own. `notify` and `resolved` are about the latter.
+        resolved: `hide`: a comment of which nothing is left to do is folded away as resolved, until that changes.
     """
 
     key: str = "default"
     notify: Literal["edit", "new-comment"] = "edit"
     drafts: bool = True
     author: str = ""
-
-
-class _Person(Struct, frozen=True):
-    login: str
-
-
-class _Viewer(Struct, frozen=True):
-    viewer: _Person
-
-
-class _Refusal(Exception):
-    """The pull request takes no comment now; says why."""
+    section: str = ""
+    resolved: Literal["show", "hide"] = "show"
 
 
 def post_comment(
@@ -99,17 +102,18 @@ def post_comment(
         bodies: the same in several sizes, the largest first, without marker and state; each but the last may be
             too large, the last is at most `BUDGET - ROOM` bytes of UTF-8.
         wants: somebody has to act, so that a comment is created where there is none.
-        state: run, attempt, head and lanes of these bodies.
+        state: run, attempt, head and lanes of these bodies, and whether they say that all is resolved.
 
     Raises:
         UsageError: a key that cannot stand in a marker.
     """
     rules = rules or Rules()
     check_key(rules.key)
-    poster = _Poster(client, pull, bodies, msgspec.structs.replace(state, alarm=wants), rules)
+    kind = _SectionPoster if rules.section else _Poster
+    poster = kind(client, pull, bodies, msgspec.structs.replace(state, alarm=wants), rules)
     try:
         rest = poster.post()
-    except (_Refusal, ReadOnly, Gone) as error:
+    except (Refusal, ReadOnly, Gone) as error:
         return poster.ended(Action.SKIPPED, str(error))
     except GitHubError as error:
         return poster.ended(Action.FAILED, str(error))
@@ -119,6 +123,9 @@ def post_comment(
 class _Poster:
     """One comment's way: look, decide, do one thing, until nothing is left to do."""
 
+    settle_seconds = _SETTLE_SECONDS
+    most_rounds = _MOST_ROUNDS
+
     def __init__(self, client: Client, pull: Pull, bodies: Sequence[str], state: State, rules: Rules) -> None:
         self._client = client
         self._pull = pull
@@ -127,97 +134,65 @@ class _Poster:
         self._rules = rules
         self._mine = Mine(state.order, self._state.whole, state.alarm)
         self._smallest_failed = 0  # bodies up to this one were refused as too long
-        self._written: set[int] = set()  # their present body is asked for: a list may lag behind
-        self._gone: set[int] = set()
-        self._vanished = 0
+        self._writer = Writer(client, pull, drafts=rules.drafts)
         self._last = Action.SILENT  # kind of the last write that was tried
-        self._warnings: list[str] = []
+        self._was_resolved: bool | None = None  # what the comment said before it was edited; None: not known
 
     def ended(self, action: Action, reason: str) -> Posted:
         """What became of it where GitHub, or the pull request, put an end to it."""
         if self._mine.wrote:  # the next run sees to what is left
-            return Posted(self._last, "written, but not looked at again", warnings=[*self._warnings, reason])
-        return Posted(action, reason, warnings=self._warnings)
+            return Posted(self._last, "written, but not looked at again", warnings=[*self._writer.warnings, reason])
+        return Posted(action, reason, warnings=self._writer.warnings)
 
     def rested(self, rest: Rest) -> Posted:
         """What became of it where nothing was left to do."""
-        standing = rest.standing
+        standing, warnings = rest.standing, self._writer.warnings
         if standing is None:
-            return Posted(Action.SILENT, rest.reason, warnings=self._warnings)
+            return Posted(Action.SILENT, rest.reason, warnings=warnings)
         link = f"/{self._client.repository}/pull/{self._pull.number}#issuecomment-{standing.id}"
-        if standing.state is not None and standing.state.nonce in self._mine.nonces:
+        state = self._own(standing).state
+        if state is not None and state.nonce in self._mine.nonces:
+            self._fold(standing)
             reason = f"run {self._state.run}, attempt {self._state.attempt}"
-            return Posted(self._last, reason, standing.id, link, standing.state.tier, self._warnings)
-        return Posted(Action.SILENT, rest.reason, standing.id, link, 0, self._warnings)
+            return Posted(self._last, reason, standing.id, link, state.tier, warnings)
+        return Posted(Action.SILENT, rest.reason, standing.id, link, 0, warnings)
 
     def post(self) -> Rest:
-        identity = Identity(self._rules.key, self._rules.author or self._login())
+        login = self._rules.author or self._writer.login()
+        identity = Identity(self._rules.key, login, shared=bool(self._rules.section))
         patience = self._client.patience()
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(self.most_rounds):
             rest = insist(patience, lambda: self._round(identity))
             if rest is not None:
                 return rest
-            self._client.clock.sleep(_SETTLE_SECONDS + self._client.clock.jitter())
+            self._client.clock.sleep(self.settle_seconds + self._client.clock.jitter())
         raise GitHubError(
-            f"#{self._pull.number}: the comment was written {_MOST_ROUNDS} times and never stayed; "
+            f"#{self._pull.number}: the comment was written {self.most_rounds} times and never stayed; "
             "look for another workflow that posts with the same key"
         )
 
-    def _login(self) -> str | None:
-        try:
-            return self._client.graphql(_VIEWER, {}, _Viewer).viewer.login
-        except BadCredentials:
-            raise
-        except Refused:
-            return None
+    def _own(self, comment: Ours) -> Told:
+        """Where in a comment our own state and text stand."""
+        return comment
 
     def _round(self, identity: Identity) -> Rest | None:
         """One look and one step; the rest if there was nothing to do."""
-        step = decide(self._look(identity), self._mine, self._rules.notify)
+        step = decide(self._writer.look(identity), self._mine, self._rules.notify)
         if isinstance(step, Rest):
             return step
         if isinstance(step, Drop):
-            self._drop(step.comment)
+            self._writer.drop(step.comment)
             return None
-        self._check_pull()
+        self._writer.check_pull()
         if isinstance(step, Retire):
-            self._retire(step.comment)
+            self._writer.retire(step.comment, self._rules.key)
         elif isinstance(step, Create):
             self._write(None)
         elif step.body is None:
             self._write(step.comment)
         else:
-            self._patch(step.comment, step.body)
+            self._writer.patch(step.comment, step.body)
         return None
-
-    def _look(self, identity: Identity) -> list[Ours]:
-        """All of ours that stand on the pull request."""
-        comments: dict[int, Comment] = {}
-        for page in self._client.pages(self._comments, list[Comment]):
-            comments.update({comment.id: comment for comment in page})
-        for number in self._written - self._gone:
-            try:
-                comments[number] = self._client.get(self._path(number), Comment)
-            except (NotFound, Gone):
-                self._gone.add(number)
-        left = [comment for number, comment in comments.items() if number not in self._gone]
-        found = [identity.ours(comment, written=comment.id in self._written) for comment in left]
-        return [ours for ours in found if ours is not None]
-
-    def _check_pull(self) -> None:
-        """Right before a write: whether the pull request still is what was measured, and takes a comment."""
-        now, is_open = read_pull(self._client, self._pull.number)
-        if not is_open:
-            raise _Refusal(f"#{now.number} is closed; nothing is posted")
-        if now.head_sha != self._pull.head_sha:
-            raise _Refusal(
-                f"measured {self._pull.head_sha[:12]}, which is outdated: #{now.number} is at {now.head_sha[:12]}; "
-                "its own run will comment"
-            )
-        if MUTE_LABEL in now.labels:
-            raise _Refusal(f"#{now.number} carries the label {MUTE_LABEL}; remove it for a comment")
-        if now.draft and not self._rules.drafts:
-            raise _Refusal(f"#{now.number} is a draft, which gets no comment here")
 
     def _write(self, comment: Ours | None) -> None:
         """Our own body, in the largest size that is taken, into a comment or a new one."""
@@ -225,11 +200,11 @@ class _Poster:
         try:
             if comment is None:
                 self._last = Action.CREATED
-                answer = self._client.write_once("POST", self._comments, {"body": body}, Comment)
-                self._written.add(answer.id)
+                self._writer.create(body)
             else:
                 self._last = Action.EDITED
-                if not self._patch(comment, body):
+                self._was_resolved = comment.state.resolved if comment.state else None
+                if not self._writer.patch(comment, body):
                     return
         except Unprocessable:
             if self._smallest_failed or tier == len(self._bodies):
@@ -238,54 +213,86 @@ class _Poster:
             return
         self._mine.wrote = True
 
+    def _fold(self, comment: Ours) -> None:
+        """After an edit: away with what is resolved, and back with what is so no more."""
+        if self._rules.resolved != "hide" or self._last is not Action.EDITED:
+            return
+        if self._state.resolved and not self._was_resolved:
+            self._writer.hide(comment, "RESOLVED")
+        elif not self._state.resolved and self._was_resolved is not False:
+            self._writer.show(comment)
+
     def _sized(self) -> tuple[int, str]:
         """Tier, from 1, and body."""
-        nonce = secrets.token_hex(8)
-        self._mine.nonces.add(nonce)
-        for tier, text in enumerate(self._bodies, 1):
-            state = msgspec.structs.replace(self._state, tier=tier, hash=digest(text), nonce=nonce)
+        for tier, state, text in self._sizes():
             body = compose(self._rules.key, state, text)
-            if tier > self._smallest_failed and len(body.encode("utf-8", "surrogatepass")) <= BUDGET:
+            if _size(body) <= BUDGET:
                 return tier, body
         raise GitHubError(f"comment: even its smallest form has more than {BUDGET:,} bytes; report this as a bug")
 
-    def _patch(self, comment: Ours, body: str) -> bool:
-        """Whether the comment was still there."""
-        try:
-            self._client.write_once("PATCH", self._path(comment.id), {"body": body}, Comment)
-        except (NotFound, Gone):
-            self._gone.add(comment.id)
-            self._vanished += 1
-            if self._vanished > 1:
-                raise
-            return False
-        self._written.add(comment.id)
-        return True
+    def _sizes(self) -> list[tuple[int, State, str]]:
+        """Tier, state and text of each form that has not been refused as too long, the largest first."""
+        nonce = secrets.token_hex(8)
+        self._mine.nonces.add(nonce)
+        return [
+            (tier, msgspec.structs.replace(self._state, tier=tier, hash=digest(text), nonce=nonce), text)
+            for tier, text in enumerate(self._bodies, 1)
+            if tier > self._smallest_failed
+        ]
 
-    def _retire(self, comment: Ours) -> None:
-        body = {"body": retired(comment.body, self._rules.key)}
-        self._gone.add(comment.id)
-        try:
-            self._client.write("PATCH", self._path(comment.id), body, Comment)
-        except (NotFound, Gone):
-            return
-        try:
-            self._client.graphql(_MINIMIZE, {"subject": comment.node_id}, dict[str, Any])
-        except GitHubError as error:
-            self._warnings.append(f"comment {comment.id} could not be hidden: {error}")
 
-    def _drop(self, comment: Ours) -> None:
-        try:
-            self._client.delete(self._path(comment.id))
-        except (NotFound, Gone):
-            pass
-        except GitHubError as error:
-            self._warnings.append(f"comment {comment.id}, a twin of ours, could not be deleted: {error}")
-        self._gone.add(comment.id)
+class _SectionPoster(_Poster):
+    """The same for one section of a comment that the post jobs of several workflows write to."""
 
-    @property
-    def _comments(self) -> str:
-        return f"/repos/{self._client.repository}/issues/{self._pull.number}/comments"
+    settle_seconds = _SHARED_SETTLE_SECONDS
 
-    def _path(self, number: int) -> str:
-        return f"/repos/{self._client.repository}/issues/comments/{number}"
+    def __init__(self, client: Client, pull: Pull, bodies: Sequence[str], state: State, rules: Rules) -> None:
+        super().__init__(client, pull, bodies, state, rules)
+        self._others: list[Section] = []
+        self._stored = 0
+
+    def _own(self, comment: Ours) -> Told:
+        return next((each for each in sections_of(comment) if each.name == self._rules.section), comment)
+
+    def _round(self, identity: Identity) -> Rest | None:
+        self._writer.check_pull()  # ahead of the look: nothing is to lie between that and the write
+        step = decide_section(self._writer.look(identity), self._rules.section, self._mine)
+        if isinstance(step, Rest):
+            return step
+        if isinstance(step, Drop):
+            self._writer.drop(step.comment)
+        elif step.own:
+            self._write_section(step)
+        else:
+            assert step.comment is not None
+            self._writer.patch(step.comment, compose_shared(self._rules.key, step.sections))
+        return None
+
+    def _write_section(self, step: Merge) -> None:
+        if self._stored == _MOST_LOSSES:
+            raise GitHubError(
+                f"#{self._pull.number}: section {self._rules.section} was written over {self._stored} times; "
+                "run the job again when those of other workflows have ended"
+            )
+        self._stored += 1
+        self._others = [section for section in step.sections if section.name != self._rules.section]
+        self._write(step.comment)
+
+    def _sized(self) -> tuple[int, str]:
+        """The largest form that takes no more than its part of what the others leave, so that all find room in time."""
+        left = BUDGET - _size(compose_shared(self._rules.key, self._others))
+        sizes = self._sizes()
+        for tier, state, text in sizes:
+            own = Section(self._rules.section, state, text.strip("\n"))
+            body = compose_shared(self._rules.key, sorted([*self._others, own], key=lambda section: section.name))
+            taken = _size(body) - BUDGET + left
+            if taken <= left // _PARTS or (tier == sizes[-1][0] and taken <= left):
+                return tier, body
+        raise GitHubError(
+            f"section {self._rules.section}: the other {len(self._others)} leave {left:,} bytes of the comment, too "
+            "few for its smallest form; give some of the workflows another --key"
+        )
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,9 +20,16 @@ from msgspec import Meta, Struct
 from perfguard.errors import UsageError
 
 ACTIONS_LOGIN = "github-actions[bot]"  # who a job is whose token is the job's own
+SECTION_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"  # a lane's
 _KEY = re.compile(r"[a-z0-9-]{1,32}")
 _STATE = re.compile(r"<!-- perfguard:state ([A-Za-z0-9_-]{1,2800}={0,2}) -->")
 _MOST_STATE_BYTES = 2_048
+_END = "<!-- perfguard:section-end -->"
+_SECTION = re.compile(
+    rf"^<!-- perfguard:section (?P<name>{SECTION_NAME}) (?P<state>[A-Za-z0-9_=-]{{0,2802}}) -->\n"
+    rf"(?P<text>.*?)\n{_END}$",
+    re.MULTILINE | re.DOTALL,
+)
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Short = Annotated[str, Meta(max_length=200)]
@@ -41,6 +49,7 @@ class State(Struct, frozen=True):
         hash: of the text that was taken, which tells whether somebody has edited it.
         whole: hash of the largest text, which tells one result from another: small ones can be alike.
         nonce: another one for each write, so that a read-back tells whose write it was.
+        resolved: nothing is left of what an earlier text reported.
     """
 
     run: Count
@@ -52,6 +61,7 @@ class State(Struct, frozen=True):
     hash: Short = ""
     whole: Short = ""
     nonce: Short = ""
+    resolved: bool = False
 
     @property
     def order(self) -> tuple[int, int]:
@@ -75,21 +85,15 @@ class Comment(Struct, frozen=True):
     user: User | None = None
 
 
-@dataclass(frozen=True)
-class Ours:
-    """A comment of ours, taken apart.
+class Told:
+    """A text of ours with what it says of itself: a comment's, or a section's in one.
 
     Attributes:
         state: None where it is missing or broken.
-        text: all behind marker and state.
-        body: the whole.
     """
 
-    id: int
-    node_id: str
     state: State | None
     text: str
-    body: str
 
     @property
     def order(self) -> tuple[int, int]:
@@ -103,15 +107,42 @@ class Ours:
 
 
 @dataclass(frozen=True)
+class Ours(Told):
+    """A comment of ours, taken apart.
+
+    Attributes:
+        text: all behind marker and state.
+        body: the whole.
+    """
+
+    id: int
+    node_id: str
+    state: State | None
+    text: str
+    body: str
+
+
+@dataclass(frozen=True)
+class Section(Told):
+    """What one lane says in a comment that several workflows share."""
+
+    name: str
+    state: State | None
+    text: str
+
+
+@dataclass(frozen=True)
 class Identity:
     """Who we are: a key, and a login.
 
     Attributes:
         login: None where GitHub does not tell; then we are taken for the job's own token.
+        shared: the comment that several workflows share, a section each; another one than the key's own.
     """
 
     key: str
     login: str | None = None
+    shared: bool = False
 
     def ours(self, comment: Comment, *, written: bool = False) -> Ours | None:
         """`comment` taken apart if it is ours; None if it is anybody else's.
@@ -121,7 +152,9 @@ class Identity:
         """
         body = (comment.body or "").replace("\r\n", "\n")  # an edit in the browser brings CRLF
         first, _, rest = body.partition("\n")
-        if first != marker(self.key) or not (written or (comment.user and self._is_author(comment.user))):
+        if first != marker(self.key, shared=self.shared) or not (
+            written or (comment.user and self._is_author(comment.user))
+        ):
             return None
         second, _, text = rest.partition("\n")
         found = _STATE.fullmatch(second)
@@ -135,9 +168,9 @@ class Identity:
         return user.login == ACTIONS_LOGIN and user.type == "Bot"
 
 
-def marker(key: str) -> str:
+def marker(key: str, *, shared: bool = False) -> str:
     """The first line of a comment of ours."""
-    return f"<!-- perfguard:v1 key={key} -->"
+    return f"<!-- perfguard:v1 key={key}{' shared' if shared else ''} -->"
 
 
 def retired(body: str, key: str) -> str:
@@ -163,10 +196,35 @@ def digest(text: str) -> str:
 
 def compose(key: str, state: State, text: str) -> str:
     """The body of a comment: marker, state, a blank line, text."""
+    return f"{marker(key)}\n<!-- perfguard:state {_encoded(state)} -->\n\n{text}"
+
+
+def compose_shared(key: str, sections: Iterable[Section]) -> str:
+    """The body of a comment that workflows share: marker, then each section between two comments."""
+    parts = [marker(key, shared=True)]
+    for section in sections:
+        state = _encoded(section.state) if section.state else ""
+        parts.append(f"<!-- perfguard:section {section.name} {state} -->\n\n{section.text}\n\n{_END}")
+    return "\n".join(parts)
+
+
+def sections_of(comment: Ours) -> list[Section]:
+    """The sections of a shared comment, in the order of their names; what somebody wrote between them is not kept.
+
+    Our renderer writes no `<!--` of a stranger's, so a section ends where we ended it.
+    """
+    found = {
+        match["name"]: Section(match["name"], _decoded(match["state"]), match["text"].strip("\n"))
+        for match in _SECTION.finditer(comment.body)
+    }
+    return [found[name] for name in sorted(found)]
+
+
+def _encoded(state: State) -> str:
     data = msgspec.json.encode(state)
     if len(data) > _MOST_STATE_BYTES:
         data = msgspec.json.encode(msgspec.structs.replace(state, lanes=[]))
-    return f"{marker(key)}\n<!-- perfguard:state {base64.urlsafe_b64encode(data).decode()} -->\n\n{text}"
+    return base64.urlsafe_b64encode(data).decode()
 
 
 def _decoded(text: str) -> State | None:

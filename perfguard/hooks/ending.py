@@ -69,6 +69,7 @@ class Ending:
             run.snapshot(),
             written=[_relative(path, run) for path in run.written],
             left=[f"{change.describe()}: {why}" for change, why in run.left],
+            accepted=lambda verdict: bool(run.written) and run.accepts(verdict),
             verbose=verbose,
         )
         terminalreporter.section(f"perfguard: {summary.title}")
@@ -141,6 +142,8 @@ def teller(session: pytest.Session) -> Callable[[str], None]:
     def tell(text: str) -> None:
         if reporter is not None:
             reporter.ensure_newline()
+            if session.config.get_terminal_writer().width_of_current_line:  # under -q nothing counts as a line
+                reporter.write_line("")
             reporter.write_line(f"perfguard: {text}")
 
     return tell

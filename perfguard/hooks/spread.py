@@ -26,7 +26,7 @@ from perfguard.hooks.ending import Ending, add_verdict, cut_short, teller
 from perfguard.hooks.measuring import Measuring, command_of
 from perfguard.locking import DeviceLock
 from perfguard.records import Case, Report, Verdict, Word
-from perfguard.reports import read_report, save_report, write_atomically
+from perfguard.reports import make_folder, read_report, save_report, write_atomically
 from perfguard.run import Collected, Run, open_run
 from perfguard.sessions import Command
 
@@ -154,7 +154,7 @@ class Controller(Ending):
                 self._locks[name] = locks[name]
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-        self._config.reports_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self._config.reports_dir)
         self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
 
     def _try(self, name: str, lock: DeviceLock) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from perfguard.judge.parts import describe_parts, judge_parts
 from perfguard.records import Better, Reading, Value, Verdict, Word
-from perfguard.units import Unit, format_change, format_value, significant
+from perfguard.units import Unit, format_change, format_list_change, format_value, significant
 
 
 def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> Verdict:
@@ -52,10 +51,7 @@ def describe_difference(reading: Reading, stored: Value) -> str:
     if isinstance(value, list) and isinstance(stored, list):
         if value == stored:
             return ""
-        added, removed = Counter(value) - Counter(stored), Counter(stored) - Counter(value)
-        parts = [f"+ {_counted(name, n)}" for name, n in added.items()]
-        parts += [f"- {_counted(name, n)}" for name, n in removed.items()]
-        return f"{reading.metric} {' '.join(parts) or 'in another order'}"
+        return f"{reading.metric} {format_list_change(stored, value)}"
     if _number(value) == _number(stored):
         return ""
     before, after = format_value(stored, reading.unit), format_value(value, reading.unit)
@@ -65,10 +61,6 @@ def describe_difference(reading: Reading, stored: Value) -> str:
     if isinstance(value, int | float) and isinstance(stored, int | float) and stored > 0 and value > 0:
         change = f" ({format_change(value / stored)})"
     return f"{reading.metric} {before} -> {after}{change}"
-
-
-def _counted(name: str, count: int) -> str:
-    return name if count == 1 else f"{name} x{count}"
 
 
 def _number(value: Value) -> Value:

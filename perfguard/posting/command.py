@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
+
+MEASURE_WORKFLOW = ".github/workflows/measure.yml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)"
     )
     parser.add_argument("--dry-run", action="store_true", help="print comment and statuses; tell GitHub nothing")
-    parser.add_argument("--key", default="default", help="tells comments of several configurations apart: [a-z0-9-]")
+    parser.add_argument(
+        "--key", default="default", metavar="NAME", help="tells comments of several configurations apart: [a-z0-9-]"
+    )
+    parser.add_argument(
+        "--section",
+        metavar="LANE",
+        default="",
+        help="this run measured LANE alone: keep its section of a comment that several workflows share",
+    )
+    parser.add_argument(
+        "--workflow",
+        metavar="PATH",
+        default=MEASURE_WORKFLOW,
+        help="the workflow that measures (default: %(default)s); runs of others are left alone",
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -33,10 +50,27 @@ def run(options: argparse.Namespace) -> int:
     """Answers the exit status: one of `perfguard.ExitStatus`.
 
     Raises:
+        UsageError: no lane's name where one belongs.
         PerfguardError: what keeps it from judging at all, with the next step.
     """
-    from perfguard.config import read_settings
+    from perfguard.config import LANE, read_settings
+    from perfguard.errors import UsageError
     from perfguard.posting.job import Job, post
 
     settings = read_settings(Path.cwd())
-    return int(post(Job(settings, os.environ, options.run, options.dry_run, options.key, options.output)))
+    if options.section and not re.fullmatch(LANE, options.section):
+        raise UsageError(f"--section {options.section[:100]!r}: no name of a lane; e.g. --section nvidia-h200")
+    return int(
+        post(
+            Job(
+                settings,
+                os.environ,
+                run=options.run,
+                dry=options.dry_run,
+                key=options.key,
+                output=options.output,
+                section=options.section,
+                workflow=options.workflow,
+            )
+        )
+    )

@@ -7,30 +7,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from perfguard.config import Settings
 from perfguard.errors import ExitStatus, GitHubError
 from perfguard.github import (
+    ACCEPTED_LABEL,
+    MEASURE_WORKFLOW,
     Action,
     Client,
     Clock,
+    Easing,
     Posted,
     Rules,
     State,
+    Status,
     fetch_run,
     open_client,
     post_comment,
+    read_easing,
     read_event,
     reason_to_stop,
     set_statuses,
     without_commands,
 )
+from perfguard.overview import Overview
 from perfguard.posting.gathering import Gathered, default_branch_of, gather
 from perfguard.posting.keeping import keep_files, keep_summary
-from perfguard.posting.telling import exit_status, statuses, wants_comment
-from perfguard.render.markdown import render_markdown
+from perfguard.posting.telling import exit_status, is_resolved, may_be_eased, statuses, wants_comment
+from perfguard.render.markdown import COMMENT_BYTES, render_markdown, render_resolved
+
+_SECTION_BYTES = (COMMENT_BYTES, 20_000, 10_000, 7_000, 4_000)  # a section's room depends on how many there are
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,9 @@ class Job:
         dry: tell GitHub nothing.
         key: of the comment.
         output: folder of report.md, report.html and report.json.
+        section: the one lane that this job speaks for in a comment that several workflows share; "" for every lane
+            of the settings and a comment of the job's own.
+        workflow: path of the workflow that measures.
     """
 
     settings: Settings
@@ -51,6 +64,8 @@ class Job:
     dry: bool = False
     key: str = "default"
     output: Path = Path(".perfguard")
+    section: str = ""
+    workflow: str = MEASURE_WORKFLOW
     clock: Clock | None = None
 
 
@@ -63,34 +78,67 @@ def post(job: Job) -> ExitStatus:
     try:
         client = open_client(job.environ, job.clock)
         measured = read_event(job.environ) if job.run is None else fetch_run(client, job.run)
-        stop = reason_to_stop(measured, client)
+        stop = reason_to_stop(measured, client, job.workflow)
         if stop:
             _say(job, [f"nothing to post: {stop}"])
             return ExitStatus.PASSED
-        gathered = gather(client, measured, job.settings, default_branch_of(job.environ))
+        gathered = gather(client, measured, _settings(job), default_branch_of(job.environ))
     except GitHubError as error:
         _say(job, [f"comment skipped: {error}", "the lanes' reports are artifacts of their run; run this job again"])
         return ExitStatus.NOT_POSTED
+    gathered, eased = _ease(job, client, gathered)
     problems = keep_files(job.output, gathered.overview)
     if not problems:
         _say(job, [f"report: {job.output / 'report.md'}"])
     if job.dry:
-        _rehearse(job, gathered)
+        _rehearse(job, gathered, eased)
         failures: list[str] = []
     else:
         problems += keep_summary(job.environ, gathered.overview)
-        failures = _tell(job, client, gathered)
+        failures = _tell(job, client, gathered, eased)
     _say(job, [*problems, *failures])
     verdict = exit_status(gathered.overview, job.settings.strict)
     return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
 
 
-def _tell(job: Job, client: Client, gathered: Gathered) -> list[str]:
+def _settings(job: Job) -> Settings:
+    """The job's, with the lanes that it waits for."""
+    return msgspec.structs.replace(job.settings, lanes=[job.section]) if job.section else job.settings
+
+
+def _statuses(job: Job, gathered: Gathered, eased: bool) -> list[Status]:
+    return statuses(gathered.overview, job.settings.strict, total=not job.section, eased=eased)
+
+
+def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]:
+    """Whether a maintainer's word lets this very commit be worse; told among the warnings of every form.
+
+    It eases statuses and nothing else: verdicts, the comment and the exit status stay as they are. In a rehearsal
+    nothing is asked for, since a label could have to be taken off.
+    """
+    if gathered.pull is None or job.dry:
+        return gathered, False
+    try:
+        easing = read_easing(client, gathered.pull)
+    except GitHubError as error:
+        easing = Easing(problem=f"label {ACCEPTED_LABEL}: not looked at ({error})")
+    said = easing.problem
+    if easing.by:
+        said = f"accepted for this commit alone by {easing.by}: {easing.reason}"
+        if not may_be_eased(gathered.overview):
+            said += "; without effect: only what is slower or heavier can be accepted"
+    if not said:
+        return gathered, False
+    overview = msgspec.structs.replace(gathered.overview, warnings=[said, *gathered.overview.warnings])
+    return replace(gathered, overview=overview), bool(easing.by) and may_be_eased(overview)
+
+
+def _tell(job: Job, client: Client, gathered: Gathered, eased: bool) -> list[str]:
     """Statuses, then the comment. What is merely not due is said; what failed is returned, a sentence each."""
     failures = []
     pull = gathered.pull
     if gathered.own or (pull is not None and pull.alone):
-        failures += set_statuses(client, gathered.run.head_sha, statuses(gathered.overview, job.settings.strict))
+        failures += set_statuses(client, gathered.run.head_sha, _statuses(job, gathered, eased))
     elif pull is not None:
         _say(job, [f"no statuses: {pull.head_sha[:12]} is the head of another pull request, too"])
     if pull is None or job.settings.comment == "never":
@@ -103,28 +151,40 @@ def _tell(job: Job, client: Client, gathered: Gathered) -> list[str]:
 
 def _comment(job: Job, client: Client, gathered: Gathered) -> Posted:
     assert gathered.pull is not None
-    measured, overview = gathered.run, gathered.overview
+    measured, overview, settings = gathered.run, gathered.overview, job.settings
+    resolved = is_resolved(overview, settings)
+    lanes = [lane.name for lane in overview.lanes]
     return post_comment(
         client,
         gathered.pull,
-        render_markdown(overview),
-        wants=wants_comment(overview, job.settings),
-        state=State(measured.id, measured.attempt, measured.head_sha, [lane.name for lane in overview.lanes]),
-        rules=Rules(key=job.key, notify=job.settings.notify),
+        _texts(job, overview),
+        wants=wants_comment(overview, settings),
+        state=State(measured.id, measured.attempt, measured.head_sha, lanes, resolved=resolved),
+        rules=Rules(job.key, settings.notify, settings.drafts, settings.author, job.section, settings.resolved),
     )
 
 
-def _rehearse(job: Job, gathered: Gathered) -> None:
+def _texts(job: Job, overview: Overview) -> list[str]:
+    """The comment's, the largest first. Where it stands only because of what is gone, a few lines are enough."""
+    if is_resolved(overview, job.settings):
+        return [render_resolved(overview)]
+    if not job.section:
+        return render_markdown(overview)
+    found = [text for budget in _SECTION_BYTES for text in render_markdown(overview, budget)]
+    return sorted(set(found), key=len, reverse=True)
+
+
+def _rehearse(job: Job, gathered: Gathered, eased: bool) -> None:
     """Print what would be written."""
     overview = gathered.overview
-    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in statuses(overview, job.settings.strict)]
+    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in _statuses(job, gathered, eased)]
     if gathered.pull is None or job.settings.comment == "never":
         lines.append(f"no comment: {gathered.why_no_pull or 'comment is never in [tool.perfguard]'}")
     elif wants_comment(overview, job.settings):
         lines.append(f"comment on #{gathered.pull.number}:")
     else:
         lines.append(f"comment on #{gathered.pull.number}, only if there is one already:")
-    print(_harmless(job, "\n".join([*lines, "", render_markdown(overview)[0]])))
+    print(_harmless(job, "\n".join([*lines, "", _texts(job, overview)[0]])))
 
 
 def _say(job: Job, lines: Sequence[str]) -> None:

@@ -8,20 +8,35 @@ from perfguard.config import Settings
 from perfguard.errors import ExitStatus
 from perfguard.github import Status
 from perfguard.overview import Headline, Overview
-from perfguard.render.survey import survey
+from perfguard.render.survey import ACTION, survey
 
 _CONTEXT = "perfguard"
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.NO_BASELINE)
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.NO_BASELINE)  # what `strict` makes fail
 
 
-def statuses(overview: Overview, strict: bool) -> list[Status]:
-    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names."""
-    alone = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane])) for lane in overview.lanes]
+def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: bool = False) -> list[Status]:
+    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names.
+
+    Args:
+        total: False where this job knows only some of the lanes, so that the others' total is left alone.
+        eased: this commit may be slower or heavier, by a maintainer's word.
+    """
+    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane])) for lane in overview.lanes]
+    if total:
+        parts.append((_CONTEXT, overview))
     return [
-        Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
-        for context, part in [*alone, (_CONTEXT, overview)]
+        Status(context, "success", f"accepted by label: {survey(part).title.removesuffix(ACTION)}", overview.run_url)
+        if eased and part.headline is Headline.WORSE
+        else Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
+        for context, part in parts
     ]
+
+
+def may_be_eased(overview: Overview) -> bool:
+    """Whether all that is wrong with it is slower or heavier: nothing wrong, broken, missing or cut short."""
+    complete = all(lane.report is not None and lane.report.complete for lane in overview.lanes)
+    return overview.headline is Headline.WORSE and complete and not survey(overview).missing
 
 
 def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:
@@ -35,6 +50,12 @@ def wants_comment(overview: Overview, settings: Settings) -> bool:
     if overview.headline in _ALARMS or overview.edits:
         return True
     return settings.comment == "improvements" and overview.headline is Headline.FASTER
+
+
+def is_resolved(overview: Overview, settings: Settings) -> bool:
+    """Whether nothing is left to say but that what an earlier comment reported is gone."""
+    quiet = overview.headline in (Headline.FASTER, Headline.UNCHANGED)
+    return quiet and not wants_comment(overview, settings)
 
 
 def exit_status(overview: Overview, strict: bool) -> ExitStatus:

@@ -26,6 +26,7 @@ MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
 NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
+ACTION = " — action needed"
 UNMEASURED = "has a baseline, but the report does not hold it"
 
 
@@ -113,8 +114,23 @@ class Survey:
 
     @property
     def title(self) -> str:
-        """The headline in words and numbers; it holds no names."""
-        return _TITLES[self.headline](self)
+        """The headline in words and numbers; it holds no names. What lets worse readings pass is told with it."""
+        text = _TITLES[self.headline](self)
+        if not self.loosened or self.headline is Headline.ACCEPTED:  # that says it already
+            return text
+        edits = f", {counted(self.loosened, 'baseline edit')} let worse pass than before"
+        return f"{text.removesuffix(ACTION)}{edits}{ACTION if text.endswith(ACTION) else ''}"
+
+    @property
+    def loosened(self) -> int:
+        """How many edits of the baselines let a worse reading pass."""
+        return sum(1 for edit in self.edits if edit.loosens)
+
+    @property
+    def sign(self) -> str:
+        """The headline's; a loosened baseline is nothing to be green about."""
+        quiet = self.headline in (Headline.FASTER, Headline.UNCHANGED)
+        return SIGNS[Headline.INCOMPLETE] if quiet and self.loosened else SIGNS[self.headline]
 
     def total(self, *words: Word) -> int:
         """How many cases of all lanes end in one of `words`."""
@@ -186,7 +202,7 @@ def _failing(found: Survey) -> str:
     silent = len(found.lanes) - found.reported
     if silent:
         texts.append(f"{counted(silent, 'lane')} without a result")
-    return ", ".join(texts) + " — action needed"
+    return ", ".join(texts) + ACTION
 
 
 def _incomplete(found: Survey) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from perfguard.records import CaseResult, Report, Verdict, Word
@@ -46,9 +46,19 @@ class Summary:
 
 
 def render_summary(
-    report: Report, *, written: Sequence[str] = (), left: Sequence[str] = (), verbose: bool = False
+    report: Report,
+    *,
+    written: Sequence[str] = (),
+    left: Sequence[str] = (),
+    accepted: Callable[[Verdict], bool] = lambda _: False,
+    verbose: bool = False,
 ) -> Summary:
-    """The whole summary of one run. `written`: files that an update changed; `left`: what it left alone, and why."""
+    """The whole summary of one run.
+
+    Args:
+        written: files that an update changed; `left`: what it left alone, and why.
+        accepted: whether an update wrote what a verdict reports, so that no command has to.
+    """
     summary = Summary(_title(report))
     summary.lines.append(Line(environment(report)))
     summary.lines += [Line(f"warning: {warning}", "yellow") for warning in report.hardware.warnings]
@@ -61,12 +71,12 @@ def render_summary(
         rest = [result for result in by_word[word] if not _is_only_noisy(result)]
         shown = rest if verbose else rest[:MOST_DETAILED]
         for result in _worst_first(shown):
-            summary.lines += _details(result)
+            summary.lines += _details(result, accepted)
         hidden = len(rest) - len(shown)
         if hidden:
             summary.lines.append(Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, "")))
         summary.lines += _noisy(noisy, verbose)
-    summary.lines += _counted(report, by_word, verbose)
+    summary.lines += _counted(report, by_word, accepted, verbose)
     summary.lines += [Line(f"written: {path}") for path in written]
     summary.lines += [Line(f"left alone: {text}", "yellow") for text in left]
     return summary
@@ -121,7 +131,7 @@ def _worst_first(results: Sequence[CaseResult]) -> list[CaseResult]:
     return sorted(results, key=lambda result: -max((verdict.ratio or 0.0 for verdict in result.verdicts), default=0.0))
 
 
-def _details(result: CaseResult) -> list[Line]:
+def _details(result: CaseResult, accepted: Callable[[Verdict], bool]) -> list[Line]:
     word = result.word
     lines = [Line(f"{word}  {result.case.key}", COLORS.get(word, "yellow"))]
     for verdict in _told(result.verdicts):
@@ -133,7 +143,8 @@ def _details(result: CaseResult) -> list[Line]:
     timed = {reading.metric for reading in result.readings if reading.timed}
     if any(verdict.word in (Word.SLOWER, Word.UNRESOLVED) and verdict.metric in timed for verdict in result.verdicts):
         lines.append(Line(f"    compare:   {compare_command(result.case.nodeid)}"))
-    accept = accept_command({verdict.word for verdict in result.verdicts}, result.case.nodeid)
+    open_ = {verdict.word for verdict in result.verdicts if not accepted(verdict)}
+    accept = accept_command(open_, result.case.nodeid)
     if accept and word is not Word.WRONG:
         lines.append(Line(f"    accept:    {accept}"))
     return lines
@@ -189,12 +200,21 @@ def _unchanged(report: Report) -> list[Line]:
     return [Line(f"UNCHANGED  {count}: {text}", COLORS[Word.UNCHANGED])]
 
 
-def _counted(report: Report, by_word: dict[Word, list[CaseResult]], verbose: bool) -> list[Line]:
+def _counted(
+    report: Report, by_word: dict[Word, list[CaseResult]], accepted: Callable[[Verdict], bool], verbose: bool
+) -> list[Line]:
     lines = []
     for word, text in COUNTED.items():
-        names = [_named(result) for result in by_word[word]]
+        about = {
+            _named(result): [verdict for verdict in result.verdicts if verdict.word is word] for result in by_word[word]
+        }
         if word is Word.STALE:
-            names = [verdict.case for verdict in report.stale]
+            about = {verdict.case: [verdict] for verdict in report.stale}
+        done = sum(1 for verdicts in about.values() if verdicts and all(map(accepted, verdicts)))
+        names = [name for name, verdicts in about.items() if not verdicts or not all(map(accepted, verdicts))]
+        if done:
+            what = "removed from the baselines" if word is Word.STALE else "recorded now, judged from the next run on"
+            lines.append(Line(f"{word}  {done} case{'s' * (done != 1)}: {what}", "green"))
         if not names:
             continue
         count = f"{len(names)} case{'s' * (len(names) != 1)}"

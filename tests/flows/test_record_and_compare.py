@@ -24,9 +24,11 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
         [
             "*fresh process 5 of 5: 2 tests",
             "perfguard: update: new: *double?64?/forward: *",
+            "NEW  2 cases: recorded now, judged from the next run on",
             "written: baselines/fake-gpu/suite.yaml",
         ]
     )
+    recorded.stdout.no_fnmatch_line("*record: *")  # it is done
     stored = project.baseline.read_bytes()
 
     passed = project.guard()
@@ -39,6 +41,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     wrong = project.guard()
     assert wrong.ret == ExitStatus.WRONG
     wrong.stdout.fnmatch_lines(["WRONG  double?64?/forward", "*2 failed*"])
+    wrong.stdout.no_fnmatch_line("*guard.py*")  # the traceback ends in the test
     assert project.words("device_time_us") == {case: set() for case in CASES}  # never timed beside a wrong result
 
     project.kernel(us=55.0)

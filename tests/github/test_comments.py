@@ -343,6 +343,41 @@ def test_a_quiet_comment_that_turns_red_is_written_anew_where_asked_for(
     assert (fourth.action, fourth.comment) == (Action.EDITED, third.comment)
 
 
+def quiet(state: State, *, resolved: bool = True) -> State:
+    return State(state.run + 1, 1, state.head, state.lanes, resolved=resolved)
+
+
+def test_what_is_resolved_is_folded_away_and_comes_back_with_a_relapse(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
+) -> None:
+    rules = Rules(resolved="hide")
+    first = post_comment(client, pull, [RED], wants=True, state=state, rules=rules)
+    assert github.world.minimized == {}
+    gone = quiet(state)
+    assert post_comment(client, pull, [GREEN], wants=False, state=gone, rules=rules).action is Action.EDITED
+    assert github.world.minimized == {f"IC_{first.comment}": "RESOLVED"}
+    unclear = quiet(gone, resolved=False)  # inconclusive asks nobody to act, and is not resolved
+    post_comment(client, pull, ["### perfguard: inconclusive"], wants=False, state=unclear, rules=rules)
+    assert github.world.minimized == {}
+    gone = quiet(unclear)
+    post_comment(client, pull, [GREEN], wants=False, state=gone, rules=rules)
+    assert github.world.minimized == {f"IC_{first.comment}": "RESOLVED"}
+    post_comment(client, pull, [WORSE], wants=True, state=later(gone), rules=rules)
+    assert github.world.minimized == {}
+    assert texts(github) == [WORSE]
+
+
+def test_a_comment_that_cannot_be_folded_away_is_a_warning(
+    github: FakeGitHub, client: Client, pull: Pull, state: State
+) -> None:
+    post_comment(client, pull, [RED], wants=True, state=state)
+    github.fail(method="POST", path="graphql", skip=1, times=9, status=403, body={"message": "Forbidden"})
+    posted = post_comment(client, pull, [GREEN], wants=False, state=quiet(state), rules=Rules(resolved="hide"))
+    assert posted.action is Action.EDITED
+    assert "could not be hidden" in posted.warnings[0]
+    assert texts(github) == [GREEN]
+
+
 def test_twins_are_deleted_once_the_lowest_id_says_it(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:

@@ -23,7 +23,7 @@ COMMENTS = "/issues/7/comments$"
 OLDER, NEWER = "ghs_older", "ghs_newer"  # tokens: the fake tells the two jobs apart by them
 PATIENCE = 60.0
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]  # token, section
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def start(github: FakeGitHub) -> Iterator[Start]:
     github.world.tokens = {OLDER: ALL_PERMISSIONS, NEWER: ALL_PERMISSIONS}
     started: list[subprocess.Popen[str]] = []
 
-    def started_job(token: str) -> subprocess.Popen[str]:
+    def started_job(token: str, section: str = "") -> subprocess.Popen[str]:
         run, name = (5001, "older") if token == OLDER else (5002, "newer")
-        job = Job(run, f"by the {name} run", sha("base"), sha("head"))
+        job = Job(run, f"by the {name} run", sha("base"), sha("head"), section)
         command = [sys.executable, "-m", "tests.github.poster", msgspec.json.encode(job).decode()]
         environ = {**os.environ, **github.environ(token)}
         process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)

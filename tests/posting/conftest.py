@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class PostJob:
                 self.github.world.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
         return self.number
 
-    def post(self, *, dry: bool = False, **settings: Any) -> ExitStatus:
+    def post(self, *, dry: bool = False, section: str = "", workflow: str = "", **settings: Any) -> ExitStatus:
         """The job for the latest run."""
         event = self.folder / "event.json"
         event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.world.runs[self.number]}))
@@ -65,7 +65,8 @@ class PostJob:
             **self.environ,
         }
         made = Settings(**{**self.settings, **settings})
-        return post(Job(made, environ, dry=dry, output=self.folder / "out", clock=self.clock.clock))
+        job = Job(made, environ, dry=dry, output=self.folder / "out", section=section, clock=self.clock.clock)
+        return post(replace(job, workflow=workflow) if workflow else job)
 
     @property
     def comments(self) -> list[str]:

@@ -211,7 +211,10 @@ def test_sorting_filtering_and_opening(page: Path) -> None:
     assert seen["title"].startswith("perfguard: 1 case wrong")
 
 
-def test_at_phone_width_nothing_is_wider_than_the_screen(page: Path) -> None:
+@pytest.mark.parametrize("name", ["nvidia-h200", "cpu-" + "family-6-" * 8])
+def test_at_phone_width_nothing_is_wider_than_the_screen(page: Path, name: str) -> None:
+    lanes = [msgspec.structs.replace(WHOLE.lanes[0], name=name), *WHOLE.lanes[1:]]
+    page.write_text(render_html(msgspec.structs.replace(WHOLE, lanes=lanes)), encoding="utf-8")
     phone = page.with_name("phone.html")
     probe(page, "document.querySelectorAll('.row')[1].click(); seen.width = 0;")  # leaves the opened copy behind
     phone.write_text(

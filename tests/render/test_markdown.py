@@ -78,6 +78,27 @@ def test_one_heading_and_tables_inside_the_details(headline: Headline) -> None:
         assert not any(line.startswith("/") for line in text.splitlines())
 
 
+def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
+    # Nothing moved, but the next regression of that size would pass.
+    text = render_markdown(overview(FINE, edits=[EDIT, msgspec.structs.replace(EDIT, loosens=False)]))[0]
+    assert text.startswith(
+        "### ⚠️ perfguard: no change in 2 cases on 1 lane, 1 baseline edit let worse pass than before\n"
+    )
+    worse = msgspec.structs.replace(EXAMPLES[Headline.WORSE], edits=[EDIT, EDIT])
+    title = "1 case slower, 1 heavier or different, 2 baseline edits let worse pass than before — action needed"
+    assert survey(worse).title == title
+
+
+def test_one_lane_is_named_once_and_takes_no_column() -> None:
+    moved = overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, us=64.93), result("softmax", WRONG, us=None)))
+    text = render_markdown(moved)[0]
+    assert "| Case | Metric | Baseline | Now | Change (95 % CI) | Limit |" in text
+    assert "| Case | Output | Limit | Got | Why |" in text
+    assert text.partition("<details>")[0].count("<code>nvidia-h200</code>") == 1
+    new = overview(lane("nvidia-h200", result("rms_norm[64]", DRIFT, us=61.9)))
+    assert "| Case | Metric | Verdict | Why |" in render_markdown(new)[0]
+
+
 def test_a_lane_without_a_result_is_never_green() -> None:
     silent = overview(FINE, LaneView("nvidia-h200"))
     for text in render_markdown(silent):
@@ -132,13 +153,16 @@ def test_commands_only_for_ids_that_can_be_pasted() -> None:
             assert "pytest --perfguard 'a b; rm -rf /'" in text
 
 
-def test_accepting_needs_the_run() -> None:
+def test_accepting_names_the_run_and_without_one_the_file() -> None:
     assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])[0]
     unguarded = render_markdown(EXAMPLES[Headline.NO_BASELINE])[0]
     assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # accepting would leave too few sessions
     assert "perfguard accept" not in unguarded
     local = msgspec.structs.replace(EXAMPLES[Headline.WORSE], run_url="")
-    assert "perfguard accept" not in render_markdown(local)[0]
+    text = render_markdown(local)[0]
+    assert "\nperfguard accept --from report-nvidia-h200.json --reason 'why'\n" in text
+    assert "--run" not in text
+    assert "perfguard accept" not in render_markdown(msgspec.structs.replace(local, lanes=[FINE]))[0]
 
 
 def test_another_environment_than_the_baselines_is_told() -> None:

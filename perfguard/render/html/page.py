@@ -31,7 +31,7 @@ def render_html(overview: Overview) -> str:
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; "
         "form-action 'none'",
         title=escape(f"perfguard: {found.title}"),
-        sign=SIGNS[found.headline],
+        sign=found.sign,
         headline=escape(found.title),
         subtitle=_subtitle(found),
         warnings=_list(overview.warnings, "warnings"),

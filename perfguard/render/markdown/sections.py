@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from perfguard.overview import BaselineEdit, Headline
 from perfguard.records import Accuracy, Word
@@ -18,7 +18,7 @@ Section = Callable[[Survey, Bounds], str]
 
 def headline(found: Survey) -> str:
     """The one heading."""
-    return f"### {SIGNS[found.headline]} perfguard: {found.title}"
+    return f"### {found.sign} perfguard: {found.title}"
 
 
 def judged_by(found: Survey) -> str:
@@ -33,6 +33,13 @@ def judged_by(found: Survey) -> str:
         parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
     reported = f"lanes: {found.reported} of {len(found.lanes)} reported"
     return " · ".join([" ".join(parts), reported]) if parts else reported
+
+
+def resolved(found: Survey) -> str:
+    """That nothing is left of what was reported before, since which commit, on which lanes."""
+    names = ", ".join(code(lane.lane.name, NAME) for lane in found.lanes)
+    judged = judged_by(found)
+    return f"Resolved in {judged} · {names}" if found.overview.head else f"Resolved · {judged} · {names}"
 
 
 COUNTS: dict[str, Callable[[LaneSurvey], int]] = {
@@ -73,7 +80,7 @@ def changed(found: Survey, bounds: Bounds) -> str:
     if not rows:
         return ""
     header = ("Lane", "Case", "Metric", "Baseline", "Now", "Change (95 % CI)", "Limit")
-    body = table(header, (_moved_row(finding) for finding in rows), len(rows), bounds)
+    body = _by_lane(found, header, (_moved_row(finding) for finding in rows), len(rows), bounds)
     return f"**Changed** (confirmed, beyond noise; worst first)\n\n{body}"
 
 
@@ -91,7 +98,7 @@ def numerics(found: Survey, bounds: Bounds) -> str:
     if not rows:
         return ""
     header = ("Lane", "Case", "Output", "Limit", "Got", "Why")
-    body = table(header, (_wrong_row(finding) for finding in rows), len(rows), bounds)
+    body = _by_lane(found, header, (_wrong_row(finding) for finding in rows), len(rows), bounds)
     return f"**Numerics** (wrong results; nothing was timed)\n\n{body}"
 
 
@@ -116,7 +123,7 @@ def missing(found: Survey, bounds: Bounds) -> str:
     if not rows:
         return ""
     cells = ((code(lane, NAME), code(case), text(why)) for lane, case, why in rows)
-    return f"**Not measured**\n\n{table(('Lane', 'Case', 'Why'), cells, len(rows), bounds)}"
+    return f"**Not measured**\n\n{_by_lane(found, ('Lane', 'Case', 'Why'), cells, len(rows), bounds)}"
 
 
 def undecided(found: Survey, bounds: Bounds) -> str:
@@ -139,7 +146,15 @@ def _said(found: Survey, title: str, words: Iterable[Word], bounds: Bounds) -> s
         )
         for each in rows
     )  # fmt: skip
-    return f"**{title}**\n\n{table(('Lane', 'Case', 'Metric', 'Verdict', 'Why'), cells, len(rows), bounds)}"
+    header = ("Lane", "Case", "Metric", "Verdict", "Why")
+    return f"**{title}**\n\n{_by_lane(found, header, cells, len(rows), bounds)}"
+
+
+def _by_lane(found: Survey, header: Sequence[str], rows: Iterable[Sequence[str]], total: int, bounds: Bounds) -> str:
+    """A table whose first column is the lane, without that column where there is one lane: the table above names it."""
+    if len(found.lanes) > 1:
+        return table(header, rows, total, bounds)
+    return table(header[1:], (row[1:] for row in rows), total, bounds)
 
 
 def edits(found: Survey, bounds: Bounds) -> str:

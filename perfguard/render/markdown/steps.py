@@ -41,9 +41,18 @@ def _ids(findings: Iterable[Finding], *words: Word) -> list[str]:
 
 
 def _accept(found: Survey) -> list[str]:
+    """From the run that measured; from the lanes' files where nobody knows of a run."""
     run = _run_id(found.overview.run_url)
-    names = [lane.lane.name for lane in found.lanes if any(each.verdict.word in TO_ACCEPT for each in lane.findings)]
-    return [f"perfguard accept --lane {name} --run {run} --reason 'why'" for name in names if run and _is_word(name)]
+    commands = []
+    for lane in found.lanes:
+        name, report = lane.lane.name, lane.lane.report
+        if report is None or not _is_word(name) or all(each.verdict.word not in TO_ACCEPT for each in lane.findings):
+            continue
+        if run:
+            commands.append(f"perfguard accept --lane {name} --run {run} --reason 'why'")
+        elif _is_word(report.hardware.slug):
+            commands.append(f"perfguard accept --from report-{report.hardware.slug}.json --reason 'why'")
+    return commands
 
 
 def _record(found: Survey) -> list[str]:

@@ -55,6 +55,14 @@ def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> list[str
     return texts
 
 
+def render_resolved(overview: Overview) -> str:
+    """Three lines for a comment that stands only because of what an earlier run reported."""
+    found = survey(overview)
+    return (
+        "\n\n".join(filter(None, (sections.headline(found), sections.resolved(found), sections.footer(found)))) + "\n"
+    )
+
+
 def _assembled(blocks: Iterable[str], left_out: str, found: Survey, budget: int) -> str | None:
     """The blocks with an empty line between them, None where they are larger than `budget`."""
     kept = []
