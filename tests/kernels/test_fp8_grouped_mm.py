@@ -583,12 +583,13 @@ def test_the_loop_works_here_or_says_why(dtype: torch.dtype) -> None:
         assert reason
 
 
-def test_a_hopper_takes_the_grouped_way(gpu: torch.device) -> None:
+def test_a_hopper_takes_our_way_and_a_blackwell_torchs(gpu: torch.device) -> None:
     from kernels.hardware import arch_of
 
-    if arch_of(gpu) not in ("sm_90", "sm_100"):
+    taken: dict[str, scaled.Backend] = {"sm_90": "triton", "sm_100": "grouped"}
+    if arch_of(gpu) not in taken:
         pytest.skip(f"needs sm_90 or sm_100: this is {arch_of(gpu)}")
-    assert scaled.probe(gpu) == scaled.Probe("grouped", ())
+    assert scaled.probe(gpu) == scaled.Probe(taken[arch_of(gpu)], ())
 
 
 def test_a_forced_way_is_the_way_of_backward_too() -> None:
@@ -625,8 +626,9 @@ def test_what_is_unwritten_is_cleared_and_no_more(poison: int, kernel_path: Kern
             assert got.view(torch.int16).equal(old.view(torch.int16))
 
 
-def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
-    """On the grouped way, forward and backward, with the library's call left out where there is none."""
+@pytest.mark.parametrize("backend", ["triton", "grouped"])
+def test_the_host_reads_no_data(backend: str, triton_path: KernelPath) -> None:
+    """On our way and the grouped one, forward and backward, with the matmuls left out where there is no GPU."""
     a, w, offs = operands(Split("", (5, 0, 3), unused=2), 16, 16)
     a, w = a.requires_grad_(), w.requires_grad_()
 
@@ -649,8 +651,8 @@ def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
 
 def test_replays_in_a_cuda_graph(gpu: torch.device) -> None:
     """Forward and backward captured once, right for other data and other offsets."""
-    if fp8.grouped_mm.path(gpu) != "grouped":
-        pytest.skip("needs the grouped way: the others read offs on the host")
+    if fp8.grouped_mm.path(gpu) not in ("triton", "grouped"):
+        pytest.skip("needs our way or the grouped one: the others read offs on the host")
     first, second = Split("", (700, 0, 300), unused=24), Split("", (0, 1000, 1), unused=23)
     a, w, offs = operands(first, 192, 256)
     grad = upstream(first, 256)
