@@ -81,6 +81,17 @@ def multiply_rows(  # type: ignore[no-untyped-def]
         write(out_ptr, acc_HW, row_H, column_W, end, outer, EMULATE)
 
 
+@triton.jit
+def within(start, end, codes):  # type: ignore[no-untyped-def]
+    """A group's columns as both kernels of form "groups" take them: none or some of the buffer, from a multiple of 16.
+
+    Ends that decrease, pass the buffer or are no multiples of 16 are the caller's error, and still touch no foreign
+    memory: what comes of them is what right ends may be.
+    """
+    start = min(max(start, 0), codes) // 16 * 16
+    return start, min(max(end, start), codes) // 16 * 16
+
+
 @triton.jit(do_not_specialize=["groups"])
 def multiply_groups(  # type: ignore[no-untyped-def]
     a_ptr, b_ptr, a_descriptor, b_descriptor, a_inverse_ptr, b_inverse_ptr, offs_ptr, out_ptr, groups, codes, height,
@@ -101,9 +112,8 @@ def multiply_groups(  # type: ignore[no-untyped-def]
     for tile in tl.range(tl.program_id(0), groups * high * wide, tl.num_programs(0)):
         group = tile // (high * wide)
         down, across = place(tile - group * (high * wide), high, wide, BAND)
-        # Ends that decrease or pass the buffer are the caller's error, and still touch no foreign memory.
-        start = tl.minimum(tl.maximum(tl.load(offs_ptr + group - 1, mask=group > 0, other=0), 0), codes) // 16 * 16
-        end = tl.minimum(tl.maximum(tl.load(offs_ptr + group), start), codes) // 16 * 16
+        start = tl.load(offs_ptr + group - 1, mask=group > 0, other=0)
+        start, end = within(start, tl.load(offs_ptr + group), codes)
         whole = start + (end - start) // D * D
 
         row_H = down * H + tl.arange(0, H)

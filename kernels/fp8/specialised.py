@@ -22,6 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Descriptor
 
+from kernels.fp8.products import within
+
 __all__ = ["Descriptor", "multiply_groups", "multiply_rows", "shared_layout"]
 
 # As Triton calls them up to 3.6, and later.
@@ -231,10 +233,9 @@ def multiply_rows(  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def _ends(offs_ptr, group, codes):  # type: ignore[no-untyped-def]
-    """Ends that decrease or pass the buffer are the caller's error, and still touch no foreign memory."""
+    """Of a group: its first column and its end, which the loading warp and the others have to agree on."""
     start = gl.load(offs_ptr + group - 1, mask=group > 0, other=0)
-    start = gl.minimum(gl.maximum(start, 0), codes)
-    return start, gl.minimum(gl.maximum(gl.load(offs_ptr + group), start), codes)
+    return within(start, gl.load(offs_ptr + group), codes)
 
 
 @gluon.jit
