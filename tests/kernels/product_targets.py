@@ -63,7 +63,7 @@ def build(arch: str, form: Form, config: ProductConfig, accurate: bool) -> Any:
 def main(arch: str) -> None:
     for form in FORMS:
         for fast in (True, False):
-            for number, config in enumerate(candidates(arch, form, 4096, fast)):
+            for number, config in enumerate(candidates(arch, 4096, fast)):
                 compiled = build(arch, form, config, not fast)
                 named = {"form": form, "fast": fast, "candidate": number, "specialised": config.specialised}
                 found = facts(compiled) | {"registers_moved": compiled.asm["ptx"].count("setmaxnreg")}

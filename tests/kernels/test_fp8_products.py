@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def test_every_candidate_against_emulation(
     expected = emulated(form, operands)
     for fast in (True, False):
         width = expected.shape[-1]
-        for number in range(len(candidates(arch_of(triton_path.device), form, width, fast))):
+        for number in range(len(candidates(arch_of(triton_path.device), width, fast))):
             got = product(form, operands, fast, number)
             assert got.dtype == torch.bfloat16
             assert got.equal(expected), (number, fast)
@@ -134,6 +135,21 @@ def test_the_autograd_function_takes_it(triton_path: KernelPath) -> None:
         torch.testing.assert_close(got, expected, rtol=2**-7, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "expected"), [(1408, 2048, "triton"), (8192, 5120, "grouped"), (4096, 4096, "grouped")]
+)
+def test_large_wgrads_are_the_librarys(height: int, width: int, expected: str) -> None:
+    """Where it works: measured faster there, and slower for matrices of fewer values."""
+    a, b = torch.empty(height, 16, dtype=torch.float8_e4m3fn), torch.empty(width, 16, dtype=torch.float8_e4m3fn).t()
+    inverses = torch.ones(height), torch.ones(width)
+    with (
+        mock.patch.object(scaled, "probe", return_value=scaled.Probe("triton", (), "grouped")),
+        mock.patch.object(scaled, "_run_2d2d", return_value=torch.empty(1, height, width)) as run,
+    ):
+        scaled.matmul_2d2d(a, inverses[0], b, inverses[1], torch.tensor([16], dtype=torch.int32), True, None)
+    assert run.call_args.args[-1] == expected
+
+
 def test_a_bad_candidate_is_refused(triton_path: KernelPath) -> None:
     operands = drawn("rows", equal(16, 1), 16, 16, triton_path.device)
     with pytest.raises(ValueError, match=r"^candidate: is 9; may be 0 to \d here$"):
@@ -142,9 +158,9 @@ def test_a_bad_candidate_is_refused(triton_path: KernelPath) -> None:
 
 def test_the_tile_follows_the_width() -> None:
     """1408 columns are 5.5 tiles of 256, but 11 of 128; 8192 fit either."""
-    assert candidates("sm_90", "rows", 8192, True)[0].width == 256
-    assert candidates("sm_90", "rows", 1408, True)[0].width == 128
-    assert all(not config.specialised for config in candidates("sm_89", "rows", 8192, True))
+    assert candidates("sm_90", 8192, True)[0].width == 256
+    assert candidates("sm_90", 1408, True)[0].width == 128
+    assert all(not config.specialised for config in candidates("sm_89", 8192, True))
 
 
 def test_compiles_for_hopper() -> None:
