@@ -44,13 +44,13 @@ def grouped_mm(
 
     dtype: the fp8 format, default that of the device. fast_accum: of all three matmuls; AMD's ignore it.
     keep_fp8_weights: quantise the weight for dgrad in forward already and keep E * K * N bytes until backward.
-    backend: "grouped", "loop" or "emulation" in place of what `grouped_mm.path(device)` answers, for tests.
+    backend: "triton", "grouped", "loop" or "emulation" in place of what `grouped_mm.path(device)` answers, for tests.
 
     Kept for backward: where b_t needs a gradient, the codes of a by columns, P * K bytes with P = roundup16(R + 15 E),
     and E * K scales; where a does, b_t itself or, with keep_fp8_weights, its transposed codes and E * K scales; offs.
 
-    On the "grouped" path neither forward nor backward reads the device. Errors: ValueError for wrong arguments,
-    RuntimeError for a backward with create_graph=True.
+    On the "triton" and the "grouped" path neither forward nor backward reads the device. Errors: ValueError for wrong
+    arguments, RuntimeError for a backward with create_graph=True.
     """
     require_matmul_operands(a, b_t, offs)
     require_out_dtype(out_dtype)

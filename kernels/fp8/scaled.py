@@ -1,16 +1,17 @@
-"""Grouped matmuls of scaled fp8 operands: torch's grouped one, a loop of torch's row-wise one, or emulation.
+"""Grouped matmuls of scaled fp8 operands: ours, torch's grouped one, a loop of torch's row-wise one, or emulation.
 
 Operators `perfguard_kernels::fp8_matmul_2d3d` (forward and dgrad) and `perfguard_kernels::fp8_matmul_2d2d` (wgrad),
 as kernels.md section 2 has them; the recipe is that of PyTorch's `_scaled_grouped_mm` and of torchao's row-wise
 MoE training. Scales come as their reciprocals (`inverse` of the quantisers' operators), which are exact as scales are
-powers of two, and which all three ways multiply by.
+powers of two, and which every way multiplies by.
 
 What the library wants stays in here: widths that are multiples of 16 (codes are copied to zero-filled buffers, results
 sliced), fewer than 1024 groups (calls are split), rows of no group and groups of no row written as zero.
 
-Which way: `grouped` where a small call of it gives right numbers, groups of 1, 7, 15 and 17 rows included, else
-`loop`, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. `grouped` reads nothing of the
-device; the other two read offs on the host.
+Which way: the first of the architecture's (`ORDER`) of which a small call gives right numbers, groups of 1, 7, 15 and
+17 rows included, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. A wgrad of large matrices
+(`LARGE_WGRAD`) takes `grouped` where it works, even where `triton` does. `triton` (`products.py`) and `grouped` read
+nothing of the device; the other two read offs on the host.
 
 Shape suffixes: R rows, K contraction and N columns of `2d3d`; N rows, P (padded tokens) contraction and K columns of
 `2d2d`; G groups.
@@ -29,12 +30,29 @@ from torch import Tensor
 from kernels.fp8 import reference
 from kernels.fp8.arguments import ALIGNMENT
 from kernels.fp8.clear import zero_empty, zero_tail
-from kernels.hardware import default_fp8_dtype
+from kernels.hardware import arch_of, default_fp8_dtype
+from kernels.paths import path_of
 
-Backend = Literal["grouped", "loop", "emulation"]
+try:
+    from triton.errors import TritonError
+
+    from kernels.fp8 import launch_products
+except ImportError as error:  # without Triton torch's matmuls run
+    if error.name is None or error.name.split(".")[0] != "triton":
+        raise
+    launch_products, TritonError = None, RuntimeError  # type: ignore[assignment,misc]
+
+Backend = Literal["triton", "grouped", "loop", "emulation"]
 Matmul = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # a, b, 1 / scale of a, of b, offs
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 MAX_GROUPS = 1023  # of one call of torch's grouped matmul
+# What is tried before emulation. Ours is tuned for Hopper alone.
+ORDER: dict[str, tuple[Backend, ...]] = {"sm_90": ("triton", "grouped", "loop")}
+_USUAL: tuple[Backend, ...] = ("grouped", "loop")
+# Values of one group's gradient from which on wgrad is the library's, if it works there. On an H200 (2026-11-21) the
+# library took 305 us and ours 247 for 64 matrices of 1408 x 2048, 318 and 270 for 128 of 768 x 2048, and 1582 and 1841
+# for 16 of 8192 x 5120, all of 512 to 1040 rows. Nothing between them was measured.
+LARGE_WGRAD = 1 << 24
 
 
 # ---- which way -----------------------------------------------------------------------------------------------
@@ -42,10 +60,11 @@ MAX_GROUPS = 1023  # of one call of torch's grouped matmul
 
 @dataclass(frozen=True)
 class Probe:
-    """The way that matmuls take on a device, and why not the ones before it."""
+    """The way that matmuls take on a device, that of wgrads with large matrices, and why not the ones before it."""
 
     backend: Backend
     refusals: tuple[str, ...]
+    large_wgrad: Backend
 
 
 _PROBES: dict[tuple[torch.device, torch.dtype], Probe] = {}
@@ -63,7 +82,7 @@ def probe(device: torch.device | str, dtype: torch.dtype | None = None) -> Probe
         device = torch.device("cuda", torch.cuda.current_device())  # type: ignore[unreachable]
     dtype = default_fp8_dtype(device) if dtype is None else dtype
     if device.type == "cpu":
-        return Probe("emulation", ("a CPU has no matrix unit for fp8",))
+        return Probe("emulation", ("a CPU has no matrix unit for fp8",), "emulation")
     if (device, dtype) not in _PROBES:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -76,17 +95,19 @@ def probe(device: torch.device | str, dtype: torch.dtype | None = None) -> Probe
 
 def _try_backends(device: torch.device, dtype: torch.dtype) -> Probe:
     refusals: list[str] = []
-    candidates: tuple[Backend, ...] = ("grouped", "loop")
-    for backend in candidates:
+    for backend in ORDER.get(arch_of(device), _USUAL):
         reason = refusal(backend, device, dtype)
         if reason is None:
-            return Probe(backend, tuple(refusals))
+            prefers_library = backend == "triton" and refusal("grouped", device, dtype) is None
+            return Probe(backend, tuple(refusals), "grouped" if prefers_library else backend)
         refusals.append(f"{backend}: {reason}")
-    return Probe("emulation", tuple(refusals))
+    return Probe("emulation", tuple(refusals), "emulation")
 
 
 def refusal(backend: Backend, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why this way does not work there, or None: right numbers in both matmuls, for groups of any size."""
+    if backend == "triton" and (launch_products is None or path_of(launch_products.multiply_rows, device) == "eager"):
+        return "Triton cannot run there"
     generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
     ends = torch.tensor([1, 8, 8, 23, 40], dtype=torch.int32)  # groups of 1, 7, 0, 15 and 17 rows
     a_RK, b_EKN, grad_RN = (torch.randn(shape, generator=generator) for shape in ((43, 32), (5, 32, 48), (43, 48)))
@@ -105,7 +126,7 @@ def refusal(backend: Backend, device: torch.device, dtype: torch.dtype) -> str |
             got = matmul(*(operand.to(device) for operand in operands), True, backend).cpu().double()
         except torch.OutOfMemoryError:
             raise  # says nothing about the way
-        except (AttributeError, RuntimeError, ValueError) as error:
+        except (AttributeError, RuntimeError, ValueError, TritonError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
             return lines[0]
         off = ((got - expected).norm() / expected.norm()).item()
@@ -159,7 +180,9 @@ def _run_2d3d(
             a, b, a_inverse, b_inverse, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=fast_accum
         )
 
-    if backend == "grouped":
+    if backend == "triton":
+        out_RN = launch_products.rows_product(a_RK, b_GKN.mT, a_inverse_R, b_inverse_GN, offs, fast_accum)
+    elif backend == "grouped":
         out_RN = in_parts_2d3d(grouped, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
         zero_tail(out_RN, offs)
     else:
@@ -222,6 +245,8 @@ def matmul_2d2d(
 ) -> Tensor:
     """a (N, P) fp8 row-major, a_inverse (G * N,), b (P, K) fp8 strides (1, P), b_inverse (G * K,), offs (G,), whose
     entries and P are multiples of 16 -> (G, N, K) bf16, contiguous: the contraction of each group, zero for none."""
+    if backend is None and a.shape[0] * b.shape[1] >= LARGE_WGRAD:
+        backend = probe(a.device, a.dtype).large_wgrad
     return _run_2d2d(a, a_inverse, b, b_inverse, offs, fast_accum, _resolve(backend, a))
 
 
@@ -248,7 +273,9 @@ def _run_2d2d(
         inverses = a_inverse.flatten(), b_inverse.flatten()
         return torch._scaled_grouped_mm(a, b, *inverses, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=fast_accum)
 
-    if backend == "grouped":
+    if backend == "triton":
+        out_GNK = launch_products.groups_product(a_NP, b_PK.t(), a_inverse_GN, b_inverse_GK, offs, fast_accum)
+    elif backend == "grouped":
         out_GNK = in_parts_2d2d(grouped, a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
         zero_empty(out_GNK, offs)
     else:

@@ -33,7 +33,7 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
     tile_DW = [config.depth, config.width]
     b_tile = [1, *(reversed(tile_DW) if b_transposed else tile_DW)]
     with on(a):
-        multiply_rows[(_programs(a.device, config),)](
+        multiply_rows[(programs_of(a.device, config),)](
             a,
             b,
             _descriptor(a, [config.height, config.depth]) if described else None,
@@ -62,7 +62,7 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
     config = _pick(a, "groups", outer, aligned, candidate)
     described = config.descriptors and aligned
     with on(a):
-        multiply_groups[(_programs(a.device, config),)](
+        multiply_groups[(programs_of(a.device, config),)](
             a,
             b,
             _descriptor(a.t(), [config.depth, config.height]) if described else None,
@@ -142,7 +142,7 @@ def _processors(device: torch.device) -> int:
     return 2
 
 
-def _programs(device: torch.device, config: Config) -> int:
+def programs_of(device: torch.device, config: Config) -> int:
     """Programs of a persistent launch."""
     return config.programs if device.type == "cpu" else config.programs * _processors(device)
 

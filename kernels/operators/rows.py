@@ -50,8 +50,8 @@ def fetch_rows(
 def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
     """out[g] = sum of the rows of group g, [offs[g - 1], offs[g]) clamped to the rows of x, in fp32; an empty one is 0.
 
-    First in parts of groups, none of which reaches over the end of its group, then over the parts of a group: however
-    rows fall into groups, no program has more to do than a part. Two launches, no atomics, no host read.
+    One launch where the columns alone make enough programs. Else two: parts of groups, none of which reaches over the
+    end of its group, then the parts of a group; so no program has more to do than a part. No atomics, no host read.
     x (rows, width) any strides; offs (G,) int32 or int64, contiguous; out (G, width) with contiguous rows.
     """
     groups, width = out.shape

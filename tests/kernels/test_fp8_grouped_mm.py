@@ -556,14 +556,14 @@ def test_a_probe_tries_each_way_once_and_tells_why() -> None:
     """Wrong numbers are a refusal as an error is: bits of another format come back without one."""
     meta, e4m3fn = torch.device("cpu"), torch.float8_e4m3fn
     with mock.patch.object(torch, "_scaled_grouped_mm", Library()) as good:
-        assert scaled._try_backends(meta, e4m3fn) == scaled.Probe("grouped", ())
+        assert scaled._try_backends(meta, e4m3fn) == scaled.Probe("grouped", (), "grouped")
         assert good.calls == 2
     with mock.patch.object(torch, "_scaled_grouped_mm", Library(factor=0.5)):
         assert scaled.refusal("grouped", meta, e4m3fn) == "results are off by 0.5 of their norm in 2d3d"
     broken = mock.Mock(side_effect=RuntimeError("only sm_90\nand a stack"))
     with mock.patch.object(torch, "_scaled_grouped_mm", broken), mock.patch.object(torch, "_scaled_mm", broken):
         assert scaled._try_backends(meta, e4m3fn) == scaled.Probe(
-            "emulation", ("grouped: only sm_90", "loop: only sm_90")
+            "emulation", ("grouped: only sm_90", "loop: only sm_90"), "emulation"
         )
     full = mock.Mock(side_effect=torch.OutOfMemoryError("full"))
     with mock.patch.object(torch, "_scaled_grouped_mm", full), pytest.raises(torch.OutOfMemoryError):
@@ -583,12 +583,13 @@ def test_the_loop_works_here_or_says_why(dtype: torch.dtype) -> None:
         assert reason
 
 
-def test_a_hopper_takes_the_grouped_way(gpu: torch.device) -> None:
+def test_a_hopper_takes_our_way_and_a_blackwell_torchs(gpu: torch.device) -> None:
     from kernels.hardware import arch_of
 
-    if arch_of(gpu) not in ("sm_90", "sm_100"):
+    taken: dict[str, scaled.Backend] = {"sm_90": "triton", "sm_100": "grouped"}
+    if arch_of(gpu) not in taken:
         pytest.skip(f"needs sm_90 or sm_100: this is {arch_of(gpu)}")
-    assert scaled.probe(gpu) == scaled.Probe("grouped", ())
+    assert scaled.probe(gpu) == scaled.Probe(taken[arch_of(gpu)], (), "grouped")
 
 
 def test_a_forced_way_is_the_way_of_backward_too() -> None:
@@ -625,8 +626,9 @@ def test_what_is_unwritten_is_cleared_and_no_more(poison: int, kernel_path: Kern
             assert got.view(torch.int16).equal(old.view(torch.int16))
 
 
-def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
-    """On the grouped way, forward and backward, with the library's call left out where there is none."""
+@pytest.mark.parametrize("backend", ["triton", "grouped"])
+def test_the_host_reads_no_data(backend: str, triton_path: KernelPath) -> None:
+    """On our way and the grouped one, forward and backward, with the matmuls left out where there is no GPU."""
     a, w, offs = operands(Split("", (5, 0, 3), unused=2), 16, 16)
     a, w = a.requires_grad_(), w.requires_grad_()
 
@@ -649,8 +651,8 @@ def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
 
 def test_replays_in_a_cuda_graph(gpu: torch.device) -> None:
     """Forward and backward captured once, right for other data and other offsets."""
-    if fp8.grouped_mm.path(gpu) != "grouped":
-        pytest.skip("needs the grouped way: the others read offs on the host")
+    if fp8.grouped_mm.path(gpu) not in ("triton", "grouped"):
+        pytest.skip("needs our way or the grouped one: the others read offs on the host")
     first, second = Split("", (700, 0, 300), unused=24), Split("", (0, 1000, 1), unused=23)
     a, w, offs = operands(first, 192, 256)
     grad = upstream(first, 256)

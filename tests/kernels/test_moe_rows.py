@@ -204,7 +204,9 @@ def test_the_gate_takes_any_strides(triton_path: KernelPath) -> None:
     wide = torch.zeros(21, 90, device=q.device, dtype=q.dtype)
     wide[:, ::2] = up
     got = weighted_gate_backward(q.t().contiguous().t(), gate.repeat(2, 1)[:21], wide[:, ::2], weights, inverse)
-    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(got[:3], expected[:3], strict=True))
+    # The compiler deals columns to threads by the strides, and so orders the sums of a dot product.
+    torch.testing.assert_close(got[3], expected[3], rtol=1e-5, atol=1e-5)
 
 
 # ---- what holds for all --------------------------------------------------------------------------------------------

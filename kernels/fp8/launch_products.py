@@ -1,0 +1,168 @@
+"""The grouped matmuls of `products.py`: their committed configurations, descriptors and grids.
+
+A choice is a pure function of (architecture, static width, way of accumulating), never of a count of rows or
+groups, and nothing is timed in a user's process. Every candidate is correct for every input; they differ in the order
+of summation alone.
+
+Shape suffixes: R rows, K contraction and N columns of form "rows"; N and K the sides, P padded tokens of "groups".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels.fp8 import specialised
+from kernels.fp8.launch import pick
+from kernels.fp8.products import multiply_groups, multiply_rows
+from kernels.grouped.configs import Config
+from kernels.grouped.launch import programs_of
+from kernels.hardware import arch_of
+from kernels.paths import on
+
+Form = Literal["rows", "groups"]
+
+
+@dataclass(frozen=True)
+class ProductConfig(Config):
+    """One way to run a product. `specialised`: a warp of its own loads (`specialised.py`)."""
+
+    specialised: bool = False
+
+
+# Tiles of 128 x 256 read least for each product. Where the width is not made of 256s, 1408 for one, the long side lies
+# along the rows. On an H200 (2026-11-21), us: 16,640 rows of 5120 -> 8192 take 1089 with the first, 1208, 1105 and 1236
+# with the others, dgrad 1093, 1228, 1072 and 1227; 32,768 rows of 2048 -> 1408 take 179, 168, 182 and 176, dgrad 179,
+# 180, 196 and 201, wgrad 247, 262, 300 and 323. Bands of 4 and of 16 rows are within 3 % of bands of 8, either way.
+_HOPPER = (
+    ProductConfig(height=128, width=256, depth=128, warps=8, stages=4, specialised=True),
+    ProductConfig(height=256, width=128, depth=128, warps=8, stages=4, specialised=True),
+    ProductConfig(height=128, width=256, depth=128, warps=8, stages=4),
+    ProductConfig(height=256, width=128, depth=128, warps=8, stages=4),
+)
+# Sums that leave the matrix unit need its accumulators twice.
+_ACCURATE = (
+    ProductConfig(height=128, width=128, depth=128, warps=8, stages=3),
+    ProductConfig(height=64, width=128, depth=128, warps=4, stages=3, programs=2),
+)
+# Everything else: fits 99 KB and 64 KB.
+_GENERAL = (
+    ProductConfig(height=128, width=128, depth=64, warps=8, stages=3),
+    ProductConfig(height=64, width=128, depth=64, warps=4, stages=3, programs=2),
+)
+_INTERPRETED = (
+    ProductConfig(height=32, width=32, depth=32, warps=4, stages=1, band=2, programs=3, emulate=True),
+    ProductConfig(height=16, width=32, depth=16, warps=4, stages=1, band=1, programs=5, emulate=True),
+)
+
+
+def candidates(arch: str, width: int, fast_accum: bool) -> tuple[ProductConfig, ...]:
+    """Candidates for outputs of so many columns, the default first."""
+    if arch == "cpu":
+        return _INTERPRETED
+    configs = _GENERAL if arch != "sm_90" else _HOPPER if fast_accum else _ACCURATE
+    return tuple(sorted(configs, key=lambda config: _waste(width, config.width) > 1 / 16))
+
+
+def _waste(width: int, tile: int) -> float:
+    """The share of columns computed past the end."""
+    return -(-width // tile) * tile / width - 1
+
+
+def rows_product(
+    a_RK: Tensor,
+    b_GNK: Tensor,
+    a_inverse_R: Tensor,
+    b_inverse_GN: Tensor,
+    offs: Tensor,
+    fast_accum: bool,
+    candidate: int | None = None,
+) -> Tensor:
+    """Codes whose widths are multiples of 16, none of them 0 -> (R, N) bf16; rows past `offs[-1]` are zero."""
+    (rows, inner), (groups, outer) = a_RK.shape, b_GNK.shape[:2]
+    a_RK, b_GNK = _dense(a_RK), _dense(b_GNK)
+    out_RN = a_RK.new_empty((rows, outer), dtype=torch.bfloat16)
+    config = pick(candidates(arch_of(out_RN.device), outer, fast_accum), candidate)
+    b_matrix, b_tile = (b_GNK.flatten(0, 1), []) if config.specialised else (b_GNK, [1])
+    kernel = specialised.multiply_rows if config.specialised else multiply_rows
+    constants = _constants(config, fast_accum)
+    if not config.specialised:
+        constants["GROUPS"] = triton.next_power_of_2(groups + 1)
+    with on(out_RN):
+        kernel[(programs_of(out_RN.device, config),)](
+            _descriptor(a_RK, [config.height, config.depth], config),
+            _descriptor(b_matrix, [*b_tile, config.width, config.depth], config),
+            a_inverse_R.contiguous(),
+            b_inverse_GN.contiguous(),
+            offs.contiguous(),
+            out_RN,
+            groups,
+            rows,
+            inner,
+            outer,
+            **constants,
+        )
+    return out_RN
+
+
+def groups_product(
+    a_NP: Tensor,
+    b_KP: Tensor,
+    a_inverse_GN: Tensor,
+    b_inverse_GK: Tensor,
+    offs: Tensor,
+    fast_accum: bool,
+    candidate: int | None = None,
+) -> Tensor:
+    """Codes whose P and `offs` are multiples of 16, no size 0 -> (G, N, K) bf16; empty groups are zero."""
+    (height, codes), width, groups = a_NP.shape, b_KP.shape[0], offs.numel()
+    a_NP, b_KP = _dense(a_NP), _dense(b_KP)
+    out_GNK = a_NP.new_empty((groups, height, width), dtype=torch.bfloat16)
+    config = pick(candidates(arch_of(out_GNK.device), width, fast_accum), candidate)
+    kernel = specialised.multiply_groups if config.specialised else multiply_groups
+    remainders = () if config.specialised else (a_NP, b_KP)  # what the other one reads without the copy engine
+    with on(out_GNK):
+        kernel[(programs_of(out_GNK.device, config),)](
+            *remainders,
+            _descriptor(a_NP, [config.height, config.depth], config),
+            _descriptor(b_KP, [config.width, config.depth], config),
+            a_inverse_GN.contiguous(),
+            b_inverse_GK.contiguous(),
+            offs.contiguous(),
+            out_GNK,
+            groups,
+            codes,
+            height,
+            width,
+            **_constants(config, fast_accum),
+        )
+    return out_GNK
+
+
+def _constants(config: ProductConfig, fast_accum: bool) -> dict[str, object]:
+    tile = {"H": config.height, "W": config.width, "D": config.depth, "BAND": config.band, "num_warps": config.warps}
+    if config.specialised:
+        return {**tile, "STAGES": config.stages}
+    return {**tile, "ACCURATE": not fast_accum, "EMULATE": config.emulate, "num_stages": config.stages}
+
+
+def _dense(codes: Tensor) -> Tensor:
+    """Contiguous and on 16 bytes, as the bulk copy engine wants it; what the quantisers write already is."""
+    codes = codes.contiguous()
+    return codes if codes.data_ptr() % 16 == 0 else codes.clone()
+
+
+def _descriptor(codes: Tensor, tile: list[int], config: ProductConfig) -> TensorDescriptor | specialised.Descriptor:
+    """Strides are told anew: torch's of a dimension of size 1 may be anything."""
+    strides = [1]
+    for size in reversed(codes.shape[1:]):
+        strides.insert(0, strides[0] * size)
+    if config.specialised:
+        layout = specialised.shared_layout(config.depth)
+        return specialised.Descriptor(codes, list(codes.shape), strides, tile, layout)
+    return TensorDescriptor(codes, list(codes.shape), strides, tile)
