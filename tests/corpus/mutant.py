@@ -56,7 +56,8 @@ class Expect:
     """What a run has to say of a mutant: all four of word, metric, cases and text, and nothing of other cases.
 
     Attributes:
-        word: the verdict, e.g. "CHANGED". One that fails must be the only one that does.
+        word: the verdict, e.g. "CHANGED". One that fails must be the only one that does. Empty for a run that judges
+            nothing: then status and text alone count, the text of all that it printed.
         metric: pattern of the metric that names the cause, e.g. "*.spills"; of a wrong result the output's
             name, which is empty where no single comparison shows it.
         cases: patterns of the affected cases, e.g. "dispatch[hot]/*": all that fit are, no other is.

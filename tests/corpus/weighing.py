@@ -21,6 +21,9 @@ STATUS = {
 }
 
 
+MOST_LINES = 20  # that are told of a case
+
+
 class Grade(enum.StrEnum):
     """How well a mutant was caught."""
 
@@ -46,6 +49,11 @@ class Weighed:
 
 def weigh(expect: Expect, ran: Ran) -> Weighed:
     """`ran` against `expect`."""
+    if not expect.word:
+        problems = [f"output: does not say {text!r}" for text in expect.says if text not in ran.output]
+        if ran.status != expect.status:
+            problems.append(f"exit status: {ran.status}, not {expect.status}")
+        return Weighed(Grade.MISSED if problems else Grade.CAUGHT, problems, ran.output.splitlines()[-15:])
     if ran.report is None:
         return Weighed(Grade.MISSED, [f"the run wrote no report (status {ran.status})"], ran.output.splitlines()[-15:])
     word = Word(expect.word)
@@ -117,5 +125,7 @@ def _told(report: Report, keys: set[str], word: Word) -> list[str]:
     for result in report.results:
         verdicts = [each for each in result.verdicts if each.word.fails or each.word is word]
         if result.case.key in keys and verdicts:
-            lines += [result.case.key, *(f"  {line}" for line in _lines(verdicts))]
+            told = _lines(verdicts)
+            more = [f"and {len(told) - MOST_LINES} lines more"] if len(told) > MOST_LINES else []
+            lines += [result.case.key, *(f"  {line}" for line in [*told[:MOST_LINES], *more])]
     return lines
