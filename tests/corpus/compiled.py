@@ -17,14 +17,15 @@ MUTANTS = [
             Edit(
                 ROUTER,
                 "            return Routing(weights_of(",
-                "            if scores_TE.detach().amax() > 1e9:\n                scores_TE = scores_TE.clamp(max=1e9)\n"
+                "            if scores_TE.detach().amax() > 1e9:\n"
+                "                scores_TE = scores_TE.clamp(max=1e9)\n"
                 "            return Routing(weights_of(",
             ),
         ),
         shown={
             "C": Expect(
                 "CHANGED", "graph_breaks", cases=MOE_CASES,
-                says=("graph break at kernels/moe/router.py:", "Data-dependent branching"),
+                says=("graph break at router.py:", "Data-dependent branching"),
                 also=("*",),
             )
         },
@@ -38,8 +39,9 @@ MUTANTS = [
             Edit(
                 "kernels/layers/block.py",
                 "        h_BSD = self.attend(x_BSD, rope_SP2)\n        return h_BSD + self.moe(",
-                "        self.seen = x_BSD.shape[0] * x_BSD.shape[1] * int(x_BSD.dtype == torch.bfloat16) + getattr(self, 'seen', 0)\n"
-                "        h_BSD = self.attend(x_BSD, rope_SP2) * (1.0 if self.seen else 0.0)\n        return h_BSD + self.moe(",
+                "        self.seen = getattr(self, 'seen', 0) + 1\n"
+                "        h_BSD = self.attend(x_BSD, rope_SP2) * (self.seen / self.seen)\n"
+                "        return h_BSD + self.moe(",
             ),
         ),
         shown={"C": Expect("CHANGED", "recompiles", cases=MOE_CASES, says=("recompiled for", "seen"), also=("*",))},
@@ -71,9 +73,15 @@ MUTANTS = [
         imitates="torchtitan#2312, pytorch#161276: the first load's counts are baked in",
         suite="layers",
         apply=(
-            Edit(LAYER, "        if self.training:\n", "        self.longest = max(dispatch.counts.tolist())\n        if self.training:\n"),
+            Edit(
+                LAYER,
+                "        if self.training:\n",
+                "        self.longest = max(dispatch.counts.tolist())\n        if self.training:\n",
+            ),
         ),
-        shown={"C": Expect("CHANGED", "graph_breaks", cases=MOE_CASES, says=("kernels/moe/layer.py",), also=("*",))},
+        shown={
+            "C": Expect("CHANGED", "graph_breaks", cases=MOE_CASES, says=("graph break at layer.py:",), also=("*",))
+        },
     ),
     Mutant(
         name="a checkpointed block is silently eager",
@@ -83,8 +91,8 @@ MUTANTS = [
         apply=(
             Edit(
                 "test_layers.py",
-                "        return checkpoint(block, x, rope, use_reentrant=False)",
-                "        return checkpoint(lambda *args: torch._dynamo.graph_break() or block.forward(*args), x, rope, use_reentrant=False)",
+                "        return checkpoint(block, ",
+                "        return checkpoint(lambda *each: torch._dynamo.graph_break() or block.forward(*each), ",
             ),
         ),
         shown={"C": Expect("CHANGED", "graphs", cases=("checkpointed/forward",), also=("*",))},

@@ -37,8 +37,8 @@ MUTANTS = [
         apply=(
             Edit(
                 RECOMPUTE,
-                "            del rows_MD\n            y_MD",
-                "            del rows_MD\n            up_MF = torch.cat([up_MF, gate_MF])[: len(up_MF)]\n            y_MD",
+                "            del rows_MD\n",
+                "            del rows_MD\n            up_MF = torch.cat([up_MF, gate_MF])[: len(up_MF)]\n",
             ),
         ),
         shown={

@@ -96,7 +96,9 @@ MUTANTS = [
         ),
         Expect("UNRESOLVED", cases=("layer[*]/*",), says=("remembered, but its test was skipped",), status=13),
     ),
-    hygiene("-k selects nothing", "torchao#4090", nothing, Expect("", says=("4 deselected",), status=5), "-k", "nobody"),
+    hygiene(
+        "-k selects nothing", "torchao#4090", nothing, Expect("", says=("4 deselected",), status=5), "-k", "nobody"
+    ),
     hygiene(
         "a device that is not there", "tritonbench", nothing, Expect("", says=("cuda",), status=4),
         "--perfguard-device=cuda:7",
@@ -108,9 +110,12 @@ MUTANTS = [
     hygiene(
         "a kernel that hangs", "tritonbench: any exception reads as inaccurate",
         (
-            Edit("kernels/moe/dispatch.py", "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
-                 "        import time\n\n        time.sleep(600 * (weights_TK is None))\n"
-                 "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod"),
+            Edit(
+                "kernels/moe/dispatch.py",
+                "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
+                "        import time\n\n        time.sleep(600 * (weights_TK is None))\n"
+                "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
+            ),
             Append("pyproject.toml", "case_minutes = 0.3"),
         ),
         Expect("BROKEN", cases=("spread/forward",), says=("took longer than 0.3 minutes, in the numerics check",)),

@@ -64,6 +64,7 @@ class Expect:
         says: text that the cases' verdicts have to hold, as a terminal shows them.
         also: patterns of metrics that the same cause moves as well, in the same cases.
         status: of the run, where the word does not tell.
+        effect: the true ratio of times, which the interval that is told has to hold.
     """
 
     word: str
@@ -72,6 +73,7 @@ class Expect:
     says: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     status: int | None = None
+    effect: float | None = None
 
 
 @dataclass(frozen=True)

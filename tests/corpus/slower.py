@@ -31,6 +31,19 @@ MUTANTS = [
         },
     ),
     Mutant(
+        name="an extra pass over the incoming gradient",
+        classes=("K04",),
+        imitates="cudnn-frontend#256 (10x), Primus#1022 (two releases shipped at -6 %): backward only",
+        suite="moe",
+        apply=(Edit(RECOMPUTE, "spread_rows(grad_TD, None", "spread_rows(grad_TD * 1, None"),),
+        shown={
+            "C": Expect(
+                "CHANGED", "operators", cases=("layer[*]/backward",), says=("operator_names + aten.mul.Tensor",),
+                also=("peak_*_bytes",),
+            )
+        },
+    ),
+    Mutant(
         name="a layer returns float32",
         classes=("K08",),
         imitates="FBGEMM#4719 (4 %): fp32 where bf16 was asked for",
@@ -73,7 +86,11 @@ MUTANTS = [
         imitates="Megatron-LM#7076 (142 waits a step, 104 of them for nothing): .item() in the dispatch",
         suite="moe",
         apply=(
-            Edit(DISPATCH, "    return Dispatch(order_M,", "    assert counts_E.max().item() <= tokens\n    return Dispatch(order_M,"),
+            Edit(
+                DISPATCH,
+                "    return Dispatch(order_M,",
+                "    assert counts_E.max().item() <= tokens\n    return Dispatch(order_M,",
+            ),
         ),
         shown={
             "C": Expect(
@@ -109,7 +126,13 @@ MUTANTS = [
         classes=("K10",),
         imitates="Megatron-LM#7076: .tolist() of the groups' ends",
         suite="moe",
-        apply=(Edit(LAYER, "        if self.training:\n", "        self.ends = dispatch.offs.tolist()\n        if self.training:\n"),),
+        apply=(
+            Edit(
+                LAYER,
+                "        if self.training:\n",
+                "        self.ends = dispatch.offs.tolist()\n        if self.training:\n",
+            ),
+        ),
         shown={
             "C": Expect(
                 "CHANGED", "host_reads", cases=("layer[*]/forward",),
@@ -142,8 +165,8 @@ MUTANTS = [
         apply=(
             Edit(
                 RECOMPUTE,
-                "out_TD = sum_rows(y_MD, None if weight_before else weights_TK, inverse_TK, x_TD.dtype)",
-                "out_TD = sum_rows(y_MD, None if weight_before else weights_TK, inverse_TK, torch.float32).to(x_TD.dtype)",
+                "weights_TK, inverse_TK, x_TD.dtype)\n        ctx.save",
+                "weights_TK, inverse_TK, torch.float32).to(x_TD.dtype)\n        ctx.save",
             ),
         ),
         shown={

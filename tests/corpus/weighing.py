@@ -40,11 +40,15 @@ class Weighed:
     Attributes:
         problems: what is missing for CAUGHT, each a sentence.
         told: what the affected cases' verdicts say, for tables and failing tests.
+        tests: names of the affected tests.
+        figure: the first line that names the cause.
     """
 
     grade: Grade
     problems: list[str]
     told: list[str]
+    tests: frozenset[str] = frozenset()
+    figure: str = ""
 
 
 def weigh(expect: Expect, ran: Ran) -> Weighed:
@@ -63,12 +67,17 @@ def weigh(expect: Expect, ran: Ran) -> Weighed:
     told = _told(ran.report, affected | failing, word)
     problems = _problems(expect, ran, word, affected, named, failing)
     if not problems:
-        return Weighed(Grade.CAUGHT, [], told)
-    if failing - affected or (failing and not word.fails):
-        return Weighed(Grade.FALSE, problems, told)
-    if affected and affected <= (failing if word.fails else named):
-        return Weighed(Grade.HALF, problems, told)
-    return Weighed(Grade.MISSED, problems, told)
+        grade = Grade.CAUGHT
+    elif failing - affected or (failing and not word.fails):
+        grade = Grade.FALSE
+    elif affected and affected <= (failing if word.fails else named):
+        grade = Grade.HALF
+    else:
+        grade = Grade.MISSED
+    hit = [result for result in ran.report.results if result.case.key in affected]
+    verdicts = [each for result in hit for each in _verdicts(result, word) if _fits(each.metric, (expect.metric,))]
+    tests = frozenset(result.case.nodeid.partition("::")[2] for result in hit)
+    return Weighed(grade, problems, told, tests, next(iter(_lines(verdicts)), ""))
 
 
 def _problems(
@@ -90,6 +99,11 @@ def _problems(
             continue
         verdicts = _verdicts(result, word)
         said += "\n".join([result.case.key, *_lines(verdicts), *result.notes]) + "\n"
+        problems += [
+            f"{result.case.key}: told {verdict.interval}, the truth is {expect.effect}"
+            for verdict in verdicts
+            if expect.effect and not (verdict.interval and verdict.interval[0] <= expect.effect <= verdict.interval[1])
+        ]
         metrics = {verdict.metric for verdict in verdicts}
         if verdicts and not any(_fits(metric, (expect.metric,)) for metric in metrics):
             problems.append(f"{result.case.key}: {word} names {sorted(metrics)}, not {expect.metric!r}")
