@@ -34,7 +34,10 @@ MUTANTS = [
         imitates="vllm#43153 (-45 % tok/s), triton#9757 (+35 %): the same source, compiled to worse code",
         suite="cross",
         apply=(HALF_THE_WARPS,),
-        shown={"X": Expect("CHANGED", "sm_90.resident_warps", cases=("rows[16384]/forward",), also=("*",))},
+        shown={
+            "G": Expect("SLOWER", "device_time_us", cases=("rows[16384]/forward",), says=("because: ",), also=("*",)),
+            "X": Expect("CHANGED", "sm_90.resident_warps", cases=("rows[16384]/forward",), also=("*",)),
+        },
     ),
     Mutant(
         name="one width with half the warps, under another Triton",
@@ -52,7 +55,10 @@ MUTANTS = [
         imitates="FI#3935 (0 % at 4 K, -11 % at 131 K), FI#4607 (10x at T = 512 only)",
         suite="cross",
         apply=(Edit(FP8, "        rows = 1024 // block\n", "        rows = max(1, 128 // block)\n"),),
-        shown={"X": Expect("CHANGED", "sm_90.store_bits", cases=("rows[256]/forward",), also=("*",))},
+        shown={
+            "G": Expect("SLOWER", "device_time_us", cases=("rows[256]/forward",), says=("because: ",), also=("*",)),
+            "X": Expect("CHANGED", "sm_90.store_bits", cases=("rows[256]/forward",), also=("*",)),
+        },
     ),
     Mutant(
         name="a tile too large for the registers",
@@ -66,7 +72,10 @@ MUTANTS = [
                 "        return (TileConfig(128, 128, 4), TileConfig(64, 32, 4))\n    sizes = (4096, 1024) if",
             ),
         ),
-        shown={"X": Expect("CHANGED", "*.spills", cases=("gate[transposed]/forward",), also=("*",))},
+        shown={
+            "G": Expect("SLOWER", "device_time_us", cases=("gate[transposed]/forward",), says=("spills",), also=("*",)),
+            "X": Expect("CHANGED", "*.spills", cases=("gate[transposed]/forward",), also=("*",)),
+        },
     ),
     Mutant(
         name="divisibility is lost",
@@ -80,7 +89,16 @@ MUTANTS = [
                 '@jit(do_not_specialize=["rows", "width", "g_row", "u_row"])\ndef _forward(',
             ),
         ),
-        shown={"X": Expect("CHANGED", "*.store_bits", cases=("gate[*]/forward",), also=("*",))},
+        shown={
+            "G": Expect(
+                "SLOWER",
+                "device_time_us",
+                cases=("gate[flat]/forward", "gate[wide]/forward"),
+                says=("_bits",),
+                also=("*",),
+            ),
+            "X": Expect("CHANGED", "*.store_bits", cases=("gate[*]/forward",), also=("*",)),
+        },
     ),
     Mutant(
         name="columns in memory with the configuration of rows",
@@ -91,10 +109,17 @@ MUTANTS = [
             Edit(
                 OPERATORS,
                 '    if layout == "strided":\n        # Neighbouring rows may be the neighbours in memory: as many',
-                '    if False:\n        # Neighbouring rows may be the neighbours in memory: as many',
+                "    if False:\n        # Neighbouring rows may be the neighbours in memory: as many",
             ),
         ),
-        shown={"X": Expect("CHANGED", "*.load_bits", cases=("gate[transposed]/forward",), also=("*",))},
+        shown={
+            "G": Expect("SLOWER", "device_time_us", cases=("gate[transposed]/forward",)),
+            "X": Expect("CHANGED", "*_bits", cases=("gate[transposed]/forward",)),
+        },
+        open={
+            "X": "the widths of accesses stay as they were; how far the addresses of neighbouring threads lie apart is "
+            "not read of a binary"
+        },
     ),
     Mutant(
         name="the token count is part of the tuning key",
@@ -102,7 +127,10 @@ MUTANTS = [
         imitates="torchao#4069 (33 shapes a step, 100 device syncs), sonic-moe#60 (45-50 s each)",
         suite="tuned",
         apply=(Edit("test_tuned.py", 'key=["width"]', 'key=["width", "rows"]'),),
-        shown={"X": Expect("CHANGED", "*.tunings", says=("tunings: _forward 1 -> _forward 8",), also=("*",))},
+        shown={
+            "G": Expect("CHANGED", "*.tunings", also=("*",)),
+            "X": Expect("CHANGED", "*.tunings", says=("tunings: _forward 1 -> _forward 8",), also=("*",)),
+        },
     ),
     Mutant(
         name="twelve configurations are timed at the first call",
@@ -116,6 +144,9 @@ MUTANTS = [
                 "num_warps=w, num_stages=s) for size in (1024, 2048) for w in (2, 4) for s in (1, 2, 3)]",
             ),
         ),
-        shown={"X": Expect("CHANGED", "*.compilations", says=("_forward 2 -> _forward 12",))},
+        shown={
+            "G": Expect("CHANGED", "compiled_kernels", also=("*",)),
+            "X": Expect("CHANGED", "*.compilations", says=("_forward 2 -> _forward 12",)),
+        },
     ),
-]  # fmt: skip
+]

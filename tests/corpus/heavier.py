@@ -20,13 +20,14 @@ MUTANTS = [
             ),
         ),
         shown={
+            "G": Expect("CHANGED", "saved_activation_bytes", cases=("layer[*]/forward",), also=("*",)),
             "C": Expect(
                 "CHANGED",
                 "saved_activation_bytes",
                 cases=("layer[*]/forward",),
                 says=("saved_tensors + bfloat16[64,48] by perfguard_kernels.silu_mul",),
                 also=("peak_*_bytes",),
-            )
+            ),
         },
     ),
     Mutant(
@@ -82,13 +83,16 @@ MUTANTS = [
             ),
         ),
         shown={
+            "G": Expect(
+                "CHANGED", "peak_memory_bytes", cases=("layer[*]/forward",), says=("workspace_bytes",), also=("*",)
+            ),
             "C": Expect(
                 "CHANGED",
                 "peak_tensor_bytes",
                 cases=("layer[*]/forward",),
                 says=("KiB -> ",),
                 also=("peak_memory_bytes", "operators", "copies", "copy_bytes"),
-            )
+            ),
         },
     ),
     Mutant(
@@ -104,7 +108,10 @@ MUTANTS = [
             ),
             Append(LAYER, "_LAST = {}"),
         ),
-        shown={"C": Expect("CHANGED", "residue_bytes", cases=("layer[*]/forward",), says=("residue_bytes: 0 B -> ",))},
+        shown={
+            "G": Expect("CHANGED", "residue_bytes", cases=("layer[*]/forward",), also=("*",)),
+            "C": Expect("CHANGED", "residue_bytes", cases=("layer[*]/forward",), says=("residue_bytes: 0 B -> ",)),
+        },
     ),
     Mutant(
         name="a list that grows with every call",
@@ -120,13 +127,14 @@ MUTANTS = [
             Append(LAYER, "_SEEN = []"),
         ),
         shown={
+            "G": Expect("CHANGED", "growth_bytes", cases=("layer[*]/forward",), also=("*",)),
             "C": Expect(
                 "CHANGED",
                 "growth_bytes",
                 cases=("layer[*]/forward",),
                 says=("growth_bytes: 0 B -> 3.125 KiB",),  # 64 bytes in each of 50 calls
                 also=("residue_bytes", "peak_*_bytes"),
-            )
+            ),
         },
     ),
 ]

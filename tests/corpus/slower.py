@@ -21,13 +21,14 @@ MUTANTS = [
             ),
         ),
         shown={
+            "G": Expect("CHANGED", "launches", cases=("layer[*]/*",), says=("kernels + ",), also=("*",)),
             "C": Expect(
                 "CHANGED",
                 "operators",
                 cases=("layer[*]/*",),
                 says=("operator_names + aten.", "aten.mm x", "- perfguard_kernels.grouped_mm_rows x3"),
                 also=("peak_*_bytes", "saved_*_bytes", "host_reads"),
-            )
+            ),
         },
     ),
     Mutant(
@@ -37,10 +38,14 @@ MUTANTS = [
         suite="moe",
         apply=(Edit(RECOMPUTE, "spread_rows(grad_TD, None", "spread_rows(grad_TD * 1, None"),),
         shown={
+            "G": Expect("CHANGED", "launches", cases=("layer[*]/backward",), says=("kernels + ",), also=("*",)),
             "C": Expect(
-                "CHANGED", "operators", cases=("layer[*]/backward",), says=("operator_names + aten.mul.Tensor",),
+                "CHANGED",
+                "operators",
+                cases=("layer[*]/backward",),
+                says=("operator_names + aten.mul.Tensor",),
                 also=("peak_*_bytes",),
-            )
+            ),
         },
     ),
     Mutant(
@@ -58,7 +63,9 @@ MUTANTS = [
         # The reference says what dtype there has to be: worse than another one than before.
         shown={
             "C": Expect(
-                "WRONG", "output", cases=("layer[*]/forward",),
+                "WRONG",
+                "output",
+                cases=("layer[*]/forward",),
                 says=("output: dtype is float32, the reference's is bfloat16",),
             )
         },
@@ -69,13 +76,19 @@ MUTANTS = [
         imitates="FBGEMM#4719: the result lies in a buffer wider than itself",
         suite="moe",
         apply=(
-            Edit(DISPATCH, "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
-                 "        rows_MD = spread_rows(x_TD, weights_TK, inverse_TK)\n"
-                 "        return torch.nn.functional.pad(rows_MD, (0, 16))[:, : x_TD.shape[1]]\n\n    @staticmethod"),
+            Edit(
+                DISPATCH,
+                "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
+                "        rows_MD = spread_rows(x_TD, weights_TK, inverse_TK)\n"
+                "        return torch.nn.functional.pad(rows_MD, (0, 16))[:, : x_TD.shape[1]]\n\n    @staticmethod",
+            ),
         ),
         shown={
             "C": Expect(
-                "CHANGED", "contract", cases=("spread/forward",), says=("strides (64,1)", "strides (80,1)"),
+                "CHANGED",
+                "contract",
+                cases=("spread/forward",),
+                says=("strides (64,1)", "strides (80,1)"),
                 also=("operators", "peak_*_bytes", "copies", "copy_bytes"),
             )
         },
@@ -93,11 +106,16 @@ MUTANTS = [
             ),
         ),
         shown={
+            "G": Expect(
+                "CHANGED", "syncs", cases=("layer[*]/forward",), says=("kernels/moe/dispatch.py:",), also=("*",)
+            ),
             "C": Expect(
-                "CHANGED", "host_reads", cases=("layer[*]/forward",),
+                "CHANGED",
+                "host_reads",
+                cases=("layer[*]/forward",),
                 says=("the host reads a tensor's data: kernels/moe/dispatch.py:", "in plan (aten._local_scalar_dense)"),
                 also=("operators",),
-            )
+            ),
         },
     ),
     Mutant(
@@ -109,16 +127,19 @@ MUTANTS = [
             Edit(
                 ROUTER,
                 "            return Routing(weights_of(",
-                "            if not scores_TE.isfinite().all():\n                raise ValueError(\"x: holds NaN\")\n"
+                '            if not scores_TE.isfinite().all():\n                raise ValueError("x: holds NaN")\n'
                 "            return Routing(weights_of(",
             ),
         ),
         shown={
+            "G": Expect("CHANGED", "syncs", cases=("layer[*]/forward",), says=("kernels/moe/router.py:",), also=("*",)),
             "C": Expect(
-                "CHANGED", "host_reads", cases=("layer[*]/forward",),
+                "CHANGED",
+                "host_reads",
+                cases=("layer[*]/forward",),
                 says=("kernels/moe/router.py:", "in forward (aten._local_scalar_dense)"),
                 also=("operators", "peak_*_bytes"),
-            )
+            ),
         },
     ),
     Mutant(
@@ -134,11 +155,14 @@ MUTANTS = [
             ),
         ),
         shown={
+            "G": Expect("CHANGED", "syncs", cases=("layer[*]/forward",), says=("kernels/moe/layer.py:",), also=("*",)),
             "C": Expect(
-                "CHANGED", "host_reads", cases=("layer[*]/forward",),
+                "CHANGED",
+                "host_reads",
+                cases=("layer[*]/forward",),
                 says=("kernels/moe/layer.py:", "in forward (Tensor.tolist)"),
                 also=("operators",),
-            )
+            ),
         },
     ),
     Mutant(
@@ -150,11 +174,14 @@ MUTANTS = [
             Edit(RECOMPUTE, "multiply(grad_gate_MF.t(), rows_MD", "multiply(grad_gate_MF.t().contiguous(), rows_MD"),
         ),
         shown={
+            "G": Expect("CHANGED", "launches", cases=("layer[*]/backward",), says=("kernels + ",), also=("*",)),
             "C": Expect(
-                "CHANGED", "copies", cases=("layer[*]/backward",),
+                "CHANGED",
+                "copies",
+                cases=("layer[*]/backward",),
                 says=("aten.clone at kernels/moe/recompute.py:", "in backward"),
                 also=("copy_bytes", "operators", "peak_*_bytes"),
-            )
+            ),
         },
     ),
     Mutant(
@@ -170,11 +197,14 @@ MUTANTS = [
             ),
         ),
         shown={
+            "G": Expect("CHANGED", "launches", cases=("layer[*]/forward",), says=("kernels + ",), also=("*",)),
             "C": Expect(
-                "CHANGED", "copies", cases=("layer[*]/forward",),
+                "CHANGED",
+                "copies",
+                cases=("layer[*]/forward",),
                 says=("aten._to_copy at kernels/moe/recompute.py:", "in forward"),
                 also=("copy_bytes", "operators", "peak_*_bytes"),
-            )
+            ),
         },
     ),
-]  # fmt: skip
+]

@@ -97,6 +97,23 @@ MUTANTS = [
         apply=(Edit(SUITE, "host_us=HOST_US", 'host_us=HOST_US + (50 if kind == "odd" else 0)'),),
         shown={"S": Expect("SLOWER", "host_time_us", cases=("odd/forward",))},
     ),
+    Mutant(
+        name="50 µs of Python around a real launch",
+        classes=("K09",),
+        imitates="FI#709, FA#2818 (20 to 90 µs a call)",
+        suite="timed",
+        apply=(
+            Edit(
+                OPS,
+                "    require_input(x, ndim=2)\n    return rowwise(",
+                "    import time\n\n"
+                "    start = time.perf_counter()\n"
+                "    while time.perf_counter() - start < 50e-6:\n        pass\n"
+                "    require_input(x, ndim=2)\n    return rowwise(",
+            ),
+        ),
+        shown={"G": Expect("SLOWER", "host_time_us")},
+    ),
     event(
         "clocks lower by 5 %, other code at the same speed", "Fuser#1075, nvbench#231",
         (OTHER_CODE, machine(1.05, 950)),

@@ -110,8 +110,7 @@ def _problems(
         others = {
             f"{verdict.word} {verdict.metric}"
             for verdict in result.verdicts
-            if verdict.word.fails
-            and not (verdict.word is word and _fits(verdict.metric, (expect.metric, *expect.also)))
+            if verdict.word.fails and not _fits(verdict.metric, (expect.metric, *expect.also))
         }
         problems += [f"{result.case.key}: {other}, which nothing was done to" for other in sorted(others)]
     problems += [f"text: does not say {text!r}" for text in expect.says if text not in said]
