@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -33,23 +34,29 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
         corpus = Corpus(given.folder or Path(folder), gpu=torch.cuda.is_available())
         try:
-            started = time.monotonic()
-            rows = judge(corpus, given.words, given.output, rivals=given.table is not None)
+            judge_all(corpus, given)
         finally:
             corpus.close()
-    if given.table is not None:
-        waiting = [each for each in shown() if (each[1] == "G") != corpus.gpu]
-        versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "triton", "pytest-benchmark"))
-        given.table.write_text(page(rows, waiting, time.monotonic() - started, versions))
+
+
+def judge_all(corpus: Corpus, given: argparse.Namespace) -> None:
+    """What was asked for; the page is written after each mutant, so that whatever ends the run leaves one."""
+    waiting = [each for each in shown() if (each[1] == "G") != corpus.gpu]
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "triton", "pytest-benchmark"))
+    rows: list[Row] = []
+    started = time.monotonic()
+    for row in judge(corpus, given.words, given.output, rivals=given.table is not None):
+        rows.append(row)
+        if given.table is not None:
+            given.table.write_text(page(rows, waiting, time.monotonic() - started, versions))
 
 
 def wanted(mutant: Mutant, words: list[str]) -> bool:
     return not words or any(word in mutant.classes or word.lower() in mutant.name.lower() for word in words)
 
 
-def judge(corpus: Corpus, words: list[str], output: bool, *, rivals: bool) -> list[Row]:
+def judge(corpus: Corpus, words: list[str], output: bool, *, rivals: bool) -> Iterator[Row]:
     """All wanted mutants that can be shown here, each told as soon as it is judged."""
-    rows = []
     for mutant, place in shown():
         if not wanted(mutant, words) or (place == "G") != corpus.gpu:
             continue
@@ -58,13 +65,13 @@ def judge(corpus: Corpus, words: list[str], output: bool, *, rivals: bool) -> li
         weighed = weigh(mutant.shown[place], ran)
         # The guard's own troubles are none that a rival could have.
         seen = ask(corpus, mutant) if rivals and "K38" not in mutant.classes else None
-        rows.append(Row(mutant, place, weighed, seen))
+        row = Row(mutant, place, weighed, seen)
         print(f"{weighed.grade.upper()}  {mutant.name} ({', '.join(mutant.classes)}) on {place}")
         for line in [*weighed.problems, *weighed.told, *(ran.output.splitlines() if output else [])]:
             print(f"    {line}", flush=True)
         if seen is not None:
-            print(f"    rivals: {rows[-1].rivals()}", flush=True)
-    return rows
+            print(f"    rivals: {row.rivals()}", flush=True)
+        yield row
 
 
 if __name__ == "__main__":

@@ -8,13 +8,18 @@ from pathlib import Path
 from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
 
 CPU = Path("baselines/targets/cpu/moe.yaml")
-RESOURCE = """
-import pytest, resource
+FULL = """
+import errno
+import os
 
-@pytest.fixture(autouse=True)
-def little_room():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # of any file: as if the disk were full
-    yield
+import perfguard.reports
+
+
+def full(path, data):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+perfguard.reports.write_atomically = full
 """
 
 
@@ -104,8 +109,8 @@ MUTANTS = [
         "--perfguard-device=cuda:7",
     ),
     hygiene(
-        "a disk that is full", "TileOPs#1953: a traceback hidden by || warning", Append("conftest.py", RESOURCE),
-        Expect("", says=("the report cannot be written (File too large); make room",), status=4),
+        "a disk that is full", "TileOPs#1953: a traceback hidden by || warning", Append("conftest.py", FULL),
+        Expect("", says=("the report cannot be written (No space left on device); make room",), status=4),
     ),
     hygiene(
         "a kernel that hangs", "tritonbench: any exception reads as inaccurate",

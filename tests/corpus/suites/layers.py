@@ -85,9 +85,12 @@ def test_applied(perfguard: Any) -> None:
 def test_checkpointed(perfguard: Any) -> None:
     """Counted again in the backward pass."""
     block = built(perfguard, DENSE)
-    block.compile(backend=BACKEND)
 
+    def step(x: Tensor, rope: Tensor) -> Any:
+        return block(x, rope)
+
+    @torch.compile(backend=BACKEND)
     def run(x: Tensor, rope: Tensor) -> Any:
-        return checkpoint(block, x.requires_grad_(), rope, use_reentrant=False)
+        return checkpoint(step, x, rope, use_reentrant=False)
 
     guard(perfguard, block, run, DENSE, steps=False)
