@@ -61,6 +61,18 @@ MUTANTS = [
         },
     ),
     Mutant(
+        name="a row of the table is gone",
+        classes=("K07",),
+        imitates="vllm#52192 (-2.35 %), sglang#37072: a width that had been tuned takes the default",
+        suite="cross",
+        apply=(Edit(FP8, "    if block <= 512:\n        rows", "    if block < 0:\n        rows"),),
+        shown={"X": Expect("CHANGED", "*.configuration", cases=("rows[256]/forward",), also=("*",))},
+        open={
+            "X": "half: the widths of accesses tell that the code got worse; that a table's entry went, and what is "
+            "taken instead, nobody says: where a choice comes from is not read"
+        },
+    ),
+    Mutant(
         name="a tile too large for the registers",
         classes=("K06",),
         imitates="FA#2729 (25 %), cutlass#3389 (+31 %): the same bits, out of spilled registers",

@@ -39,6 +39,20 @@ most. **False alarm**: a case fails to which nothing was done. Rivals see the sa
 on a GPU only.
 """
 
+# What has no mutant, and why; classes of wrong results have a file of their own.
+MISSING = (
+    "K15, slower than the naive way: a case cannot name a rival that is timed beside it; against its own baseline a "
+    "launch for each group is K05's finding.",
+    "K16 by `perfguard compare` on a CPU: 4 % lie below what its times can tell; `tests/flows/test_compare.py` holds "
+    "the words.",
+    "Equally fast configurations that swap: there is no word for another configuration.",
+    "A code of fp8 that flips at a tie: `tests/test_numerics.py` holds that ties are counted and pass.",
+    "Another host of the same kind, a reboot, power caps, two modes of a machine: they take other machines.",
+    "Two branches that add cases to one file: `tests/baselines/test_merging.py`. Lanes without a report: "
+    "`tests/test_reporting.py`. A device that faults, memory that runs out, results from a cache: "
+    "`tests/flows/test_faults.py`.",
+)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -87,6 +101,7 @@ def page(rows: Sequence[Row], waiting: Sequence[tuple[Mutant, Place]], seconds: 
     parts += ["## The guard itself\n", "K38. No rival has a word for these.\n", _table(guard, rivals=False)]
     parts += ["## Events that must stay quiet\n", _table(events)]
     parts += _open(rows)
+    parts += ["## Not planted yet\n", "\n".join(f"- {each}" for each in MISSING) + "\n"]
     if waiting:
         lines = [f"- {', '.join(mutant.classes)}: {mutant.name} ({PLACES[place]})" for mutant, place in waiting]
         parts += ["## Not shown on this machine\n", "\n".join(lines) + "\n"]

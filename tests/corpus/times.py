@@ -10,6 +10,24 @@ from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
 SUITE, OPS = "test_simulated.py", "kernels/fp8/ops.py"
 OTHER_CODE = Edit(SUITE, 'CODE = {"odd": "one"}', 'CODE = {"odd": "two"}')
 
+BUSY = """
+import os
+import subprocess
+import sys
+
+BURNERS = []
+
+
+def pytest_sessionstart():
+    line = [sys.executable, "-c", "while True: pass"]
+    BURNERS.extend(subprocess.Popen(line) for _ in range(os.cpu_count()))
+
+
+def pytest_sessionfinish():
+    for burner in BURNERS:
+        burner.kill()
+"""
+
 
 def costs(factor: float) -> Change:
     """The odd kernel's time, with other code."""
@@ -113,6 +131,14 @@ MUTANTS = [
             ),
         ),
         shown={"G": Expect("SLOWER", "host_time_us")},
+    ),
+    Mutant(
+        name="event: another process on every core",
+        classes=("K37",),
+        imitates="triton#6066: a busy host",
+        suite="timed",
+        apply=(Append("conftest.py", BUSY),),
+        shown={"G": Expect("PASS", "device_time_us")},
     ),
     event(
         "clocks lower by 5 %, other code at the same speed", "Fuser#1075, nvbench#231",
