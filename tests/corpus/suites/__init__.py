@@ -1,0 +1,18 @@
+"""The small guarded suites that mutants are judged on: each file here is a test file, copied into a project of its own.
+
+A suite sizes its cases by `perfguard.device`: tiny ones on a CPU, where each takes a second at most, real ones on a
+GPU, where they are timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Of `[tool.perfguard]`, over the corpus' own: device "auto" on a GPU and "cpu" elsewhere, no targets to compile for.
+SETTINGS: dict[str, Mapping[str, Any]] = {
+    "cross": {"targets": ["sm_90", "gfx942"]},
+    "simulated": {"device": "fake", "case_seconds": 0.1},
+    "timed": {"case_seconds": 0.2},
+    "tuned": {"targets": ["sm_90"]},
+}

@@ -1,0 +1,26 @@
+"""Every mutant is caught: the right word, the metric that names the cause, its cases alone, words that help."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.corpus.catalogue import shown
+from tests.corpus.mutant import Mutant, Place
+from tests.corpus.project import Corpus
+from tests.corpus.weighing import Grade, weigh
+
+SHOWN = [pytest.param(mutant, place, id=f"{mutant.name}-{place}") for mutant, place in shown()]
+
+
+@pytest.mark.parametrize(("mutant", "place"), SHOWN)
+def test_a_mutant_is_caught(corpus: Corpus, mutant: Mutant, place: Place) -> None:
+    if (place == "G") != torch.cuda.is_available():
+        pytest.skip("needs a GPU" if place == "G" else "is shown without a GPU")
+    with corpus.project(mutant.suite, mutant.apply) as project:
+        ran = project.run(*mutant.arguments)
+    weighed = weigh(mutant.shown[place], ran)
+    if place in mutant.open:
+        assert weighed.grade is not Grade.CAUGHT, f"is caught by now: take it off the open ones ({mutant.open[place]})"
+    else:
+        assert weighed.grade is Grade.CAUGHT, "\n".join([*weighed.problems, "", *weighed.told, "", ran.output[-3000:]])

@@ -1,0 +1,144 @@
+"""What a run said of a mutant against what it has to say: caught, half caught, missed, or others accused."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from perfguard.errors import ExitStatus
+from perfguard.records import CaseResult, Report, Verdict, Word
+from perfguard.render.words import describe_verdict
+from tests.corpus.mutant import Expect
+from tests.corpus.project import Ran
+
+STATUS = {
+    Word.WRONG: ExitStatus.WRONG,
+    Word.BROKEN: ExitStatus.TESTS_FAILED,
+    Word.SLOWER: ExitStatus.REGRESSED,
+    Word.CHANGED: ExitStatus.REGRESSED,
+}
+
+
+MOST_LINES = 20  # that are told of a case
+
+
+class Grade(enum.StrEnum):
+    """How well a mutant was caught."""
+
+    CAUGHT = "caught"  # word, metric, cases and text
+    HALF = "half"  # the affected cases fail, but the word, the metric or the text does not name the cause
+    FALSE = "false alarm"  # a case fails that is not affected
+    MISSED = "missed"
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """One run's grade.
+
+    Attributes:
+        problems: what is missing for CAUGHT, each a sentence.
+        told: what the affected cases' verdicts say, for tables and failing tests.
+        tests: names of the affected tests.
+        figure: the first line that names the cause.
+    """
+
+    grade: Grade
+    problems: list[str]
+    told: list[str]
+    tests: frozenset[str] = frozenset()
+    figure: str = ""
+
+
+def weigh(expect: Expect, ran: Ran) -> Weighed:
+    """`ran` against `expect`."""
+    if not expect.word:
+        problems = [f"output: does not say {text!r}" for text in expect.says if text not in ran.output]
+        if ran.status != expect.status:
+            problems.append(f"exit status: {ran.status}, not {expect.status}")
+        return Weighed(Grade.MISSED if problems else Grade.CAUGHT, problems, ran.output.splitlines()[-15:])
+    if ran.report is None:
+        return Weighed(Grade.MISSED, [f"the run wrote no report (status {ran.status})"], ran.output.splitlines()[-15:])
+    word = Word(expect.word)
+    affected = {result.case.key for result in ran.report.results if _fits(result.case.key, expect.cases)}
+    named = {result.case.key for result in ran.report.results if _verdicts(result, word)}
+    failing = {result.case.key for result in ran.report.results if any(each.word.fails for each in result.verdicts)}
+    told = _told(ran.report, affected | failing, word)
+    problems = _problems(expect, ran, word, affected, named, failing)
+    if not problems:
+        grade = Grade.CAUGHT
+    elif failing - affected or (failing and not word.fails):
+        grade = Grade.FALSE
+    elif affected and affected <= (failing if word.fails else named):
+        grade = Grade.HALF
+    else:
+        grade = Grade.MISSED
+    hit = [result for result in ran.report.results if result.case.key in affected]
+    verdicts = [each for result in hit for each in _verdicts(result, word) if _fits(each.metric, (expect.metric,))]
+    tests = frozenset(result.case.nodeid.partition("::")[2] for result in hit)
+    return Weighed(grade, problems, told, tests, next(iter(_lines(verdicts)), ""))
+
+
+def _problems(
+    expect: Expect, ran: Ran, word: Word, affected: set[str], named: set[str], failing: set[str]
+) -> list[str]:
+    assert ran.report is not None
+    problems = []
+    if not affected:
+        problems.append(f"cases: none is called {' or '.join(expect.cases)}")
+    if word.fails and failing != affected:
+        problems += [f"{key}: fails, though nothing was done to it" for key in sorted(failing - affected)]
+        problems += [f"{key}: does not fail" for key in sorted(affected - failing)]
+    if not word.fails and failing:
+        problems += [f"{key}: fails, where it should be {word}" for key in sorted(failing)]
+    problems += [f"{key}: is not {word}" for key in sorted(affected - named)]
+    said = ""
+    for result in ran.report.results:
+        if result.case.key not in affected:
+            continue
+        verdicts = _verdicts(result, word)
+        said += "\n".join([result.case.key, *_lines(verdicts), *result.notes]) + "\n"
+        problems += [
+            f"{result.case.key}: told {verdict.interval}, the truth is {expect.effect}"
+            for verdict in verdicts
+            if expect.effect and not (verdict.interval and verdict.interval[0] <= expect.effect <= verdict.interval[1])
+        ]
+        metrics = {verdict.metric for verdict in verdicts}
+        if verdicts and not any(_fits(metric, (expect.metric,)) for metric in metrics):
+            problems.append(f"{result.case.key}: {word} names {sorted(metrics)}, not {expect.metric!r}")
+        others = {
+            f"{verdict.word} {verdict.metric}"
+            for verdict in result.verdicts
+            if verdict.word.fails and not _fits(verdict.metric, (expect.metric, *expect.also))
+        }
+        problems += [f"{result.case.key}: {other}, which nothing was done to" for other in sorted(others)]
+    problems += [f"text: does not say {text!r}" for text in expect.says if text not in said]
+    status = expect.status if expect.status is not None else STATUS.get(word, ExitStatus.PASSED)
+    if ran.status != status:
+        problems.append(f"exit status: {ran.status}, not {int(status)}")
+    return problems
+
+
+def _verdicts(result: CaseResult, word: Word) -> list[Verdict]:
+    return [verdict for verdict in result.verdicts if verdict.word is word]
+
+
+def _fits(text: str, patterns: Sequence[str]) -> bool:
+    # Names of cases hold brackets, which a pattern would take for a set of letters.
+    return any(fnmatchcase(text, pattern.replace("[", "[[]")) for pattern in patterns)
+
+
+def _lines(verdicts: Sequence[Verdict]) -> list[str]:
+    return [line for verdict in verdicts for line in describe_verdict(verdict)]
+
+
+def _told(report: Report, keys: set[str], word: Word) -> list[str]:
+    lines = []
+    for result in report.results:
+        verdicts = [each for each in result.verdicts if each.word.fails or each.word is word]
+        if result.case.key in keys and verdicts:
+            told = _lines(verdicts)
+            more = [f"and {len(told) - MOST_LINES} lines more"] if len(told) > MOST_LINES else []
+            lines += [result.case.key, *(f"  {line}" for line in [*told[:MOST_LINES], *more])]
+    return lines
