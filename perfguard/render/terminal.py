@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from perfguard.records import CaseResult, Report, Verdict, Word
-from perfguard.render.words import accept_command, compare_command, describe_verdict, environment, reproduce_command
+from perfguard.render.words import (
+    MOST_NAMED,
+    accept_command,
+    compare_command,
+    describe_verdict,
+    environment,
+    folded,
+    reproduce_command,
+)
 from perfguard.units import format_bandwidth, format_flops, format_percent, format_value
 
 COLORS = {
@@ -25,7 +33,6 @@ COUNTED = {
     Word.UNSUPPORTED: "are declared unsupported here",
 }
 MOST_DETAILED = 20
-MOST_NAMED = 8  # metrics of one case in a line
 MOST_ROWS = 60
 
 
@@ -134,7 +141,7 @@ def _worst_first(results: Sequence[CaseResult]) -> list[CaseResult]:
 def _details(result: CaseResult, accepted: Callable[[Verdict], bool]) -> list[Line]:
     word = result.word
     lines = [Line(f"{word}  {result.case.key}", COLORS.get(word, "yellow"))]
-    for verdict in _told(result.verdicts):
+    for verdict in folded(_told(result.verdicts)):
         lines += [Line(f"    {line}") for line in describe_verdict(verdict)]
     notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
     said = "\n".join(line.text for line in lines)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from perfguard.records import Report, Value, Verdict, Word
 from perfguard.units import Unit, format_bandwidth, format_change, format_percent, format_value
 
+MOST_NAMED = 8  # metrics of one case in a line
 CATEGORY_HINT = {
     Word.SLOWER: "slower",
     Word.CHANGED: "changed",
@@ -39,6 +41,19 @@ def describe_verdict(verdict: Verdict) -> list[str]:
     if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
         lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
     return lines
+
+
+def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of a case, several metrics that are NEW as one: after an upgrade there may be two dozen of them."""
+    new = [verdict for verdict in verdicts if verdict.word is Word.NEW and verdict.metric]
+    if len(new) < 2:
+        return list(verdicts)
+    names = [verdict.metric for verdict in new]
+    more = f" … and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    one = Verdict(Word.NEW, f"{len(names)} metrics", f"no baseline: {', '.join(names[:MOST_NAMED])}{more}")
+    at = next(index for index, verdict in enumerate(verdicts) if verdict is new[0])
+    rest = [verdict for verdict in verdicts if not any(verdict is each for each in new)]
+    return [*rest[:at], one, *rest[at:]]
 
 
 def change_text(before: Value, after: Value, unit: Unit) -> str:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfguard.overview import Headline, LaneView, Overview
-from perfguard.records import CaseResult, Word
+from perfguard.records import CaseResult, Verdict, Word
 from perfguard.render.markdown import COMMENT_BYTES, render_markdown
 from perfguard.render.survey import survey
 from tests.render.examples import (
@@ -87,6 +87,14 @@ def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
     worse = msgspec.structs.replace(EXAMPLES[Headline.WORSE], edits=[EDIT, EDIT])
     title = "1 case slower, 1 heavier or different, 2 baseline edits let worse pass than before — action needed"
     assert survey(worse).title == title
+
+
+def test_many_new_metrics_of_a_slow_case_take_one_row() -> None:
+    new = [Verdict(Word.NEW, f"metric_{number}", "no baseline on nvidia-h200") for number in range(24)]
+    text = render_markdown(overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, *new, us=64.93))))[0]
+    details = text.partition("<details>")[2]
+    assert details.count("| NEW |") == 1
+    assert "24 metrics" in details
 
 
 def test_one_lane_is_named_once_and_takes_no_column() -> None:

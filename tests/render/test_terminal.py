@@ -108,6 +108,17 @@ def test_many_cases_are_counted_truthfully() -> None:
     assert sum(line.startswith("SLOWER  ") for line in full) == 500
 
 
+def test_many_new_metrics_of_a_slow_case_take_one_line() -> None:
+    """After an upgrade that reads more, or an old baseline."""
+    slow = REPORT.results[1].verdicts[0]
+    new = [Verdict(Word.NEW, f"metric_{number}", "no baseline on nvidia-h200") for number in range(24)]
+    report = msgspec.structs.replace(REPORT, results=[result("slow[64]", *new, slow)], stale=[])
+    text = "\n".join(line.text for line in render_summary(report).lines)
+    assert text.count("NEW") == 1
+    assert "NEW 24 metrics\n      no baseline: metric_0, metric_1" in text
+    assert "metric_7 … and 16 more" in text
+
+
 def test_a_cut_short_run_says_so() -> None:
     assert render_summary(msgspec.structs.replace(REPORT, complete=False)).title.endswith("(run was cut short)")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from perfguard.records import CaseResult, Verdict, Word
 from perfguard.render.escaping import code
 from perfguard.render.markdown.cells import NAME, before_and_after, change, text, together, value
 from perfguard.render.markdown.tables import Bounds, table
 from perfguard.render.survey import QUIET, LaneSurvey
-from perfguard.render.words import environment
+from perfguard.render.words import environment, folded
 from perfguard.units import counted, format_percent
 
 HEADER = ("Case", "Verdict", "Metric", "Baseline", "Now", "Change", "% of copy", "Why")
@@ -50,8 +51,11 @@ def _environment(lane: LaneSurvey) -> str:
 
 
 def _findings(lane: LaneSurvey) -> Iterator[Row]:
-    for finding in lane.findings:
-        yield finding.result, finding.verdict, finding.verdict.word.value
+    by_case = groupby(lane.findings, key=lambda finding: (finding.result.case.suite, finding.result.case.key))
+    for _, found in by_case:
+        findings = list(found)
+        for verdict in folded([finding.verdict for finding in findings]):
+            yield findings[0].result, verdict, verdict.word.value
 
 
 def _all_rows(lane: LaneSurvey) -> Iterator[Row]:
