@@ -7,14 +7,16 @@ gradients of other layouts. docs/numerics.md is the rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from perfguard.call import Call
+from perfguard.canaries import GUARD, Canaries
 from perfguard.errors import MeasurementError
+from perfguard.numerics.oracle import free_bytes
 from perfguard.numerics.rule import bits, first_true, kinds
 from perfguard.numerics.trial import (
     Inputs,
@@ -28,6 +30,7 @@ from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import VALUES, Value, poisoned, recycle
 from perfguard.records import Accuracy
 
+CANARY_SHARE = 1 / 8  # of the free memory, that guarded buffers may take
 _MOVED = 0.1  # share by which a result must change before one that does not is called cached
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
@@ -101,7 +104,9 @@ class _Check:
             accuracies = [truth.judge(position, tensor) for position, tensor in enumerate(base.tensors())]
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
-            self._repeat(base, truth, upstream, full)
+            unsteady = self._repeat(base, truth, upstream, full)
+            if full:
+                self._beside(base, truth, upstream, unsteady)
             right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
             if full:
                 self._cached(base, eager, upstream, truth, right)
@@ -123,10 +128,13 @@ class _Check:
         upstream = upstream_gradients(eager, self.call.seed)
         return self.reference.run(upstream), upstream
 
-    def _candidate(self, upstream: Gradients, when: str, around: AbstractContextManager[None] | None = None) -> Trial:
+    def _candidate(
+        self, upstream: Gradients, when: str, around: AbstractContextManager[None] | None = None, *, own: bool = True
+    ) -> Trial:
+        """`own`: on the inputs' own memory, where what is written without leave is told and undone."""
         try:
             with around or nullcontext():
-                trial = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed)
+                trial = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed, restore=own)
         except Exception as error:
             error.add_note(f"perfguard: the candidate raised this in {when}")
             raise
@@ -152,8 +160,8 @@ class _Check:
                 self.problems.append(f"{name}: does not require grad, the reference's does: a detached path")
         return True
 
-    def _repeat(self, base: Trial, truth: Truth, upstream: Gradients, full: bool) -> None:
-        """Further calls: plain, and with fresh memory of each kind. All must give the same bits.
+    def _repeat(self, base: Trial, truth: Truth, upstream: Gradients, full: bool) -> set[int]:
+        """Further calls: plain, and with fresh memory of each kind. All must give the same bits; those that do not.
 
         A tensor that differs without a cause (equal memory, other bits) may do so by less than eager's error.
         """
@@ -165,7 +173,7 @@ class _Check:
         differing = {value: _unequal(anchor, trial) for value, trial in filled.items()}
         suspects = set().union(*differing.values(), *(_unequal(anchor, trial) for trial in plain))
         if not suspects:
-            return
+            return set()
         # Reversed, so that what alternates does not meet itself; twice, so that it rarely does by chance.
         repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
         again = [(filled[value], self._filled(value, base, upstream)) for value in repeated]
@@ -184,6 +192,7 @@ class _Check:
                 if words:
                     self.problems.append(f"{name}: {what} {words}")
                     break
+        return suspects
 
     def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> str:
         """By how much one tensor differs between two calls, if by more than eager from the oracle; else ''."""
@@ -199,7 +208,43 @@ class _Check:
         """A call with fresh memory, and what the allocator hands out again, filled with `value`."""
         kept = [tensor for tensor in base.tensors() if tensor is not None] + self.inputs.tensors
         recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.device, value)
-        return self._candidate(upstream, f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
+        canaries = Canaries(self._spare_bytes()) if value == VALUES[0] else None  # one kind shows what the others would
+        when = f"a call with fresh memory filled with {FILLED[value]}"
+        trial = self._candidate(upstream, when, poisoned(value, canaries))
+        self.problems += [f"out of bounds: {words}" for words in (canaries.written() if canaries else [])]
+        return trial
+
+    def _spare_bytes(self) -> float:
+        return CANARY_SHARE * free_bytes(self.device)
+
+    def _beside(self, base: Trial, truth: Truth, upstream: Gradients, unsteady: set[int]) -> None:
+        """The inputs once more, between guards: what lies beside them must not be read, nor written.
+
+        What differs there may do so for its new place; so it is told only if it depends on what the guards hold.
+        """
+        trial, number = self._surrounded(upstream, lambda _: GUARD)
+        if trial is None or not set(_unequal(base, trial)) - unsteady:
+            return
+        anchor, _ = self._surrounded(upstream, lambda _: 0)
+        for buffer in range(number):
+            trial, _ = self._surrounded(upstream, lambda at, buffer=buffer: GUARD if at == buffer else 0)
+            if trial is None or anchor is None:
+                return
+            for position in sorted(set(_unequal(anchor, trial)) - unsteady):
+                change = _change(anchor, trial, position)
+                beside = self.inputs.storage_names[buffer]
+                words = f"{truth.names[position]}: depends on memory beside {beside}: {change} where that holds NaN"
+                self.problems.append(words)
+
+    def _surrounded(self, upstream: Gradients, fills: Callable[[int], int]) -> tuple[Trial | None, int]:
+        """A call on copies of the inputs between guards, and how many buffers there are; None without the memory."""
+        canaries = Canaries(self._spare_bytes())
+        with self.inputs.surrounded(canaries, fills) as buffers:
+            if not buffers:
+                return None, 0
+            trial = self._candidate(upstream, "a call with NaN in the memory beside its inputs", own=False)
+        self.problems += [f"out of bounds: {words}" for words in canaries.written()]
+        return trial, buffers
 
     def _cached(self, base: Trial, eager: Trial, upstream: Gradients, truth: Truth, right: set[int]) -> None:
         """The same memory with its rows in reverse: what then stays bitwise the same must stay so in eager too.

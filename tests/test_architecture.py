@@ -24,6 +24,8 @@ FLOORS = {
     "units": 0,
     "records": 1,
     "call": 1,
+    "places": 0,
+    "canaries": 1,
     "collector": 1,
     "config": 2,
     "reports": 2,
@@ -65,7 +67,20 @@ FLOORS = {
     "cli": 10,
     "__main__": 11,
 }
-TORCH = {"binaries", "check", "compiling", "hardware", "metrics", "numerics", "passes", "poison", "runner", "timing"}
+TORCH = {
+    "binaries",
+    "canaries",
+    "check",
+    "compiling",
+    "hardware",
+    "metrics",
+    "numerics",
+    "passes",
+    "places",
+    "poison",
+    "runner",
+    "timing",
+}
 # In these packages files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "metrics": {"subject"},
