@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from perfguard.call import Call
 from perfguard.canaries import GUARD, Canaries
 from perfguard.errors import MeasurementError
+from perfguard.numerics.jagged import Jagged
 from perfguard.numerics.oracle import free_bytes
 from perfguard.numerics.rule import bits, first_true, kinds
 from perfguard.numerics.trial import (
@@ -30,6 +32,7 @@ from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import VALUES, Value, poisoned, recycle
 from perfguard.records import Accuracy
 
+RUNS = 11  # the first and ten more, of what was seen to differ from run to run
 CANARY_SHARE = 1 / 8  # of the free memory, that guarded buffers may take
 _MOVED = 0.1  # share by which a result must change before one that does not is called cached
 
@@ -92,6 +95,7 @@ class _Check:
         self.device = device
         self.reference = Reference(call, inputs)
         self.problems: list[str] = []
+        self.varying: list[str] = []
         self.names: list[str] | None = None
 
     def run(self, full: bool) -> Checked:
@@ -101,14 +105,16 @@ class _Check:
         backward: list[Accuracy] | None = [] if upstream else None
         if self._same_structure(base, eager):
             truth = self.reference.truth(eager, upstream)
-            accuracies = [truth.judge(position, tensor) for position, tensor in enumerate(base.tensors())]
+            exact = truth.exact_scales(base.tensors())
+            accuracies = [truth.judge(position, tensor, exact) for position, tensor in enumerate(base.tensors())]
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
             unsteady = self._repeat(base, truth, upstream, full)
-            if full:
+            alone = full and not base.modified  # else copies of the inputs would be written, or freed, unseen
+            if alone:
                 self._beside(base, truth, upstream, unsteady)
             right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
-            if full:
+            if alone:
                 self._cached(base, eager, upstream, truth, right)
             if upstream and full:
                 self._layouts(base, truth, upstream, right)
@@ -178,31 +184,45 @@ class _Check:
         repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
         again = [(filled[value], self._filled(value, base, upstream)) for value in repeated]
         moving = set().union(*(_unequal(first, later) for first, later in again))
+        everywhere = [*plain, *filled.values(), *(later for _, later in again)]
+        if moving:
+            everywhere += [self._candidate(upstream, "a later call") for _ in range(RUNS - len(everywhere))]
         for position in sorted(suspects):
             name = truth.names[position]
             depends = next((value for value in filled if position in differing[value]), None)
             if position not in moving and depends is not None:
-                change = _change(anchor, filled[depends], position)
+                change = _change(anchor, filled[depends], position, truth.groups)
                 with_memory = f"with fresh memory filled with {FILLED[depends]}"
                 self.problems.append(f"{name}: depends on old memory: {change} {with_memory}")
                 continue
             what = "the first call differs from later ones" if position not in moving else "differs from run to run"
-            for trial in [*plain[1:], *filled.values(), *(later for _, later in again)]:
-                words = self._spread(base, trial, truth, position)
-                if words:
-                    self.problems.append(f"{name}: {what} {words}")
-                    break
+            others = [trial for trial in everywhere[1:] if position in _unequal(base, trial)]
+            number = f"{len(others)} of {len(everywhere) - 1} further runs differ" if position in moving else ""
+            self._tell(truth, position, what, number, [self._spread(base, trial, truth, position) for trial in others])
         return suspects
 
-    def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> str:
-        """By how much one tensor differs between two calls, if by more than eager from the oracle; else ''."""
+    def _tell(self, truth: Truth, position: int, what: str, number: str, spreads: Sequence[tuple[float, str]]) -> None:
+        """What differs from run to run: a problem where that is more than eager's own error, else a note."""
+        if not spreads:
+            return
+        spread, words = max(spreads, key=lambda each: each[0])
+        about = "; ".join(filter(None, (number, words)))
+        if spread > truth.eager_error(position):
+            self.problems.append(f"{truth.names[position]}: {what}: {about}")
+        elif number:
+            self.varying.append(truth.names[position])
+            self.reference.notes.append(f"{truth.names[position]}: {what}, by less than eager's own error: {about}")
+
+    def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> tuple[float, str]:
+        """By how much one tensor differs between two calls, and the same in words."""
         a, b = old.tensors()[position], new.tensors()[position]
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-            return "" if a is b else "in presence, shape or dtype"
-        spread, allowed = rmse(b, a), truth.eager_error(position)
-        if spread <= allowed and torch.equal(*(kinds(_real(tensor).double()) for tensor in (a, b))):
-            return ""
-        return f"by RMSE {spread:.3g}, eager's own error is {allowed:.3g}; {_change(old, new, position)}"
+            return math.inf, "in presence, shape or dtype"
+        spread = rmse(b, a)
+        if not torch.equal(*(kinds(_real(tensor).double()) for tensor in (a, b))):
+            spread = math.inf
+        words = f"by RMSE {spread:.3g}, eager's own error is {truth.eager_error(position):.3g}"
+        return spread, f"{words}; {_change(old, new, position, truth.groups)}"
 
     def _filled(self, value: Value, base: Trial, upstream: Gradients) -> Trial:
         """A call with fresh memory, and what the allocator hands out again, filled with `value`."""
@@ -227,11 +247,11 @@ class _Check:
             return
         anchor, _ = self._surrounded(upstream, lambda _: 0)
         for buffer in range(number):
-            trial, _ = self._surrounded(upstream, lambda at, buffer=buffer: GUARD if at == buffer else 0)
+            trial, _ = self._surrounded(upstream, partial(_fill_of_one, buffer))
             if trial is None or anchor is None:
                 return
             for position in sorted(set(_unequal(anchor, trial)) - unsteady):
-                change = _change(anchor, trial, position)
+                change = _change(anchor, trial, position, truth.groups)
                 beside = self.inputs.storage_names[buffer]
                 words = f"{truth.names[position]}: depends on memory beside {beside}: {change} where that holds NaN"
                 self.problems.append(words)
@@ -303,6 +323,11 @@ class _Check:
                     self.problems.append(f"{problem}; this with incoming gradients {layout}")
 
 
+def _fill_of_one(one: int, buffer: int) -> int:
+    """NaN beside one input, zeros beside the others."""
+    return GUARD if buffer == one else 0
+
+
 def _moves(old: torch.Tensor, new: torch.Tensor) -> bool:
     """Whether a result changed by far more than another order of summation explains."""
     if old.shape != new.shape or old.dtype != new.dtype or old.numel() == 0:
@@ -333,16 +358,18 @@ def _unequal(a: Trial, b: Trial) -> list[int]:
     return positions
 
 
-def _change(before: Trial, after: Trial, position: int) -> str:
+def _change(before: Trial, after: Trial, position: int, groups: Jagged | None = None) -> str:
     """`3 of 64 elements change, the first at [1, 2] from 0.5 to nan`."""
     old, new = before.tensors()[position], after.tensors()[position]
     if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
         return "presence, shape or dtype change"
     unequal = bits(old) != bits(new)
     index = first_true(unequal)
+    where = groups.where(unequal.reshape(*old.shape, -1).any(-1)) if groups else ""
+    among = f", {where}" if where else ""
     first, then = (float(_real(tensor)[tuple(index)]) for tensor in (old, new))
     return (
-        f"{int(unequal.sum())} of {unequal.numel()} elements change, the first at {index} "
+        f"{int(unequal.sum())} of {unequal.numel()} elements change{among}, the first at {index} "
         f"from {first:.6g} to {then:.6g}"
     )
 

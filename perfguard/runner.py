@@ -224,12 +224,20 @@ def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
 
 
 def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
-    """One verdict for each wrong output or gradient; what no single one is to blame for goes with forward."""
+    """One verdict for each wrong output or gradient, and each problem with the pass whose tensor it begins with; what
+    no single tensor is to blame for goes with forward."""
     verdicts = [
         Verdict(word=Word.WRONG, metric=accuracy.output, reason=accuracy.problem)
         for accuracy in _accuracy(checked, direction)
         if accuracy.problem
     ]
-    if checked is not None and direction == "forward":
-        verdicts += [Verdict(word=Word.WRONG, reason=problem) for problem in checked.problems]
+    if checked is not None:
+        forward, backward = (
+            {accuracy.output for accuracy in part or []} for part in (checked.forward, checked.backward)
+        )
+        for problem in checked.problems:
+            subject = problem.partition(": ")[0]
+            if (subject in backward or subject == "backward") == (direction == "backward"):
+                metric = subject if subject in forward | backward else ""
+                verdicts.append(Verdict(word=Word.WRONG, metric=metric, reason=problem))
     return verdicts

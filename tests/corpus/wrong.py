@@ -1,22 +1,12 @@
-"""Section 1.2: wrong."""
+"""Section 1.2: wrong. What stands in kernels of fp8, in matmuls, and in layers and operators has a file each."""
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, Expect, Mutant
+from tests.corpus import wrong_layers, wrong_operators, wrong_products, wrong_quantisers
 
 MUTANTS = [
-    Mutant(
-        name="the grid loses the last tile",
-        classes=("K30",),
-        imitates="FI#5090: a grid by floor division leaves the tail unwritten",
-        suite="gate",
-        apply=(
-            Edit(
-                "kernels/operators/silu_mul.py",
-                "    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns),)",
-                "    grid = (max(1, rows // config.rows) * max(1, width // config.columns),)",
-            ),
-        ),
-        shown={"I": Expect("WRONG", cases=("gate[ragged]/*",), says=("output: depends on old memory: ",))},
-    ),
+    *wrong_quantisers.MUTANTS,
+    *wrong_products.MUTANTS,
+    *wrong_operators.MUTANTS,
+    *wrong_layers.MUTANTS,
 ]
