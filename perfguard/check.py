@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import torch
 
 from perfguard.call import Call
@@ -107,6 +108,7 @@ class _Check:
             truth = self.reference.truth(eager, upstream)
             exact = truth.exact_scales(base.tensors())
             accuracies = [truth.judge(position, tensor, exact) for position, tensor in enumerate(base.tensors())]
+            accuracies = [_with_hint(accuracy, self._hint(accuracy)) for accuracy in accuracies]
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
             unsteady = self._repeat(base, truth, upstream, full)
@@ -125,6 +127,10 @@ class _Check:
             self.inputs.describe(),
             self.reference.notes,
         )
+
+    def _hint(self, accuracy: Accuracy) -> str:
+        """What about the inputs often makes such a result wrong: how they lie in memory."""
+        return "; ".join(self.inputs.unusual(accuracy.worst_index)) if accuracy.problem else ""
 
     def _eager(self) -> tuple[Trial, Gradients]:
         """The reference as it is, and the incoming gradients if there is a backward pass."""
@@ -321,6 +327,10 @@ class _Check:
                 problem = truth.judge(position, trial.tensors()[position]).problem
                 if problem and position in right:
                     self.problems.append(f"{problem}; this with incoming gradients {layout}")
+
+
+def _with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
+    return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {hint}") if hint else accuracy
 
 
 def _fill_of_one(one: int, buffer: int) -> int:

@@ -236,8 +236,10 @@ def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
             {accuracy.output for accuracy in part or []} for part in (checked.forward, checked.backward)
         )
         for problem in checked.problems:
-            subject = problem.partition(": ")[0]
-            if (subject in backward or subject == "backward") == (direction == "backward"):
-                metric = subject if subject in forward | backward else ""
+            # `gradient of argument 0: …`, or `configuration 1 (candidate=1): gradient of argument 0: …`
+            subjects = problem.split(": ")[:2]
+            metric = next((subject for subject in subjects if subject in forward | backward), "")
+            of_backward = metric in backward or "backward" in subjects
+            if of_backward == (direction == "backward"):
                 verdicts.append(Verdict(word=Word.WRONG, metric=metric, reason=problem))
     return verdicts

@@ -146,6 +146,8 @@ def compare_scales(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -
     got, want = float(candidate[tuple(index)]), float(eager[tuple(index)])
     rule = "powers of two must be equal" if exact else f"at most {SCALE_ULPS} float32 ulps are allowed"
     factor = f", {got / want:.4g} times that" if want and math.isfinite(got / want) else ""
+    strange = int((kinds(candidate) != kinds(eager)).sum())
+    factor += f"; {strange} are NaN or Inf unlike the reference's" if strange else ""
     return Accuracy(
         output=name,
         dtype=dtype_name(candidate),

@@ -22,6 +22,7 @@ from perfguard.numerics.oracle import widened
 from perfguard.numerics.rule import bits, dtype_name
 from perfguard.numerics.snapshot import Snapshot, storage_key
 
+_WRAP = 1 << 31  # offsets from here on do not fit 32 bits
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -149,6 +150,19 @@ class Inputs:
             yield len(buffers)
         finally:
             self._leaves = own
+
+    def unusual(self, index: Sequence[int]) -> list[str]:
+        """How inputs lie in memory, where that is not as usual: what indexing that is wrong at `index` may have missed."""
+        words = []
+        for name, leaf in zip(self._names, self._leaves, strict=True):
+            if not isinstance(leaf, torch.Tensor) or leaf.numel() == 0 or leaf.is_contiguous():
+                continue
+            strides = ",".join(map(str, leaf.stride()))
+            words.append(f"{name} is not contiguous: strides ({strides})")
+            first = -(-_WRAP // leaf.stride(0)) if leaf.stride(0) > 0 else 0
+            if index and 0 < first < leaf.shape[0] and index[0] >= first:
+                words.append(f"row {first} of {name} is the first that lies past 2^31 elements")
+        return words
 
     def describe(self) -> str:
         """`bfloat16[64,48] grad; int32[4]; k=2`: dtypes, shapes, strides where not contiguous, other values.

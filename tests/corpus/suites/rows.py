@@ -32,7 +32,7 @@ def all_codes(rows: int, width: int) -> torch.Tensor:
     return _ties(rows, width, torch.bfloat16, E4M3FN)
 
 
-@pytest.mark.parametrize("width", [15, 17, 40, 65], ids=lambda width: f"width-{width}")
+@pytest.mark.parametrize("width", [15, 17, 41, 65], ids=lambda width: f"width-{width}")
 @pytest.mark.usefixtures("interpreter")
 def test_random(perfguard: Any, width: int) -> None:
     """A block is the next power of two, 16 at least: below one, one more than one, in between."""
