@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfguard.baselines import Store
@@ -44,6 +45,24 @@ def load_lane(
         targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
         elsewhere=store.elsewhere(suites, identity.slug),
         confirmations=confirmations,
+    )
+
+
+def lost_suites(store: Store, device: Device, root: Path) -> list[str]:
+    """Suites that are remembered on `device` though `root` holds no file any more that could be theirs.
+
+    A suite is named after its file: `kernels.norm` is `kernels/test_norm.py`, in `tests` or not (`guard.suite_of`).
+    """
+    identity = device.identity
+    folders = [identity.slug, *([f"targets/{identity.target}"] if identity.target else [])]
+    return sorted({suite for folder in folders for suite in store.suites(folder) if not _has_file(root, suite)})
+
+
+def _has_file(root: Path, suite: str) -> bool:
+    *folders, name = suite.split(".")
+    places = (root.joinpath(*top, *folders) for top in ((), ("tests",), ("test",)))
+    return any(
+        path.is_file() for place in places for stem in (f"test_{name}", name) for path in place.glob(f"{stem}.*")
     )
 
 

@@ -38,8 +38,18 @@ def _umask() -> int:
 
 
 def save_report(path: Path, report: Report) -> None:
-    """Write `report` as JSON."""
-    write_atomically(path, dump_report(report))
+    """Write `report` as JSON.
+
+    Raises:
+        UsageError: it cannot be written, the disk is full for one.
+    """
+    try:
+        write_atomically(path, dump_report(report))
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(
+            f"{path}: the report cannot be written ({why}); make room, or name another folder: --perfguard-reports"
+        ) from error
 
 
 def read_report(path: Path) -> Report:

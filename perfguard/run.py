@@ -33,7 +33,7 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.remembering import load_lane
+from perfguard.remembering import load_lane, lost_suites
 from perfguard.reports import save_report
 from perfguard.runner import Runner, collected_here, nothing_unchanged
 from perfguard.sessions import ANSWER, Command, FreshSessions, measure_fresh
@@ -64,6 +64,7 @@ class Run:
     lane: Lane
     report: Report
     answering: Answering | None = None  # in a process that only measures for another run
+    lost: frozenset[str] = frozenset()  # remembered suites whose file is gone
     measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # what there was to judge
     results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
     passed: dict[str, bool] = field(default_factory=dict)  # by node id: nothing failed or was suspect at first
@@ -217,7 +218,9 @@ class Run:
                     self.results[case.suite, key] = CaseResult(case=skipped, verdicts=[verdict])
 
     def _find_stale(self, collected: Collected) -> None:
-        stale, renamed = find_stale(self.lane, collected.whole, collected.names, list(self.results.values()))
+        stale, renamed = find_stale(
+            self.lane, collected.whole | self.lost, collected.names, list(self.results.values())
+        )
         for result in renamed:
             self.results[result.case.suite, result.case.key] = result
         self.report = msgspec.structs.replace(self.report, stale=stale)
@@ -293,7 +296,10 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     """
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
-    lane = load_lane(store, device, toolchain, suites, config.settings.confirmations, config.settings.targets)
+    # A renamed or deleted file is collected by nobody, and its cases would be missed by nobody.
+    lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
+    known = sorted({*suites, *lost})
+    lane = load_lane(store, device, toolchain, known, config.settings.confirmations, config.settings.targets)
     answering = None
     if config.session_folder is not None:
         answering = open_answering(config.session_folder, device, _stored_timers(lane))
@@ -322,7 +328,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
     )
-    return Run(config, device, store, runner, lane, report, answering)
+    return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
 
 
 def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozenset[str]]:

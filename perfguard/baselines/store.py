@@ -88,6 +88,10 @@ class Store:
         folder = self.root / "targets"
         return sorted(f"targets/{each.name}" for each in (folder.iterdir() if folder.is_dir() else ()) if each.is_dir())
 
+    def suites(self, folder: str) -> list[str]:
+        """The suites that a folder has a file of, sorted."""
+        return sorted(path.stem for path in (self.root / folder).glob("*.yaml"))
+
     def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
         """(suite, case key) -> the slugs of other hardware that remember the case, sorted."""
         found: dict[tuple[str, str], list[str]] = {}

@@ -147,7 +147,10 @@ class Measuring(Ending):
             if LOST not in item.config.stash and is_lost(run.device):
                 item.config.stash[LOST] = f"{item.nodeid} ({reason})"
                 reason += "; the device is lost to this process"
-            run.broken(case_of(item), reason)
+            try:
+                run.broken(case_of(item), reason)
+            except PerfguardError as problem:  # nothing can be said any more: the disk is full, for one
+                pytest.exit(str(problem), returncode=ExitStatus.USAGE_ERROR)
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -27,7 +27,7 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
     if not reading.gated:
         reason = f"not gated: {difference}" if difference else ""
     elif moved and reading.drifts and drift:
-        word, reason = Word.DRIFT, f"{difference}; another toolchain: {', '.join(drift)}"
+        word, reason = Word.DRIFT, f"{difference}\nanother toolchain: {', '.join(drift)}"
     elif moved:
         word = Word.FASTER if _improved(reading, stored) else Word.CHANGED
     elif difference:

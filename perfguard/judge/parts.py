@@ -33,7 +33,7 @@ def judge_parts(reading: Reading, value: Parts, stored: Parts, drift: Sequence[s
     elif not told:
         word, reason = Word.PASS, f"within its tolerance: {reason}" if reason else ""
     elif reading.drifts and drift:
-        word, reason = Word.DRIFT, f"{reason}; another toolchain: {', '.join(drift)}"
+        word, reason = Word.DRIFT, f"{reason}\nanother toolchain: {', '.join(drift)}"
     elif worse:
         word = Word.CHANGED
     else:

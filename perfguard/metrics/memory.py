@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from perfguard.hardware.activity import Growth
 from perfguard.metrics.subject import Subject
-from perfguard.records import Better, Reading
+from perfguard.records import Reading
 from perfguard.units import Unit
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
     here = not device.asynchronous  # what is left behind on a CPU is left behind on every CPU
     readings = [
-        Reading("peak_memory_bytes", Unit.BYTES, use.peak, better=Better.LOWER, tolerance=_TOLERANCE, floor=floor),
-        Reading("workspace_bytes", Unit.BYTES, use.workspace, gated=False, details="peak_memory_bytes"),
+        # Libraries' scratch is in it, and theirs to change with their version.
+        Reading("peak_memory_bytes", Unit.BYTES, use.peak, tolerance=_TOLERANCE, floor=floor, drifts=True),
+        Reading("workspace_bytes", Unit.BYTES, use.workspace, gated=False, drifts=True, details="peak_memory_bytes"),
         Reading("residue_bytes", Unit.BYTES, use.residue, portable=here, rank=55),
         Reading("growth_bytes", Unit.BYTES, _scaled(growth.allocated, growth), portable=here, rank=55),
     ]

@@ -56,13 +56,15 @@ class Expect:
     """What a run has to say of a mutant: all four of word, metric, cases and text, and nothing of other cases.
 
     Attributes:
-        word: the verdict, e.g. "CHANGED". One that fails must be the only one that does.
+        word: the verdict, e.g. "CHANGED". One that fails must be the only one that does. Empty for a run that judges
+            nothing: then status and text alone count, the text of all that it printed.
         metric: pattern of the metric that names the cause, e.g. "*.spills"; of a wrong result the output's
             name, which is empty where no single comparison shows it.
         cases: patterns of the affected cases, e.g. "dispatch[hot]/*": all that fit are, no other is.
         says: text that the cases' verdicts have to hold, as a terminal shows them.
         also: patterns of metrics that the same cause moves as well, in the same cases.
         status: of the run, where the word does not tell.
+        effect: the true ratio of times, which the interval that is told has to hold.
     """
 
     word: str
@@ -71,6 +73,7 @@ class Expect:
     says: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     status: int | None = None
+    effect: float | None = None
 
 
 @dataclass(frozen=True)

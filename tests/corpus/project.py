@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -131,7 +132,7 @@ class Corpus:
         Raises:
             AssertionError: the clean suite fails, or a clean run beside its own baselines accuses somebody.
         """
-        folder = self.folder / name
+        folder = self.folder / f"{name}-{fingerprint(name)}"
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / f"{name}.lock"):
             if not folder.exists():
@@ -140,6 +141,17 @@ class Corpus:
                     assert first.status == 0, f"{name}: the clean suite cannot be recorded:\n{first.output}"
                     shutil.copytree(project.path / "baselines", folder)
         return folder
+
+
+def fingerprint(name: str) -> str:
+    """Of all that a clean project is made of."""
+    folder = ROOT / "tests" / "corpus"
+    files = [
+        *sorted((ROOT / "kernels").rglob("*.py")),
+        folder / "suites" / f"{name}.py",
+        *sorted(folder.glob("*/_*.py")),
+    ]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 @dataclass(frozen=True)

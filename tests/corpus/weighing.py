@@ -21,6 +21,9 @@ STATUS = {
 }
 
 
+MOST_LINES = 20  # that are told of a case
+
+
 class Grade(enum.StrEnum):
     """How well a mutant was caught."""
 
@@ -37,15 +40,24 @@ class Weighed:
     Attributes:
         problems: what is missing for CAUGHT, each a sentence.
         told: what the affected cases' verdicts say, for tables and failing tests.
+        tests: names of the affected tests.
+        figure: the first line that names the cause.
     """
 
     grade: Grade
     problems: list[str]
     told: list[str]
+    tests: frozenset[str] = frozenset()
+    figure: str = ""
 
 
 def weigh(expect: Expect, ran: Ran) -> Weighed:
     """`ran` against `expect`."""
+    if not expect.word:
+        problems = [f"output: does not say {text!r}" for text in expect.says if text not in ran.output]
+        if ran.status != expect.status:
+            problems.append(f"exit status: {ran.status}, not {expect.status}")
+        return Weighed(Grade.MISSED if problems else Grade.CAUGHT, problems, ran.output.splitlines()[-15:])
     if ran.report is None:
         return Weighed(Grade.MISSED, [f"the run wrote no report (status {ran.status})"], ran.output.splitlines()[-15:])
     word = Word(expect.word)
@@ -55,12 +67,17 @@ def weigh(expect: Expect, ran: Ran) -> Weighed:
     told = _told(ran.report, affected | failing, word)
     problems = _problems(expect, ran, word, affected, named, failing)
     if not problems:
-        return Weighed(Grade.CAUGHT, [], told)
-    if failing - affected or (failing and not word.fails):
-        return Weighed(Grade.FALSE, problems, told)
-    if affected and affected <= (failing if word.fails else named):
-        return Weighed(Grade.HALF, problems, told)
-    return Weighed(Grade.MISSED, problems, told)
+        grade = Grade.CAUGHT
+    elif failing - affected or (failing and not word.fails):
+        grade = Grade.FALSE
+    elif affected and affected <= (failing if word.fails else named):
+        grade = Grade.HALF
+    else:
+        grade = Grade.MISSED
+    hit = [result for result in ran.report.results if result.case.key in affected]
+    verdicts = [each for result in hit for each in _verdicts(result, word) if _fits(each.metric, (expect.metric,))]
+    tests = frozenset(result.case.nodeid.partition("::")[2] for result in hit)
+    return Weighed(grade, problems, told, tests, next(iter(_lines(verdicts)), ""))
 
 
 def _problems(
@@ -82,14 +99,18 @@ def _problems(
             continue
         verdicts = _verdicts(result, word)
         said += "\n".join([result.case.key, *_lines(verdicts), *result.notes]) + "\n"
+        problems += [
+            f"{result.case.key}: told {verdict.interval}, the truth is {expect.effect}"
+            for verdict in verdicts
+            if expect.effect and not (verdict.interval and verdict.interval[0] <= expect.effect <= verdict.interval[1])
+        ]
         metrics = {verdict.metric for verdict in verdicts}
         if verdicts and not any(_fits(metric, (expect.metric,)) for metric in metrics):
             problems.append(f"{result.case.key}: {word} names {sorted(metrics)}, not {expect.metric!r}")
         others = {
             f"{verdict.word} {verdict.metric}"
             for verdict in result.verdicts
-            if verdict.word.fails
-            and not (verdict.word is word and _fits(verdict.metric, (expect.metric, *expect.also)))
+            if verdict.word.fails and not _fits(verdict.metric, (expect.metric, *expect.also))
         }
         problems += [f"{result.case.key}: {other}, which nothing was done to" for other in sorted(others)]
     problems += [f"text: does not say {text!r}" for text in expect.says if text not in said]
@@ -117,5 +138,7 @@ def _told(report: Report, keys: set[str], word: Word) -> list[str]:
     for result in report.results:
         verdicts = [each for each in result.verdicts if each.word.fails or each.word is word]
         if result.case.key in keys and verdicts:
-            lines += [result.case.key, *(f"  {line}" for line in _lines(verdicts))]
+            told = _lines(verdicts)
+            more = [f"and {len(told) - MOST_LINES} lines more"] if len(told) > MOST_LINES else []
+            lines += [result.case.key, *(f"  {line}" for line in [*told[:MOST_LINES], *more])]
     return lines

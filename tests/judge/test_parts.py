@@ -52,7 +52,7 @@ def test_what_is_not_gated_explains_and_passes() -> None:
 def test_another_toolchain_is_named_and_fails_nothing() -> None:
     verdict = judge_exact(reading({"a": 9}, drifts=True), {"a": 1}, ["triton 3.6.0 -> 3.9.0"])
     assert verdict.word is Word.DRIFT
-    assert verdict.reason.endswith("; another toolchain: triton 3.6.0 -> 3.9.0")
+    assert verdict.reason.endswith("\nanother toolchain: triton 3.6.0 -> 3.9.0")
 
 
 def test_a_difference_tells_only_the_parts_that_differ() -> None:

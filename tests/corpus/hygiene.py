@@ -1,0 +1,128 @@
+"""Section 1.4, K38: what happens to a guard itself. Each has a word of its own, and none is green in silence."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
+
+CPU = Path("baselines/targets/cpu/moe.yaml")
+FULL = """
+import errno
+import os
+
+import perfguard.reports
+
+
+def full(path, data):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+perfguard.reports.write_atomically = full
+"""
+
+
+def removed(root: Path) -> None:
+    shutil.rmtree(root / "baselines")
+
+
+def rewritten(old: str | None, new: str) -> Change:
+    """The baseline of targets with `old` replaced, or as a whole."""
+
+    def change(root: Path) -> None:
+        text = (root / CPU).read_text()
+        if old is not None and old not in text:
+            raise NotApplied(f"{CPU}: holds no {old!r}")
+        (root / CPU).write_text(new if old is None else text.replace(old, new, 1))
+
+    return change
+
+
+def cut(root: Path) -> None:
+    text = (root / CPU).read_text()
+    (root / CPU).write_text(text[: len(text) // 2])
+
+
+def hygiene(name: str, seen: str, change: Change | tuple[Change, ...], expect: Expect, *arguments: str) -> Mutant:
+    changes = change if isinstance(change, tuple) else (change,)
+    return Mutant(f"guard: {name}", ("K38",), seen, "moe", changes, {"C": expect}, arguments)
+
+
+def nothing(root: Path) -> None:
+    """The arguments alone are the mutant."""
+
+
+def renamed(root: Path) -> None:
+    (root / "test_moe.py").rename(root / "test_experts.py")
+
+
+MUTANTS = [
+    hygiene(
+        "a renamed case", "TileOPs#1984", Edit("test_moe.py", "def test_spread(", "def test_spread_rows("),
+        Expect("RENAMED", cases=("spread_rows/*",), says=("was spread/forward",)),
+    ),
+    hygiene(
+        "a renamed file", "torchao#4090", renamed, Expect("RENAMED", cases=("*",), says=("was spread/forward of moe",)),
+    ),
+    hygiene(
+        "a set-up that raises", "TileOPs#1928: set-up errors counted as passed",
+        Edit("test_moe.py", "    dispatch = plan(ids, each.experts)", "    dispatch = plan(ids, None)"),
+        Expect("BROKEN", cases=("spread/*",), says=("call raised TypeError",)),
+    ),
+    hygiene(
+        "a missing baseline", "aiter: a loader that returns nothing", removed,
+        Expect("NEW", cases=("*",)),
+    ),
+    hygiene(
+        "a missing baseline, strict", "aiter",
+        (removed, Append("pyproject.toml", "strict = true")), Expect("NEW", cases=("*",), status=13),
+    ),
+    hygiene(
+        "an empty baseline", "aiter", rewritten(None, ""), Expect("", says=("targets/cpu/moe.yaml",), status=4),
+    ),
+    hygiene(
+        "a truncated baseline", "aiter", cut, Expect("", says=("targets/cpu/moe.yaml",), status=4),
+    ),
+    hygiene(
+        "a foreign baseline", "aiter", rewritten("target: cpu", "target: sm_90"),
+        Expect("", says=("targets/cpu/moe.yaml", "sm_90"), status=4),
+    ),
+    hygiene(
+        "a baseline from the future", "aiter", rewritten("schema: 1", "schema: 99"),
+        Expect("", says=("targets/cpu/moe.yaml", "schema 99"), status=4),
+    ),
+    hygiene(
+        "a skip on half the cases", "torchao#4090: a file stopped running, unnoticed",
+        (
+            Edit("test_moe.py", '@pytest.mark.parametrize("count", [32, 64])',
+                 '@pytest.mark.skip\n@pytest.mark.parametrize("count", [32, 64])'),
+            Append("pyproject.toml", "strict = true"),
+        ),
+        Expect("UNRESOLVED", cases=("layer[*]/*",), says=("remembered, but its test was skipped",), status=13),
+    ),
+    hygiene(
+        "-k selects nothing", "torchao#4090", nothing, Expect("", says=("4 deselected",), status=5), "-k", "nobody"
+    ),
+    hygiene(
+        "a device that is not there", "tritonbench", nothing, Expect("", says=("cuda",), status=4),
+        "--perfguard-device=cuda:7",
+    ),
+    hygiene(
+        "a disk that is full", "TileOPs#1953: a traceback hidden by || warning", Append("conftest.py", FULL),
+        Expect("", says=("the report cannot be written (No space left on device); make room",), status=4),
+    ),
+    hygiene(
+        "a kernel that hangs", "tritonbench: any exception reads as inaccurate",
+        (
+            Edit(
+                "kernels/moe/dispatch.py",
+                "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
+                "        import time\n\n        time.sleep(600 * (weights_TK is None))\n"
+                "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
+            ),
+            Append("pyproject.toml", "case_minutes = 0.3"),
+        ),
+        Expect("BROKEN", cases=("spread/forward",), says=("took longer than 0.3 minutes, in the numerics check",)),
+    ),
+]  # fmt: skip

@@ -1,0 +1,37 @@
+"""Kernels cross-compiled for an NVIDIA and an AMD target, at the widths that choose between their configurations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import fp8
+from kernels.operators import silu_mul
+
+
+@pytest.mark.parametrize("width", [256, 5120, 16384])
+def test_rows(perfguard: Any, width: int) -> None:
+    """Several rows a program; a row in one warp; a row in several warps."""
+    rows = 4 if perfguard.device.type == "cpu" else 16384
+    x = torch.randn(rows, width, device=perfguard.device, dtype=torch.bfloat16)
+    perfguard(fp8.quantize_rowwise, x, reference=fp8.reference.quantize_rowwise, timed=perfguard.device.type != "cpu")
+
+
+@pytest.mark.parametrize("layout", ["flat", "wide", "transposed"])
+def test_gate(perfguard: Any, layout: str) -> None:
+    """One row that holds everything; rows of a wider matrix; columns that are neighbours in memory."""
+    rows = 64 if perfguard.device.type == "cpu" else 8192
+    width = {"flat": 1024, "wide": 2048, "transposed": rows}[layout]
+
+    def operand() -> torch.Tensor:
+        x = torch.randn(rows if layout != "transposed" else 1024, width, device=perfguard.device, dtype=torch.bfloat16)
+        return {"flat": x, "wide": x[:, :1024], "transposed": x.t()}[layout]
+
+    g, u = operand(), operand()
+    perfguard(
+        silu_mul, g, u,
+        reference=lambda g, u: torch.nn.functional.silu(g) * u,
+        timed=perfguard.device.type != "cpu",
+    )  # fmt: skip

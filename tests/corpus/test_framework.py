@@ -1,0 +1,90 @@
+"""The corpus' own rules: a mutant that changes nothing is an error, and a grade needs word, metric, cases and text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfguard.records import Case, CaseResult, Hardware, Report, Toolchain, Verdict, Word
+from perfguard.units import Unit
+from tests.corpus.catalogue import all_mutants, shown
+from tests.corpus.mutant import Append, Edit, Expect, NotApplied
+from tests.corpus.project import ROOT, Ran
+from tests.corpus.rivals import FAILED
+from tests.corpus.weighing import Grade, weigh
+
+HARDWARE = Hardware(slug="cpu", vendor="cpu", name="CPU", architecture="x86_64")
+CHANGED = Verdict(Word.CHANGED, "copies", "copies: aten.clone at a.py:1 in f", before=1, after=2, unit=Unit.COUNT)
+EXPECT = Expect("CHANGED", "copies", cases=("f[1]/*",), says=("aten.clone at",), also=("copy_bytes",))
+
+
+def ran(verdicts: dict[str, list[Verdict]], status: int = 10) -> Ran:
+    """A run with these verdicts by the name of the case; others pass."""
+    results = [
+        CaseResult(Case("suite", name, "forward", f"test_a.py::test_{name}"), verdicts=verdicts.get(name, []))
+        for name in ("f[1]", "f[2]")
+    ]
+    report = Report(1, HARDWARE, Toolchain(), "2026-11-21T00:00:00+00:00", None, "0", results=results)
+    return Ran(status, "", report)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status", "grade"),
+    [
+        ({"f[1]": [CHANGED]}, 10, Grade.CAUGHT),
+        ({"f[1]": [CHANGED, Verdict(Word.CHANGED, "copy_bytes")]}, 10, Grade.CAUGHT),
+        ({"f[1]": [CHANGED, Verdict(Word.CHANGED, "operators")]}, 10, Grade.HALF),
+        ({"f[1]": [Verdict(Word.CHANGED, "copies", "copies 1 -> 2")]}, 10, Grade.HALF),
+        ({"f[1]": [Verdict(Word.SLOWER, "device_time_us")]}, 10, Grade.HALF),
+        ({"f[1]": [CHANGED]}, 0, Grade.HALF),
+        ({"f[1]": [CHANGED], "f[2]": [CHANGED]}, 10, Grade.FALSE),
+        ({"f[2]": [CHANGED]}, 10, Grade.FALSE),
+        ({}, 0, Grade.MISSED),
+    ],
+    ids=["caught", "and its bytes", "more", "no text", "another word", "green", "all", "another case", "nothing"],
+)
+def test_a_grade_needs_word_metric_cases_and_text(
+    verdicts: dict[str, list[Verdict]], status: int, grade: Grade
+) -> None:
+    assert weigh(EXPECT, ran(verdicts, status)).grade is grade
+
+
+def test_an_event_may_accuse_nobody() -> None:
+    passed = {name: [Verdict(Word.PASS, "copies")] for name in ("f[1]", "f[2]")}
+    assert weigh(Expect("PASS"), ran(passed, 0)).grade is Grade.CAUGHT
+    assert weigh(Expect("PASS"), ran(passed | {"f[2]": [CHANGED]})).grade is Grade.FALSE
+    assert weigh(Expect("DRIFT"), ran(passed, 0)).grade is Grade.MISSED
+
+
+def test_an_interval_that_misses_the_truth_is_half() -> None:
+    slower = Verdict(Word.SLOWER, "device_time_us", ratio=1.04, interval=(1.03, 1.05))
+    for effect, grade in ((1.04, Grade.CAUGHT), (1.10, Grade.HALF)):
+        expect = Expect("SLOWER", cases=("f[1]/*",), effect=effect)
+        assert weigh(expect, ran({"f[1]": [slower]})).grade is grade
+
+
+def test_what_finds_nothing_to_change_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\ny = 1\n")
+    Edit("a.py", "x = 1", "x = 2")(tmp_path)
+    Append("a.py", "z = 3")(tmp_path)
+    assert (tmp_path / "a.py").read_text() == "x = 2\ny = 1\n\n\nz = 3\n"
+    for old in ("x = 1", " = "):
+        with pytest.raises(NotApplied, match="times; give text that stands there once"):
+            Edit("a.py", old, "")(tmp_path)
+
+
+def test_every_mutant_has_a_suite_and_stands_somewhere() -> None:
+    mutants = all_mutants()
+    assert len(mutants) > 40
+    suites = ROOT / "tests" / "corpus" / "suites"
+    for mutant in mutants:
+        assert (suites / f"{mutant.suite}.py").is_file(), mutant.name
+        assert mutant.shown, mutant.name
+        assert set(mutant.open) <= set(mutant.shown), mutant.name
+    assert len(list(shown())) >= len(mutants)
+
+
+def test_what_pytest_benchmark_says_of_a_slower_test() -> None:
+    line = "\ttest_layer[32] (0001_clean) - Field 'median' has failed PercentageRegressionCheck: 36.1234567 > 5.0000"
+    assert FAILED.findall(line) == [("test_layer[32]", "36.1234567")]

@@ -1,0 +1,173 @@
+"""Of section 1.1: what times alone tell; on a CPU, and on the simulated GPU."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
+
+SUITE, OPS = "test_simulated.py", "kernels/fp8/ops.py"
+OTHER_CODE = Edit(SUITE, 'CODE = {"odd": "one"}', 'CODE = {"odd": "two"}')
+
+BUSY = """
+import os
+import subprocess
+import sys
+
+BURNERS = []
+
+
+def pytest_sessionstart():
+    line = [sys.executable, "-c", "while True: pass"]
+    BURNERS.extend(subprocess.Popen(line) for _ in range(os.cpu_count()))
+
+
+def pytest_sessionfinish():
+    for burner in BURNERS:
+        burner.kill()
+"""
+
+
+def costs(factor: float) -> Change:
+    """The odd kernel's time, with other code."""
+    return Edit(SUITE, "us=TILE_US * tiles(len(x))", f'us=TILE_US * tiles(len(x)) * ({factor} if kind == "odd" else 1)')
+
+
+def machine(slowdown: float, clock: int, *throttled: str) -> Change:
+    """The device as it is during the run, and in every fresh process of it."""
+    return Append(
+        "conftest.py",
+        f"""
+import msgspec
+from perfguard.hardware import fake
+
+
+def pytest_runtest_setup(item):
+    device = fake.current()
+    if device is not None:
+        device.slowdown = {slowdown}
+        device.state = msgspec.structs.replace(device.state, clock_mhz={clock}, throttle_reasons={list(throttled)})
+""",
+    )
+
+
+def wild_session(root: Path) -> None:
+    """One of the stored sessions of every time is half as long again."""
+    path = root / "baselines/fake-gpu/simulated.yaml"
+
+    def wild(found: re.Match[str]) -> str:
+        first, *others = found[1].split(", ")
+        return f"sessions: [{float(first) * 1.5:.4g}, {', '.join(others)}]"
+
+    text, count = re.subn(r"sessions: \[([^\]]+)\]", wild, path.read_text())
+    if not count:
+        raise NotApplied(f"{path.name}: holds no sessions")
+    path.write_text(text)
+
+
+def another_driver(root: Path) -> None:
+    path = root / "baselines/fake-gpu/simulated.yaml"
+    Edit(str(path.relative_to(root)), "driver: fake-1", "driver: fake-0")(root)
+
+
+def event(name: str, seen: str, changes: tuple[Change, ...], expect: Expect) -> Mutant:
+    return Mutant(f"event: {name}", ("K37",), seen, "simulated", changes, {"S": expect})
+
+
+MUTANTS = [
+    Mutant(
+        name="few rows go down a serial path",
+        classes=("K03",),
+        imitates="ROCm/triton#970 (M = 1, +47 %), vllm#39236 (batch 1, > 30 %): decoding only",
+        suite="timed",
+        apply=(
+            Edit(
+                OPS,
+                "        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)\n",
+                "        if len(x) <= 8:\n"
+                "            parts = [reference.quantize_rowwise(row[None], dtype=dtype) for row in x]\n"
+                "            codes = torch.cat([part[0].view(torch.uint8) for part in parts]).view(dtype)\n"
+                "            return codes, maybe_inverse(torch.cat([part[1] for part in parts]), inverse)\n"
+                "        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)\n",
+            ),
+        ),
+        shown={
+            "C": Expect("SLOWER", "device_time_us", cases=("rows[8]/forward",), also=("peak_*_bytes", "operators")),
+            "G": Expect("CHANGED", "launches", cases=("rows[8]/forward",), also=("*",)),
+        },
+    ),
+    Mutant(
+        name="four per cent more tiles of work",
+        classes=("K16",),
+        imitates="DeepGEMM#136 (5 %), FBGEMM#4719 (4 %), Primus#1022 (6 %): a small drift",
+        suite="simulated",
+        apply=(OTHER_CODE, costs(1.04)),
+        shown={
+            "S": Expect("SLOWER", "device_time_us", cases=("odd/forward",), says=("95 % interval",), effect=1.04)
+        },
+    ),
+    Mutant(
+        name="50 µs of Python in the wrapper",
+        classes=("K09",),
+        imitates="FI#709, FA#2818 (20 to 90 µs a call), triton#9833: the host, not the device",
+        suite="simulated",
+        apply=(Edit(SUITE, "host_us=HOST_US", 'host_us=HOST_US + (50 if kind == "odd" else 0)'),),
+        shown={"S": Expect("SLOWER", "host_time_us", cases=("odd/forward",))},
+    ),
+    Mutant(
+        name="50 µs of Python around a real launch",
+        classes=("K09",),
+        imitates="FI#709, FA#2818 (20 to 90 µs a call)",
+        suite="timed",
+        apply=(
+            Edit(
+                OPS,
+                "    require_input(x, ndim=2)\n    return rowwise(",
+                "    import time\n\n"
+                "    start = time.perf_counter()\n"
+                "    while time.perf_counter() - start < 50e-6:\n        pass\n"
+                "    require_input(x, ndim=2)\n    return rowwise(",
+            ),
+        ),
+        shown={"G": Expect("SLOWER", "host_time_us")},
+    ),
+    Mutant(
+        name="event: another process on every core",
+        classes=("K37",),
+        imitates="triton#6066: a busy host",
+        suite="timed",
+        apply=(Append("conftest.py", BUSY),),
+        shown={"G": Expect("PASS", "device_time_us")},
+    ),
+    event(
+        "clocks lower by 5 %, other code at the same speed", "Fuser#1075, nvbench#231",
+        (OTHER_CODE, machine(1.05, 950)),
+        Expect("UNCHANGED", "device_time_us", cases=("usual[*]/forward",)),
+    ),
+    event(
+        "thermal slowdown of all", "nvbench#231", (machine(1.3, 700, "thermal"),),
+        Expect("UNCHANGED", "device_time_us", cases=("usual[*]/forward", "odd/forward")),
+    ),
+    event(
+        "one wild call in forty", "tilelang#3182 (rows as low as 0.044x in 7 of 33 reports)",
+        (
+            OTHER_CODE,
+            Edit(SUITE, "us=TILE_US * ", "us=(20 if next(CALLS) % 40 == 7 else 1) * TILE_US * "),
+            Append(SUITE, "import itertools\n\nCALLS = itertools.count()"),
+        ),
+        Expect("PASS", "device_time_us", cases=("odd/forward",)),
+    ),
+    event(
+        "one wild session among the stored", "tilelang#3182", (OTHER_CODE, wild_session),
+        Expect("PASS", "contract", cases=("*",)),
+    ),
+    event(
+        "another driver, and other times", "intel-xpu-backend#7834", (another_driver, OTHER_CODE, costs(1.2)),
+        Expect("DRIFT", "device_time_us", cases=("*",), says=("driver fake-0 -> fake-1",)),
+    ),
+    event(
+        "a genuine speed-up", "triton#2476: the gate failed because results were faster", (OTHER_CODE, costs(0.8)),
+        Expect("FASTER", "device_time_us", cases=("odd/forward",)),
+    ),
+]  # fmt: skip
