@@ -50,6 +50,7 @@ class Checked:
         problems: what no single comparison shows, each a sentence that begins with its subject.
         inputs: dtypes, shapes, strides and values of the inputs, the same in every process.
         notes: what a reader should know although nothing is wrong.
+        varying: outputs and gradients that differ from run to run, by less than eager's own error.
     """
 
     forward: list[Accuracy]
@@ -57,6 +58,7 @@ class Checked:
     problems: list[str]
     inputs: str
     notes: list[str] = field(default_factory=list)
+    varying: list[str] = field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
@@ -126,6 +128,7 @@ class _Check:
             list(dict.fromkeys(self.problems)),
             self.inputs.describe(),
             self.reference.notes,
+            self.varying,
         )
 
     def _hint(self, accuracy: Accuracy) -> str:

@@ -152,7 +152,7 @@ class Inputs:
             self._leaves = own
 
     def unusual(self, index: Sequence[int]) -> list[str]:
-        """How inputs lie in memory, where that is not as usual: what indexing that is wrong at `index` may have missed."""
+        """How inputs lie in memory, where that is not as usual: what indexing wrong at `index` may have missed."""
         words = []
         for name, leaf in zip(self._names, self._leaves, strict=True):
             if not isinstance(leaf, torch.Tensor) or leaf.numel() == 0 or leaf.is_contiguous():

@@ -15,8 +15,8 @@ MUTANTS = [
         apply=(
             Edit(
                 ROUTER,
-                "        return F.linear(x_TD.to(dtype), weight_ED.to(dtype), None if bias_E is None else bias_E.to(dtype))",
-                "        return F.linear(x_TD, weight_ED, bias_E).to(dtype)",
+                "F.linear(x_TD.to(dtype), weight_ED.to(dtype), None if bias_E is None else bias_E.to(dtype))",
+                "F.linear(x_TD, weight_ED, bias_E).to(dtype)",
             ),
         ),
         shown={
@@ -133,6 +133,35 @@ MUTANTS = [
                 "*",
                 cases=("experts[*]/*",),
                 says=("differs from run to run: ", "of 10 further runs differ; by RMSE"),
+            )
+        },
+    ),
+    Mutant(
+        name="rows are summed by float atomics",
+        classes=("K25",),
+        imitates="torchtitan's scatter_add in combine: the order of a sum is another in each run",
+        suite="experts",
+        arguments=("-k", "4"),  # one row a token has no order
+        apply=(
+            Edit(
+                MOVED,
+                "    return _sum_rows(rows_MD, plus_MD, weights_TK, inverse_TK, dtype or rows_MD.dtype, candidate)",
+                "    rows_MD = rows_MD if plus_MD is None else rows_MD.float() + plus_MD\n"
+                "    parts = rows_MD.float()[inverse_TK.flatten()]\n"
+                "    parts = parts if weights_TK is None else parts * weights_TK.reshape(-1, 1)\n"
+                "    token = torch.arange(len(parts), device=parts.device) // inverse_TK.shape[1]\n"
+                "    total = parts.new_zeros((len(inverse_TK), parts.shape[1]))\n"
+                "    return total.index_add_(0, token, parts).to(dtype or torch.bfloat16)",
+            ),
+        ),
+        shown={
+            # Less than eager's own error, so not WRONG; but it repeated its bits before.
+            "G": Expect(
+                "CHANGED",
+                "contract",
+                cases=("experts[4]/*",),
+                says=("output differs from run to run",),
+                also=("*",),
             )
         },
     ),

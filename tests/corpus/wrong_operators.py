@@ -38,7 +38,8 @@ MUTANTS = [
             Edit(
                 SILU,
                 "    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns),)",
-                "    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns) - (candidate == 1 and len(outputs) == 2),)",
+                "    short = 1 if candidate == 1 and kernel is _backward else 0\n"
+                "    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns) - short,)",
             ),
         ),
         shown={
@@ -129,7 +130,8 @@ MUTANTS = [
             Edit(
                 ENTROPY,
                 "            at_target = -tl.div_rn(others, total) * scale",
-                "            at_target = rounded(tl.div_rn(e_target, total) * scale, DTYPE, BY_HAND).to(tl.float32) - scale",
+                "            stored = rounded(tl.div_rn(e_target, total) * scale, DTYPE, BY_HAND)\n"
+                "            at_target = stored.to(tl.float32) - scale",
             ),
         ),
         shown={

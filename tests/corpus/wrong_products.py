@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, Expect, Mutant
+from tests.corpus.mutant import Append, Edit, Expect, Mutant
 
 GROUPS, ROWS, TILES = "kernels/grouped/groups.py", "kernels/grouped/rows.py", "kernels/grouped/tiles.py"
+LAUNCH = "kernels/grouped/launch.py"
 SCALED, CONFIGS = "kernels/fp8/scaled.py", "kernels/grouped/configs.py"
 
 MUTANTS = [
@@ -82,6 +83,36 @@ MUTANTS = [
                 "output",
                 cases=("far/forward",),
                 says=("row 4 of argument 0 is the first that lies past 2^31 elements",),
+            ),
+            "G": Expect("WRONG", "output", cases=("far/forward",)),
+        },
+    ),
+    Mutant(
+        name="a workspace is made ahead, for the next call alone",
+        classes=("K33",),
+        imitates="TensorRT-LLM#5900, triton#9259: a captured graph uses memory that was given back since",
+        suite="products",
+        apply=(
+            Edit(
+                LAUNCH,
+                "    rows, inner = a.shape\n    outer = b.shape[2]\n",
+                "    rows, inner = a.shape\n    outer = b.shape[2]\n    offs = _copied(offs)\n",
+            ),
+            Append(
+                LAUNCH,
+                "_AHEAD: list[Tensor] = []\n\n\n"
+                "def _copied(offs: Tensor) -> Tensor:\n"
+                "    used = _AHEAD.pop() if _AHEAD and _AHEAD[0].shape == offs.shape else torch.empty_like(offs)\n"
+                "    _AHEAD[:] = [torch.empty_like(offs)]\n"
+                "    return used.copy_(offs)",
+            ),
+        ),
+        shown={
+            "G": Expect(
+                "WRONG",
+                "capturable",
+                cases=("depth[*]/*", "groups[*]/*", "far/*"),
+                says=("a replayed graph writes to memory that it does not own",),
             )
         },
     ),
@@ -144,7 +175,13 @@ MUTANTS = [
             ),
         ),
         shown={
-            "X": Expect("CHANGED", "gfx942.unfit", cases=("product/forward",), says=("needs 96 KB, gfx942 has 64 KB",))
+            "X": Expect(
+                "CHANGED",
+                "gfx942.unfit",
+                cases=("product/forward",),
+                says=("needs 96 KB, gfx942 has 64 KB",),
+                also=("gfx942.*",),
+            )
         },
     ),
     Mutant(
@@ -161,7 +198,13 @@ MUTANTS = [
             ),
         ),
         shown={
-            "X": Expect("CHANGED", "gfx942.unfit", cases=("product/forward",), says=("2,048 threads, limit 1,024",))
+            "X": Expect(
+                "CHANGED",
+                "gfx942.unfit",
+                cases=("product/forward",),
+                says=("2,048 threads, limit 1,024",),
+                also=("gfx942.*",),
+            )
         },
     ),
 ]
