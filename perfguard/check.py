@@ -18,9 +18,9 @@ import torch
 from perfguard.call import Call
 from perfguard.canaries import GUARD, Canaries
 from perfguard.errors import MeasurementError
-from perfguard.numerics.jagged import Jagged
+from perfguard.numerics.differences import change_between, real_numbers, unequal_positions
 from perfguard.numerics.oracle import free_bytes
-from perfguard.numerics.rule import bits, first_true, kinds
+from perfguard.numerics.rule import kinds
 from perfguard.numerics.trial import (
     Inputs,
     Trial,
@@ -34,6 +34,7 @@ from perfguard.poison import VALUES, Value, poisoned, recycle
 from perfguard.records import Accuracy
 
 RUNS = 11  # the first and ten more, of what was seen to differ from run to run
+NOTABLE_RATIO = 1.25  # of the candidate's error to eager's
 CANARY_SHARE = 1 / 8  # of the free memory, that guarded buffers may take
 _MOVED = 0.1  # share by which a result must change before one that does not is called cached
 
@@ -111,6 +112,7 @@ class _Check:
             exact = truth.exact_scales(base.tensors())
             accuracies = [truth.judge(position, tensor, exact) for position, tensor in enumerate(base.tensors())]
             accuracies = [_with_hint(accuracy, self._hint(accuracy)) for accuracy in accuracies]
+            self.reference.notes += [words for words in map(_less_accurate, accuracies) if words]
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
             unsteady = self._repeat(base, truth, upstream, full)
@@ -185,14 +187,14 @@ class _Check:
             plain.append(self._candidate(upstream, "its second call"))
         filled = {value: self._filled(value, base, upstream) for value in (VALUES if full else VALUES[:1])}
         anchor = filled.get("zero", base)
-        differing = {value: _unequal(anchor, trial) for value, trial in filled.items()}
-        suspects = set().union(*differing.values(), *(_unequal(anchor, trial) for trial in plain))
+        differing = {value: unequal_positions(anchor, trial) for value, trial in filled.items()}
+        suspects = set().union(*differing.values(), *(unequal_positions(anchor, trial) for trial in plain))
         if not suspects:
             return set()
         # Reversed, so that what alternates does not meet itself; twice, so that it rarely does by chance.
         repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
         again = [(filled[value], self._filled(value, base, upstream)) for value in repeated]
-        moving = set().union(*(_unequal(first, later) for first, later in again))
+        moving = set().union(*(unequal_positions(first, later) for first, later in again))
         everywhere = [*plain, *filled.values(), *(later for _, later in again)]
         if moving:
             everywhere += [self._candidate(upstream, "a later call") for _ in range(RUNS - len(everywhere))]
@@ -200,12 +202,12 @@ class _Check:
             name = truth.names[position]
             depends = next((value for value in filled if position in differing[value]), None)
             if position not in moving and depends is not None:
-                change = _change(anchor, filled[depends], position, truth.groups)
+                change = change_between(anchor, filled[depends], position, truth.groups)
                 with_memory = f"with fresh memory filled with {FILLED[depends]}"
                 self.problems.append(f"{name}: depends on old memory: {change} {with_memory}")
                 continue
             what = "the first call differs from later ones" if position not in moving else "differs from run to run"
-            others = [trial for trial in everywhere[1:] if position in _unequal(base, trial)]
+            others = [trial for trial in everywhere[1:] if position in unequal_positions(base, trial)]
             number = f"{len(others)} of {len(everywhere) - 1} further runs differ" if position in moving else ""
             self._tell(truth, position, what, number, [self._spread(base, trial, truth, position) for trial in others])
         return suspects
@@ -228,10 +230,10 @@ class _Check:
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
             return math.inf, "in presence, shape or dtype"
         spread = rmse(b, a)
-        if not torch.equal(*(kinds(_real(tensor).double()) for tensor in (a, b))):
+        if not torch.equal(*(kinds(real_numbers(tensor).double()) for tensor in (a, b))):
             spread = math.inf
         words = f"by RMSE {spread:.3g}, eager's own error is {truth.eager_error(position):.3g}"
-        return spread, f"{words}; {_change(old, new, position, truth.groups)}"
+        return spread, f"{words}; {change_between(old, new, position, truth.groups)}"
 
     def _filled(self, value: Value, base: Trial, upstream: Gradients) -> Trial:
         """A call with fresh memory, and what the allocator hands out again, filled with `value`."""
@@ -252,15 +254,15 @@ class _Check:
         What differs there may do so for its new place; so it is told only if it depends on what the guards hold.
         """
         trial, number = self._surrounded(upstream, lambda _: GUARD)
-        if trial is None or not set(_unequal(base, trial)) - unsteady:
+        if trial is None or not set(unequal_positions(base, trial)) - unsteady:
             return
         anchor, _ = self._surrounded(upstream, lambda _: 0)
         for buffer in range(number):
             trial, _ = self._surrounded(upstream, partial(_fill_of_one, buffer))
             if trial is None or anchor is None:
                 return
-            for position in sorted(set(_unequal(anchor, trial)) - unsteady):
-                change = _change(anchor, trial, position, truth.groups)
+            for position in sorted(set(unequal_positions(anchor, trial)) - unsteady):
+                change = change_between(anchor, trial, position, truth.groups)
                 beside = self.inputs.storage_names[buffer]
                 words = f"{truth.names[position]}: depends on memory beside {beside}: {change} where that holds NaN"
                 self.problems.append(words)
@@ -290,7 +292,7 @@ class _Check:
                 return
         if moved.names != base.names:
             return
-        same = right.difference(_unequal(base, moved))
+        same = right.difference(unequal_positions(base, moved))
         if not same:
             return
         with self.inputs.moved():
@@ -324,7 +326,7 @@ class _Check:
             if incoming is spread:
                 values = [None if gradient is None else gradient.contiguous() for gradient in spread]
                 truth = self.reference.truth(self.reference.run(values), values)
-            elif not _unequal(base, trial):
+            elif not unequal_positions(base, trial):
                 continue
             for position in range(truth.first_gradient, len(truth.names)):
                 problem = truth.judge(position, trial.tensors()[position]).problem
@@ -334,6 +336,16 @@ class _Check:
 
 def _with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
     return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {hint}") if hint else accuracy
+
+
+def _less_accurate(accuracy: Accuracy) -> str:
+    """A note on a result that is right, and further from the truth than eager by more than luck."""
+    if accuracy.problem or accuracy.error_ratio is None or accuracy.error_ratio < NOTABLE_RATIO:
+        return ""
+    return (
+        f"{accuracy.output}: {accuracy.error_ratio:.3g} times eager's error "
+        f"(RMSE {accuracy.rmse or 0:.3g}, limit {accuracy.limit or 0:.3g})"
+    )
 
 
 def _fill_of_one(one: int, buffer: int) -> int:
@@ -356,37 +368,3 @@ def _alike(got: Sequence[object], want: Sequence[object]) -> bool:
         math.isclose(a, b, rel_tol=1e-5) if isinstance(a, float) and isinstance(b, float) else a == b
         for a, b in zip(got, want, strict=True)
     )
-
-
-def _unequal(a: Trial, b: Trial) -> list[int]:
-    """Positions whose tensors differ in any bit, or of which one is missing."""
-    positions = []
-    for position, (x, y) in enumerate(zip(a.tensors(), b.tensors(), strict=True)):
-        if x is None or y is None:
-            same = x is y
-        else:
-            same = x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
-        if not same:
-            positions.append(position)
-    return positions
-
-
-def _change(before: Trial, after: Trial, position: int, groups: Jagged | None = None) -> str:
-    """`3 of 64 elements change, the first at [1, 2] from 0.5 to nan`."""
-    old, new = before.tensors()[position], after.tensors()[position]
-    if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
-        return "presence, shape or dtype change"
-    unequal = bits(old) != bits(new)
-    index = first_true(unequal)
-    where = groups.where(unequal.reshape(*old.shape, -1).any(-1)) if groups else ""
-    among = f", {where}" if where else ""
-    first, then = (float(_real(tensor)[tuple(index)]) for tensor in (old, new))
-    return (
-        f"{int(unequal.sum())} of {unequal.numel()} elements change{among}, the first at {index} "
-        f"from {first:.6g} to {then:.6g}"
-    )
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -286,6 +286,18 @@ def test_a_bf16_accumulator_is_wrong_where_k_is_large() -> None:
     assert "output: RMSE" in only_problem(result)
 
 
+def test_a_narrow_accumulator_that_is_still_allowed_is_noted() -> None:
+    def narrow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        half = a.shape[1] // 2
+        return a[:, :half] @ b[:half] + a[:, half:] @ b[half:]  # partial sums in bf16
+
+    result = checked(narrow, normal(64, 128), normal(128, 64, seed=1), reference=matmul)
+    assert result.wrong == []
+    (note,) = result.notes
+    assert note.startswith("output: 1.")
+    assert "times eager's error (RMSE" in note
+
+
 # ---- gradients (K28, K32)
 
 

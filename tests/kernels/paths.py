@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import kernels
+from tests.kernels.interpreting import patch_the_language_once_a_launch
 
 VARIABLE = "TRITON_INTERPRET"
 PACKAGES = [f"kernels.{found.name}" for found in pkgutil.iter_modules(kernels.__path__) if found.ispkg]
@@ -32,39 +33,6 @@ def _gpu() -> str | None:
     return None
 
 
-def _patch_the_language_once_a_launch() -> None:
-    """Halve the interpreter's time.
-
-    It replaces every function of triton.language by an interpreted one, and it does so again at each call of
-    a device function (`tl.max` is one), of which the first in a launch changes something. Here the others
-    are left out. A Triton without these names is as slow as it was.
-    """
-    from triton import language
-    from triton.runtime import interpreter
-
-    patch = getattr(interpreter, "_patch_lang", None)
-    launch = getattr(interpreter, "GridExecutor", None)
-    if patch is None or launch is None:
-        return
-    run = launch.__call__
-    patched: set[tuple[bool, bool]] = set()
-
-    def patch_once(fn: Any) -> Any:
-        names = list(fn.__globals__.values())
-        visible = (any(name is language for name in names), any(name is language.core for name in names))
-        if visible in patched:
-            return None
-        patched.add(visible)
-        return patch(fn)
-
-    def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        patched.clear()
-        return run(self, *args, **kwargs)
-
-    interpreter._patch_lang = patch_once
-    launch.__call__ = run_afresh
-
-
 GPU = _gpu()
 
 if GPU is None:
@@ -77,7 +45,7 @@ if GPU is None:
     for package in PACKAGES:  # importing defines the kernels as interpreted functions
         importlib.import_module(package)
 
-    _patch_the_language_once_a_launch()
+    patch_the_language_once_a_launch()
 
     if before is None:
         del os.environ[VARIABLE]
