@@ -47,17 +47,23 @@ class Canaries:
         self._left = limit
         self._buffers: list[_Buffer] = []
 
-    def storage(self, content: int, device: torch.device, name: str, fill: int = GUARD) -> torch.Tensor | None:
-        """A guarded buffer of bytes, whose content begins at GUARD_BYTES; None where memory is short."""
+    def storage(self, content: int, device: torch.device, name: str, fill: int | None = None) -> torch.Tensor | None:
+        """A guarded buffer of bytes, whose content begins at GUARD_BYTES; None where memory is short.
+
+        Args:
+            fill: of guards and content; by default guards alone are filled. Only those that hold GUARD are watched.
+        """
         size = content + 2 * GUARD_BYTES
         if size > self._left:
             return None
         try:
-            made = _new_tensor(size, dtype=torch.uint8, device=device).fill_(fill)
+            made = _new_tensor(size, dtype=torch.uint8, device=device)
         except RuntimeError:  # torch.OutOfMemoryError on GPUs, a plain one on the CPU
             return None
         self._left -= size
-        if fill == GUARD:
+        for part in (made[:GUARD_BYTES], made[GUARD_BYTES + content :]) if fill is None else (made,):
+            part.fill_(GUARD if fill is None else fill)
+        if fill in (None, GUARD):
             self._buffers.append(_Buffer(made, content, name))
         return made
 

@@ -104,7 +104,10 @@ class _Check:
 
     def run(self, full: bool) -> Checked:
         eager, upstream = self._eager()
-        base = self._candidate(upstream, "its first call")
+        canaries = Canaries(self._spare_bytes())  # of the first call on: a write past an end may kill the process
+        base = self._candidate(upstream, "its first call", poisoned(None, canaries))
+        outside = [f"out of bounds: {words}" for words in canaries.written()]
+        self.problems += outside
         forward: list[Accuracy] = []
         backward: list[Accuracy] | None = [] if upstream else None
         if self._same_structure(base, eager):
@@ -115,6 +118,8 @@ class _Check:
             self.reference.notes += [words for words in map(_less_accurate, accuracies) if words]
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
+            if outside:
+                return self._found(forward, backward)
             unsteady = self._repeat(base, truth, upstream, full)
             alone = full and not base.modified  # else copies of the inputs would be written, or freed, unseen
             if alone:
@@ -124,6 +129,9 @@ class _Check:
                 self._cached(base, eager, upstream, truth, right)
             if upstream and full:
                 self._layouts(base, truth, upstream, right)
+        return self._found(forward, backward)
+
+    def _found(self, forward: list[Accuracy], backward: list[Accuracy] | None) -> Checked:
         return Checked(
             forward,
             backward,
@@ -239,11 +247,7 @@ class _Check:
         """A call with fresh memory, and what the allocator hands out again, filled with `value`."""
         kept = [tensor for tensor in base.tensors() if tensor is not None] + self.inputs.tensors
         recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.device, value)
-        canaries = Canaries(self._spare_bytes()) if value == VALUES[0] else None  # one kind shows what the others would
-        when = f"a call with fresh memory filled with {FILLED[value]}"
-        trial = self._candidate(upstream, when, poisoned(value, canaries))
-        self.problems += [f"out of bounds: {words}" for words in (canaries.written() if canaries else [])]
-        return trial
+        return self._candidate(upstream, f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
 
     def _spare_bytes(self) -> float:
         return CANARY_SHARE * free_bytes(self.device)

@@ -46,14 +46,14 @@ _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
 #: wrappers, because `torch.compile` guards on the identity of `torch.empty`: one wrapper for good costs a
 #: compiled function one recompilation, one a context would cost one each time and run into the limit. Not
 #: a ContextVar: backward passes run on threads of their own.
-_open: list[tuple[Value, Canaries | None]] = []
+_open: list[tuple[Value | None, Canaries | None]] = []
 
 
 @contextmanager
-def poisoned(value: Value, canaries: Canaries | None = None) -> Iterator[None]:
+def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[None]:
     """Fill what `torch.empty` and its kin (`ALLOCATORS`) return with `value` until the context ends.
 
-    With `canaries` it also lies between guards, which tell of writes past its ends.
+    With `canaries` it also lies between guards, which tell of writes past its ends; None fills nothing else.
 
     Integers get their largest value for "nan": read as any float, its bytes are NaN too. Code that is being
     traced or compiled gets the plain functions; names imported earlier (`from torch import empty`) and memory
@@ -129,7 +129,8 @@ def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
             value, canaries = _open[-1]
             if canaries is not None:
                 tensor = canaries.surround(tensor, original.__name__)
-            fill(tensor, value)
+            if value is not None:
+                fill(tensor, value)
         return tensor
 
     return allocate
