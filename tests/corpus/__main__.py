@@ -63,8 +63,9 @@ def judge(corpus: Corpus, words: list[str], output: bool, *, rivals: bool) -> It
         with corpus.project(mutant.suite, mutant.apply) as project:
             ran = project.run(*mutant.arguments)
         weighed = weigh(mutant.shown[place], ran)
-        # The guard's own troubles are none that a rival could have.
-        seen = ask(corpus, mutant) if rivals and "K38" not in mutant.classes else None
+        # The guard's own troubles are none that a rival could have, and simulated times none that it could read.
+        asked = rivals and "K38" not in mutant.classes and place != "S"
+        seen = ask(corpus, mutant) if asked else None
         row = Row(mutant, place, weighed, seen)
         print(f"{weighed.grade.upper()}  {mutant.name} ({', '.join(mutant.classes)}) on {place}")
         for line in [*weighed.problems, *weighed.told, *(ran.output.splitlines() if output else [])]:

@@ -22,5 +22,6 @@ def test_a_mutant_is_caught(corpus: Corpus, mutant: Mutant, place: Place) -> Non
     weighed = weigh(mutant.shown[place], ran)
     if place in mutant.open:
         assert weighed.grade is not Grade.CAUGHT, f"is caught by now: take it off the open ones ({mutant.open[place]})"
+        assert weighed.moved, "nothing that is read differs: nothing shows that the mutant was run"
     else:
         assert weighed.grade is Grade.CAUGHT, "\n".join([*weighed.problems, "", *weighed.told, "", ran.output[-3000:]])

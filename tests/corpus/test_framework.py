@@ -57,6 +57,12 @@ def test_an_event_may_accuse_nobody() -> None:
     assert weigh(Expect("DRIFT"), ran(passed, 0)).grade is Grade.MISSED
 
 
+def test_a_miss_tells_whether_the_mutant_was_run() -> None:
+    same, other = Verdict(Word.PASS, "copies"), Verdict(Word.PASS, "binary", "not gated: binary a -> b")
+    assert not weigh(EXPECT, ran({"f[1]": [same], "f[2]": [other]}, 0)).moved
+    assert weigh(EXPECT, ran({"f[1]": [same, other]}, 0)).moved
+
+
 def test_an_interval_that_misses_the_truth_is_half() -> None:
     slower = Verdict(Word.SLOWER, "device_time_us", ratio=1.04, interval=(1.03, 1.05))
     for effect, grade in ((1.04, Grade.CAUGHT), (1.10, Grade.HALF)):

@@ -42,6 +42,8 @@ class Weighed:
         told: what the affected cases' verdicts say, for tables and failing tests.
         tests: names of the affected tests.
         figure: the first line that names the cause.
+        moved: whether anything that is read of the affected cases differs from what was stored, failing or not: what
+            is not caught was at least run.
     """
 
     grade: Grade
@@ -49,6 +51,7 @@ class Weighed:
     told: list[str]
     tests: frozenset[str] = frozenset()
     figure: str = ""
+    moved: bool = False
 
 
 def weigh(expect: Expect, ran: Ran) -> Weighed:
@@ -77,7 +80,8 @@ def weigh(expect: Expect, ran: Ran) -> Weighed:
     hit = [result for result in ran.report.results if result.case.key in affected]
     verdicts = [each for result in hit for each in _verdicts(result, word) if _fits(each.metric, (expect.metric,))]
     tests = frozenset(result.case.nodeid.partition("::")[2] for result in hit)
-    return Weighed(grade, problems, told, tests, next(iter(_lines(verdicts)), ""))
+    moved = any(each.word is not Word.PASS or each.reason for result in hit for each in result.verdicts)
+    return Weighed(grade, problems, told, tests, next(iter(_lines(verdicts)), ""), moved)
 
 
 def _problems(
