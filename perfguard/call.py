@@ -90,6 +90,7 @@ class Call:
             prepares one.
         configurations: keyword arguments that choose another configuration each, or a function that returns them.
         every: whether all configurations are checked, however long that takes.
+        groups: where groups of rows end, inclusive running ends as a tensor or numbers; failures name the group.
         settings: of the compiler when the test began (`perfguard.compiling.settings`); None where nobody looked.
     """
 
@@ -109,6 +110,7 @@ class Call:
     configurations: Configurations = ()
     every: bool = False
     settings: Mapping[str, str] | None = None
+    groups: Any = None
 
     def run(self) -> Outputs:
         """The candidate, once."""

@@ -7,15 +7,20 @@ gradients of other layouts. docs/numerics.md is the rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
+import msgspec
 import torch
 
 from perfguard.call import Call
+from perfguard.canaries import GUARD, Canaries
 from perfguard.errors import MeasurementError
-from perfguard.numerics.rule import bits, first_true, kinds
+from perfguard.numerics.differences import change_between, real_numbers, unequal_positions
+from perfguard.numerics.oracle import free_bytes
+from perfguard.numerics.rule import kinds
 from perfguard.numerics.trial import (
     Inputs,
     Trial,
@@ -28,6 +33,9 @@ from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import VALUES, Value, poisoned, recycle
 from perfguard.records import Accuracy
 
+RUNS = 11  # the first and ten more, of what was seen to differ from run to run
+NOTABLE_RATIO = 1.25  # of the candidate's error to eager's
+CANARY_SHARE = 1 / 8  # of the free memory, that guarded buffers may take
 _MOVED = 0.1  # share by which a result must change before one that does not is called cached
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
@@ -43,6 +51,7 @@ class Checked:
         problems: what no single comparison shows, each a sentence that begins with its subject.
         inputs: dtypes, shapes, strides and values of the inputs, the same in every process.
         notes: what a reader should know although nothing is wrong.
+        varying: outputs and gradients that differ from run to run, by less than eager's own error.
     """
 
     forward: list[Accuracy]
@@ -50,6 +59,7 @@ class Checked:
     problems: list[str]
     inputs: str
     notes: list[str] = field(default_factory=list)
+    varying: list[str] = field(default_factory=list)
 
     @property
     def wrong(self) -> list[str]:
@@ -89,31 +99,51 @@ class _Check:
         self.device = device
         self.reference = Reference(call, inputs)
         self.problems: list[str] = []
+        self.varying: list[str] = []
         self.names: list[str] | None = None
 
     def run(self, full: bool) -> Checked:
         eager, upstream = self._eager()
-        base = self._candidate(upstream, "its first call")
+        canaries = Canaries(self._spare_bytes())  # of the first call on: a write past an end may kill the process
+        base = self._candidate(upstream, "its first call", poisoned(None, canaries))
+        outside = [f"out of bounds: {words}" for words in canaries.written()]
+        self.problems += outside
         forward: list[Accuracy] = []
         backward: list[Accuracy] | None = [] if upstream else None
         if self._same_structure(base, eager):
             truth = self.reference.truth(eager, upstream)
-            accuracies = [truth.judge(position, tensor) for position, tensor in enumerate(base.tensors())]
+            exact = truth.exact_scales(base.tensors())
+            accuracies = [truth.judge(position, tensor, exact) for position, tensor in enumerate(base.tensors())]
+            accuracies = [_with_hint(accuracy, self._hint(accuracy)) for accuracy in accuracies]
+            self.reference.notes += [words for words in map(_less_accurate, accuracies) if words]
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if upstream else None
-            self._repeat(base, truth, upstream, full)
+            if outside:
+                return self._found(forward, backward)
+            unsteady = self._repeat(base, truth, upstream, full)
+            alone = full and not base.modified  # else copies of the inputs would be written, or freed, unseen
+            if alone:
+                self._beside(base, truth, upstream, unsteady)
             right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
-            if full:
+            if alone:
                 self._cached(base, eager, upstream, truth, right)
             if upstream and full:
                 self._layouts(base, truth, upstream, right)
+        return self._found(forward, backward)
+
+    def _found(self, forward: list[Accuracy], backward: list[Accuracy] | None) -> Checked:
         return Checked(
             forward,
             backward,
             list(dict.fromkeys(self.problems)),
             self.inputs.describe(),
             self.reference.notes,
+            self.varying,
         )
+
+    def _hint(self, accuracy: Accuracy) -> str:
+        """What about the inputs often makes such a result wrong: how they lie in memory."""
+        return "; ".join(self.inputs.unusual(accuracy.worst_index)) if accuracy.problem else ""
 
     def _eager(self) -> tuple[Trial, Gradients]:
         """The reference as it is, and the incoming gradients if there is a backward pass."""
@@ -123,10 +153,13 @@ class _Check:
         upstream = upstream_gradients(eager, self.call.seed)
         return self.reference.run(upstream), upstream
 
-    def _candidate(self, upstream: Gradients, when: str, around: AbstractContextManager[None] | None = None) -> Trial:
+    def _candidate(
+        self, upstream: Gradients, when: str, around: AbstractContextManager[None] | None = None, *, own: bool = True
+    ) -> Trial:
+        """`own`: on the inputs' own memory, where what is written without leave is told and undone."""
         try:
             with around or nullcontext():
-                trial = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed)
+                trial = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed, restore=own)
         except Exception as error:
             error.add_note(f"perfguard: the candidate raised this in {when}")
             raise
@@ -152,8 +185,8 @@ class _Check:
                 self.problems.append(f"{name}: does not require grad, the reference's does: a detached path")
         return True
 
-    def _repeat(self, base: Trial, truth: Truth, upstream: Gradients, full: bool) -> None:
-        """Further calls: plain, and with fresh memory of each kind. All must give the same bits.
+    def _repeat(self, base: Trial, truth: Truth, upstream: Gradients, full: bool) -> set[int]:
+        """Further calls: plain, and with fresh memory of each kind. All must give the same bits; those that do not.
 
         A tensor that differs without a cause (equal memory, other bits) may do so by less than eager's error.
         """
@@ -162,44 +195,91 @@ class _Check:
             plain.append(self._candidate(upstream, "its second call"))
         filled = {value: self._filled(value, base, upstream) for value in (VALUES if full else VALUES[:1])}
         anchor = filled.get("zero", base)
-        differing = {value: _unequal(anchor, trial) for value, trial in filled.items()}
-        suspects = set().union(*differing.values(), *(_unequal(anchor, trial) for trial in plain))
+        differing = {value: unequal_positions(anchor, trial) for value, trial in filled.items()}
+        suspects = set().union(*differing.values(), *(unequal_positions(anchor, trial) for trial in plain))
         if not suspects:
-            return
+            return set()
         # Reversed, so that what alternates does not meet itself; twice, so that it rarely does by chance.
         repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
         again = [(filled[value], self._filled(value, base, upstream)) for value in repeated]
-        moving = set().union(*(_unequal(first, later) for first, later in again))
+        moving = set().union(*(unequal_positions(first, later) for first, later in again))
+        everywhere = [*plain, *filled.values(), *(later for _, later in again)]
+        if moving:
+            everywhere += [self._candidate(upstream, "a later call") for _ in range(RUNS - len(everywhere))]
         for position in sorted(suspects):
             name = truth.names[position]
             depends = next((value for value in filled if position in differing[value]), None)
             if position not in moving and depends is not None:
-                change = _change(anchor, filled[depends], position)
+                change = change_between(anchor, filled[depends], position, truth.groups)
                 with_memory = f"with fresh memory filled with {FILLED[depends]}"
                 self.problems.append(f"{name}: depends on old memory: {change} {with_memory}")
                 continue
             what = "the first call differs from later ones" if position not in moving else "differs from run to run"
-            for trial in [*plain[1:], *filled.values(), *(later for _, later in again)]:
-                words = self._spread(base, trial, truth, position)
-                if words:
-                    self.problems.append(f"{name}: {what} {words}")
-                    break
+            others = [trial for trial in everywhere[1:] if position in unequal_positions(base, trial)]
+            number = f"{len(others)} of {len(everywhere) - 1} further runs differ" if position in moving else ""
+            self._tell(truth, position, what, number, [self._spread(base, trial, truth, position) for trial in others])
+        return suspects
 
-    def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> str:
-        """By how much one tensor differs between two calls, if by more than eager from the oracle; else ''."""
+    def _tell(self, truth: Truth, position: int, what: str, number: str, spreads: Sequence[tuple[float, str]]) -> None:
+        """What differs from run to run: a problem where that is more than eager's own error, else a note."""
+        if not spreads:
+            return
+        spread, words = max(spreads, key=lambda each: each[0])
+        about = "; ".join(filter(None, (number, words)))
+        if spread > truth.eager_error(position):
+            self.problems.append(f"{truth.names[position]}: {what}: {about}")
+        elif number:
+            self.varying.append(truth.names[position])
+            self.reference.notes.append(f"{truth.names[position]}: {what}, by less than eager's own error: {about}")
+
+    def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> tuple[float, str]:
+        """By how much one tensor differs between two calls, and the same in words."""
         a, b = old.tensors()[position], new.tensors()[position]
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-            return "" if a is b else "in presence, shape or dtype"
-        spread, allowed = rmse(b, a), truth.eager_error(position)
-        if spread <= allowed and torch.equal(*(kinds(_real(tensor).double()) for tensor in (a, b))):
-            return ""
-        return f"by RMSE {spread:.3g}, eager's own error is {allowed:.3g}; {_change(old, new, position)}"
+            return math.inf, "in presence, shape or dtype"
+        spread = rmse(b, a)
+        if not torch.equal(*(kinds(real_numbers(tensor).double()) for tensor in (a, b))):
+            spread = math.inf
+        words = f"by RMSE {spread:.3g}, eager's own error is {truth.eager_error(position):.3g}"
+        return spread, f"{words}; {change_between(old, new, position, truth.groups)}"
 
     def _filled(self, value: Value, base: Trial, upstream: Gradients) -> Trial:
         """A call with fresh memory, and what the allocator hands out again, filled with `value`."""
         kept = [tensor for tensor in base.tensors() if tensor is not None] + self.inputs.tensors
         recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.device, value)
         return self._candidate(upstream, f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
+
+    def _spare_bytes(self) -> float:
+        return CANARY_SHARE * free_bytes(self.device)
+
+    def _beside(self, base: Trial, truth: Truth, upstream: Gradients, unsteady: set[int]) -> None:
+        """The inputs once more, between guards: what lies beside them must not be read, nor written.
+
+        What differs there may do so for its new place; so it is told only if it depends on what the guards hold.
+        """
+        trial, number = self._surrounded(upstream, lambda _: GUARD)
+        if trial is None or not set(unequal_positions(base, trial)) - unsteady:
+            return
+        anchor, _ = self._surrounded(upstream, lambda _: 0)
+        for buffer in range(number):
+            trial, _ = self._surrounded(upstream, partial(_fill_of_one, buffer))
+            if trial is None or anchor is None:
+                return
+            for position in sorted(set(unequal_positions(anchor, trial)) - unsteady):
+                change = change_between(anchor, trial, position, truth.groups)
+                beside = self.inputs.storage_names[buffer]
+                words = f"{truth.names[position]}: depends on memory beside {beside}: {change} where that holds NaN"
+                self.problems.append(words)
+
+    def _surrounded(self, upstream: Gradients, fills: Callable[[int], int]) -> tuple[Trial | None, int]:
+        """A call on copies of the inputs between guards, and how many buffers there are; None without the memory."""
+        canaries = Canaries(self._spare_bytes())
+        with self.inputs.surrounded(canaries, fills) as buffers:
+            if not buffers:
+                return None, 0
+            trial = self._candidate(upstream, "a call with NaN in the memory beside its inputs", own=False)
+        self.problems += [f"out of bounds: {words}" for words in canaries.written()]
+        return trial, buffers
 
     def _cached(self, base: Trial, eager: Trial, upstream: Gradients, truth: Truth, right: set[int]) -> None:
         """The same memory with its rows in reverse: what then stays bitwise the same must stay so in eager too.
@@ -216,7 +296,7 @@ class _Check:
                 return
         if moved.names != base.names:
             return
-        same = right.difference(_unequal(base, moved))
+        same = right.difference(unequal_positions(base, moved))
         if not same:
             return
         with self.inputs.moved():
@@ -250,12 +330,31 @@ class _Check:
             if incoming is spread:
                 values = [None if gradient is None else gradient.contiguous() for gradient in spread]
                 truth = self.reference.truth(self.reference.run(values), values)
-            elif not _unequal(base, trial):
+            elif not unequal_positions(base, trial):
                 continue
             for position in range(truth.first_gradient, len(truth.names)):
                 problem = truth.judge(position, trial.tensors()[position]).problem
                 if problem and position in right:
                     self.problems.append(f"{problem}; this with incoming gradients {layout}")
+
+
+def _with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
+    return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {hint}") if hint else accuracy
+
+
+def _less_accurate(accuracy: Accuracy) -> str:
+    """A note on a result that is right, and further from the truth than eager by more than luck."""
+    if accuracy.problem or accuracy.error_ratio is None or accuracy.error_ratio < NOTABLE_RATIO:
+        return ""
+    return (
+        f"{accuracy.output}: {accuracy.error_ratio:.3g} times eager's error "
+        f"(RMSE {accuracy.rmse or 0:.3g}, limit {accuracy.limit or 0:.3g})"
+    )
+
+
+def _fill_of_one(one: int, buffer: int) -> int:
+    """NaN beside one input, zeros beside the others."""
+    return GUARD if buffer == one else 0
 
 
 def _moves(old: torch.Tensor, new: torch.Tensor) -> bool:
@@ -273,35 +372,3 @@ def _alike(got: Sequence[object], want: Sequence[object]) -> bool:
         math.isclose(a, b, rel_tol=1e-5) if isinstance(a, float) and isinstance(b, float) else a == b
         for a, b in zip(got, want, strict=True)
     )
-
-
-def _unequal(a: Trial, b: Trial) -> list[int]:
-    """Positions whose tensors differ in any bit, or of which one is missing."""
-    positions = []
-    for position, (x, y) in enumerate(zip(a.tensors(), b.tensors(), strict=True)):
-        if x is None or y is None:
-            same = x is y
-        else:
-            same = x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
-        if not same:
-            positions.append(position)
-    return positions
-
-
-def _change(before: Trial, after: Trial, position: int) -> str:
-    """`3 of 64 elements change, the first at [1, 2] from 0.5 to nan`."""
-    old, new = before.tensors()[position], after.tensors()[position]
-    if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
-        return "presence, shape or dtype change"
-    unequal = bits(old) != bits(new)
-    index = first_true(unequal)
-    first, then = (float(_real(tensor)[tuple(index)]) for tensor in (old, new))
-    return (
-        f"{int(unequal.sum())} of {unequal.numel()} elements change, the first at {index} "
-        f"from {first:.6g} to {then:.6g}"
-    )
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

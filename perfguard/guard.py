@@ -107,6 +107,7 @@ class Guarded:
         cold_start: bool | Layers = False,
         walk: Sequence[Any] = (),
         configurations: Configurations = (),
+        groups: Any = None,
         label: str = "",
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
@@ -132,6 +133,8 @@ class Guarded:
                 [{"candidate": 0}, {"candidate": 1}], or a function that returns them for the device that the inputs
                 say they are on when it is called: every one is checked, and compiled for every target. A kernel under
                 triton.autotune needs none: its configurations are found.
+            groups: where groups of rows end (inclusive running ends, a tensor or numbers): a failure then names the
+                group and how many rows it has.
             label: tells a second call in the same test from the first.
 
         Raises:
@@ -171,6 +174,7 @@ class Guarded:
             configurations,
             self._every,
             self._settings,
+            groups,
         )
         if self._run is None:
             problems = check_configurations(call).wrong

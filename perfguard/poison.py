@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from perfguard.canaries import Canaries
+
 Value = Literal["nan", "large", "zero"]
 VALUES: tuple[Value, ...] = get_args(Value)
 
@@ -44,12 +46,14 @@ _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
 #: wrappers, because `torch.compile` guards on the identity of `torch.empty`: one wrapper for good costs a
 #: compiled function one recompilation, one a context would cost one each time and run into the limit. Not
 #: a ContextVar: backward passes run on threads of their own.
-_open: list[Value] = []
+_open: list[tuple[Value | None, Canaries | None]] = []
 
 
 @contextmanager
-def poisoned(value: Value) -> Iterator[None]:
+def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[None]:
     """Fill what `torch.empty` and its kin (`ALLOCATORS`) return with `value` until the context ends.
+
+    With `canaries` it also lies between guards, which tell of writes past its ends; None fills nothing else.
 
     Integers get their largest value for "nan": read as any float, its bytes are NaN too. Code that is being
     traced or compiled gets the plain functions; names imported earlier (`from torch import empty`) and memory
@@ -57,7 +61,7 @@ def poisoned(value: Value) -> Iterator[None]:
     """
     before = [owner.__dict__.get(name) for owner, name in ALLOCATORS]
     knows_torch = _compiler_knows_torch()
-    _open.append(value)
+    _open.append((value, canaries))
     try:
         for (owner, name), wrapper in zip(ALLOCATORS, _WRAPPERS, strict=True):
             setattr(owner, name, wrapper)
@@ -122,7 +126,11 @@ def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling() or not _open or type(tensor) is not torch.Tensor:
             return tensor  # fake and functional tensors hold no memory; subclasses know their own
         if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
-            fill(tensor, _open[-1])
+            value, canaries = _open[-1]
+            if canaries is not None:
+                tensor = canaries.surround(tensor, original.__name__)
+            if value is not None:
+                fill(tensor, value)
         return tensor
 
     return allocate

@@ -100,7 +100,7 @@ class Runner:
                 notes=checked.notes if checked else [],
             )
             if checked is None or not checked.wrong:
-                result = self._read(call, result)
+                result = self._read(call, result, _varying(checked, direction))
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
         return [result for result in results if result.readings or result.verdicts]
@@ -115,10 +115,12 @@ class Runner:
             if self.device.now_us() - started > PREHEAT_US:
                 break
 
-    def _read(self, call: Call, result: CaseResult) -> CaseResult:
-        """The exact readings, then those times that these do not show to be as they were."""
+    def _read(self, call: Call, result: CaseResult, varying: Sequence[str] = ()) -> CaseResult:
+        """The exact readings, then those times that these do not show to be as they were. That a result is the same in
+        every run is part of its contract."""
         subject = self._subject(call, result.case)
         exact = read_exact(subject, self.device) if self.exact else []
+        exact = [_not_repeating(reading, varying) if reading.metric == "contract" else reading for reading in exact]
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
         result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
         if wrong:
@@ -225,13 +227,33 @@ def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
     return checked.forward if direction == "forward" else checked.backward or []
 
 
+def _varying(checked: Checked | None, direction: Pass) -> list[str]:
+    """Of this pass, what differs from run to run."""
+    return [] if checked is None else [a.output for a in _accuracy(checked, direction) if a.output in checked.varying]
+
+
+def _not_repeating(contract: Reading, varying: Sequence[str]) -> Reading:
+    text = "".join(f"; {name} differs from run to run" for name in varying)
+    return msgspec.structs.replace(contract, value=f"{contract.value}{text}") if text else contract
+
+
 def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
-    """One verdict for each wrong output or gradient; what no single one is to blame for goes with forward."""
+    """One verdict for each wrong output or gradient, and each problem with the pass whose tensor it begins with; what
+    no single tensor is to blame for goes with forward."""
     verdicts = [
         Verdict(word=Word.WRONG, metric=accuracy.output, reason=accuracy.problem)
         for accuracy in _accuracy(checked, direction)
         if accuracy.problem
     ]
-    if checked is not None and direction == "forward":
-        verdicts += [Verdict(word=Word.WRONG, reason=problem) for problem in checked.problems]
+    if checked is not None:
+        forward, backward = (
+            {accuracy.output for accuracy in part or []} for part in (checked.forward, checked.backward)
+        )
+        for problem in checked.problems:
+            # `gradient of argument 0: …`, or `configuration 1 (candidate=1): gradient of argument 0: …`
+            subjects = problem.split(": ")[:2]
+            metric = next((subject for subject in subjects if subject in forward | backward), "")
+            of_backward = metric in backward or "backward" in subjects
+            if of_backward == (direction == "backward"):
+                verdicts.append(Verdict(word=Word.WRONG, metric=metric, reason=problem))
     return verdicts

@@ -24,6 +24,8 @@ FLOORS = {
     "units": 0,
     "records": 1,
     "call": 1,
+    "places": 0,
+    "canaries": 1,
     "collector": 1,
     "dispatching": 1,
     "config": 2,
@@ -68,6 +70,7 @@ FLOORS = {
 }
 TORCH = {
     "binaries",
+    "canaries",
     "check",
     "compiling",
     "dispatching",
@@ -75,6 +78,7 @@ TORCH = {
     "metrics",
     "numerics",
     "passes",
+    "places",
     "poison",
     "runner",
     "timing",

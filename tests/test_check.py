@@ -286,6 +286,18 @@ def test_a_bf16_accumulator_is_wrong_where_k_is_large() -> None:
     assert "output: RMSE" in only_problem(result)
 
 
+def test_a_narrow_accumulator_that_is_still_allowed_is_noted() -> None:
+    def narrow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        half = a.shape[1] // 2
+        return a[:, :half] @ b[:half] + a[:, half:] @ b[half:]  # partial sums in bf16
+
+    result = checked(narrow, normal(64, 128), normal(128, 64, seed=1), reference=matmul)
+    assert result.wrong == []
+    (note,) = result.notes
+    assert note.startswith("output: 1.")
+    assert "times eager's error (RMSE" in note
+
+
 # ---- gradients (K28, K32)
 
 
@@ -397,7 +409,7 @@ def test_strides_of_the_inputs_reach_the_candidate() -> None:
     seen = []
 
     def candidate(x: torch.Tensor) -> torch.Tensor:
-        seen.append((x.stride(), x.storage_offset()))
+        seen.append((x.stride(), x.storage_offset() % 256))  # a guard before it is 256 elements, which align to all
         return scale_rows(x)
 
     x = normal(64, 40).t()[3:]
@@ -405,6 +417,76 @@ def test_strides_of_the_inputs_reach_the_candidate() -> None:
     assert set(seen) == {(x.stride(), x.storage_offset())}
     row = normal(1, 40).expand(16, 40)
     assert checked(scale_rows, row, reference=scale_rows).wrong == []
+
+
+class Buffer:
+    """Memory as a kernel sees it: without ends."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+        self.start, self.whole = tensor.storage_offset(), whole
+
+    def at(self, offset: int) -> torch.Tensor:
+        """One element, or a stand-in where the test's own memory ends."""
+        inside = 0 <= self.start + offset < self.whole.numel()
+        return self.whole[self.start + offset] if inside else torch.zeros((), dtype=self.whole.dtype)
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"), [(384, "2 bytes past its end, from offset 768 on"), (-2, "before its start, from offset -4")]
+)
+def test_a_write_past_an_end_of_an_output_is_found(offset: int, words: str) -> None:
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        out.copy_(scale_rows(x))
+        Buffer(out).at(offset).fill_(1)
+        return out
+
+    text = only_problem(checked(candidate, normal(8, 48), reference=scale_rows))
+    assert text.startswith("out of bounds: bfloat16[8,48], empty_like at tests/test_check.py:")
+    assert f" in candidate, of 768 bytes: {words}" in text or words in text
+
+
+@pytest.mark.parametrize("offset", [384, -1])
+def test_a_read_beside_an_input_is_found(offset: int) -> None:
+    def candidate(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return scale_rows(x) + y.sum() + Buffer(x).at(offset) * 0
+
+    def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return scale_rows(x) + y.sum()
+
+    text = only_problem(checked(candidate, normal(8, 48), normal(4, 4, seed=1), reference=reference))
+    assert text.startswith("output: depends on memory beside argument 0: 384 of 384 elements change")
+
+
+def test_a_read_between_the_rows_of_a_slice_is_found() -> None:
+    x = normal(8, 64)[:, :48]
+    text = only_problem(checked(lambda x: scale_rows(x) + Buffer(x).at(50) * 0, x, reference=scale_rows))
+    assert "depends on memory beside argument 0" in text
+
+
+def test_inputs_that_share_memory_share_it_between_guards() -> None:
+    x = normal(8, 48)
+    row = x[:1].expand(8, 48)
+
+    def adds(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        assert x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+        return x + y
+
+    assert checked(adds, x, row, reference=lambda x, y: x + y).wrong == []
+
+
+def test_an_input_whose_memory_is_freed_is_named_and_there_again() -> None:
+    x = normal(8, 48)
+    before = x.clone()
+
+    def frees(x: torch.Tensor) -> torch.Tensor:
+        y = scale_rows(x)
+        x.untyped_storage().resize_(0)
+        return y
+
+    assert only_problem(checked(frees, x, reference=scale_rows)) == "argument 0: its memory was freed by the call"
+    assert torch.equal(x, before)
 
 
 # ---- run to run (K25, K27)
@@ -420,7 +502,10 @@ def test_a_difference_from_run_to_run_above_eager_error_is_wrong() -> None:
         return out
 
     result = checked(candidate, normal(8, 48), reference=scale_rows)
-    assert any("output: differs from run to run by RMSE" in problem for problem in result.problems)
+    assert any(
+        "output: differs from run to run: " in problem and "of 10 further runs differ; by RMSE" in problem
+        for problem in result.problems
+    )
     assert not any("depends on old memory" in problem for problem in result.problems)
 
 
@@ -478,7 +563,7 @@ def test_a_reference_that_refuses_float64_says_what_to_do() -> None:
 
 
 def test_an_oracle_that_would_not_fit_is_float32_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfguard.numerics.oracle._free_bytes", lambda _: 1e3)
+    monkeypatch.setattr("perfguard.numerics.oracle.free_bytes", lambda _: 1e3)
     result = checked(matmul, normal(40, 64), normal(64, 40, seed=1), reference=matmul)
     assert result.wrong == []
     assert result.notes == ["oracle: float32, since float64 would take over a quarter of the free memory"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from perfguard.call import Tolerance
 from perfguard.numerics import compare
 from perfguard.numerics.codes import FP8_DTYPES, compare_codes, compare_scales
+from perfguard.numerics.jagged import jagged
 from perfguard.numerics.oracle import NARROW, Widen, fits_in_float64, run_wide, unrounded_codes
 from perfguard.numerics.rule import Groups, bits
 from perfguard.records import Accuracy
@@ -415,3 +416,46 @@ def test_a_huge_oracle_does_not_fit() -> None:
     assert fits_in_float64([normal(4, 4), torch.arange(3)])
     assert fits_in_float64([])
     assert not fits_in_float64([torch.zeros(1).expand(1 << 45)])
+
+
+# ---- groups of rows, and the middle between two codes
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "words"),
+    [
+        ((3, 4), (1, 2), "in group 1 of 3 (0 rows)"),  # one entry a group
+        ((16, 4), (5, 0), "in group 2 of 3 (9 rows)"),  # one a row: the second group has none
+        ((16, 4), (15, 0), "past the last group"),
+        ((4, 16), (0, 4), "in group 0 of 3 (5 rows)"),  # rows along the last dimension
+        ((12,), (11,), "in group 2 of 3 (9 rows)"),  # scales, four a group
+        ((16,), (15,), "past the last group"),  # one a row
+        ((7, 5), (0, 0), ""),
+    ],
+)
+def test_a_wrong_element_s_group_is_named(shape: tuple[int, ...], index: tuple[int, ...], words: str) -> None:
+    groups = jagged(torch.tensor([5, 5, 14], dtype=torch.int32), [torch.zeros(16, 4)])
+    assert groups is not None
+    mask = torch.zeros(shape, dtype=torch.bool)
+    mask[index] = True
+    assert groups.where(mask) == words
+
+
+def test_several_groups_are_named_together() -> None:
+    groups = jagged([2, 4, 6], [torch.zeros(8, 4)])
+    assert groups is not None
+    mask = torch.tensor([True, False, False, True, False, False, True, False])
+    assert groups.where(mask) == "in groups 0, 1 of 3 and past the last group"
+    assert jagged(None, []) is None
+
+
+def test_the_middle_between_two_codes_goes_to_the_even_one_where_scales_are_exact() -> None:
+    values = torch.tensor([[1.0625, 1.1875, -1.0625, 1.0]])  # between 1 and 1.125, 1.125 and 1.25
+    even = values.to(torch.float8_e4m3fn)
+    away = torch.tensor([[1.125, 1.25, -1.125, 1.0]]).to(torch.float8_e4m3fn)
+    lenient = compare_codes(away, even, values, name="codes")
+    assert (lenient.problem, lenient.ties) == ("", 2)
+    strict = compare_codes(away, even, values, name="codes", exact_scales=True)
+    assert "2 of them at the very middle between two codes, where it rounds away from zero" in strict.problem
+    near = values * (1 - 2.0**-23)
+    assert compare_codes(away, even, near, name="codes", exact_scales=True).problem == ""

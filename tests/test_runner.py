@@ -80,6 +80,41 @@ def test_a_wrong_result_is_not_timed(runner: Runner) -> None:
     assert result.readings == []
 
 
+def test_a_problem_of_a_gradient_is_the_backward_case_s(runner: Runner) -> None:
+    class Forgets(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            out = torch.empty_like(grad)
+            out[:-1] = 2 * grad[:-1]
+            out[-1] = torch.where(out[-1].abs() < 1e-30, 2 * grad[-1], out[-1])  # right where memory is fresh
+            return out
+
+    x = torch.randn(8, 48, requires_grad=True)
+    results = runner.measure(Call(Forgets.apply, (x,), lambda x: 2 * x), CASE)
+    wrong = [(result.case.direction, verdict.metric) for result in results for verdict in result.verdicts]
+    assert set(wrong) == {("backward", "gradient of argument 0")}
+
+
+def test_a_result_that_varies_a_little_is_told_in_its_contract(runner: Runner) -> None:
+    calls = []
+
+    def varies(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        calls.append(None)
+        return a @ b if len(calls) % 2 else (a.float() @ b.float() * (1 + 2.0**-12)).bfloat16()
+
+    a, b = torch.randn(40, 64, dtype=torch.bfloat16), torch.randn(64, 40, dtype=torch.bfloat16)
+    (result,) = runner.measure(Call(varies, (a, b), torch.matmul, timed=False), CASE)
+    assert result.verdicts == []
+    contract = result.reading("contract")
+    assert contract is not None
+    assert str(contract.value).endswith("; output differs from run to run")
+    assert any("of 10 further runs differ" in note for note in result.notes)
+
+
 def test_throughput_is_told_and_an_impossible_one_refused(runner: Runner, device: fake.FakeDevice) -> None:
     ceiling = device.copy_bytes_per_second()
     possible, impossible = (int(share * ceiling * 50e-6) for share in (0.8, 1.2))

@@ -248,7 +248,7 @@ class FakeDevice(Device):
 
     def synchronize(self) -> None:
         if self._waits is not None:
-            from perfguard.hardware.operators import place_in_python
+            from perfguard.places import place_in_python
 
             self._waits.append(Waited("synchronize", place_in_python()))
         self.refuse_capture()

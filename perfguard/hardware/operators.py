@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -17,6 +13,7 @@ from torch.utils import _pytree
 from perfguard.collector import collector_paused
 from perfguard.dispatching import DispatchMode
 from perfguard.hardware.activity import Activity, Copied, Ledger, Waited
+from perfguard.places import place_in_python
 
 # Operators that do nothing but move bytes: to another layout, dtype or device.
 _COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
@@ -35,9 +32,6 @@ Method = tuple[Any, str, str]
 _METHODS: tuple[Method, ...] = tuple(
     (torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__")
 )
-
-_TORCH = str(Path(torch.__file__).parent) + os.sep
-_PERFGUARD = str(Path(__file__).parents[1]) + os.sep
 
 
 def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = _METHODS) -> Activity:
@@ -101,27 +95,6 @@ class _Operators(DispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True  # otherwise torch.compile steps aside while this mode is on, and eager operators are counted
-
-
-def place_in_python() -> str:
-    """`kernels/moe/dispatch.py:57 in counts`: the innermost line that is neither torch's nor ours; "" without one.
-
-    A path inside the current folder is told from there on, any other by its last two parts.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if _is_the_users(frame.f_code):
-            path = Path(frame.f_code.co_filename)
-            inside = path.is_relative_to(Path.cwd())
-            shown = path.relative_to(Path.cwd()) if inside else Path(*path.parts[-2:])
-            return f"{shown.as_posix()}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return ""
-
-
-def _is_the_users(code: CodeType) -> bool:
-    file = code.co_filename
-    return not (file.startswith(("<", _TORCH, _PERFGUARD)) or f"{os.sep}contextlib.py" in file)
 
 
 @contextmanager

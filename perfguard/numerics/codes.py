@@ -20,6 +20,7 @@ from perfguard.numerics.rule import (
     bits,
     constant_factor,
     dtype_name,
+    factor_text,
     first_true,
     kinds,
     sum_groups,
@@ -45,6 +46,8 @@ class Differences:
     far: int = 0  # more than one step, or not finite in one of the two only
     steps: int = 0  # one step, no tie near
     ties: int = 0
+    exact: int = 0  # one step, at the very middle between two codes, where nothing but the rounding rule decides
+    away: int = 0  # of these, the ones that are larger than they should be
     worst: int | None = None  # the first of `far`, else the first of `steps`
 
 
@@ -55,6 +58,7 @@ def compare_codes(
     *,
     name: str,
     tolerance: Tolerance | None = None,
+    exact_scales: bool = False,
 ) -> Accuracy:
     """Judge an 8-bit float output (e4m3fn, e4m3fnuz, e5m2, e5m2fnuz); same shapes, any strides.
 
@@ -65,11 +69,13 @@ def compare_codes(
         name: what the tensor is; a problem begins with it.
         tolerance: `fp8_step_fraction` allows that share of the codes to lie one step off, no tie near. The
             rule's whole-tensor line bounds the values all the same.
+        exact_scales: the scales are equal powers of two. Then no kernel has another value before rounding, and the
+            middle between two codes goes to the even one.
     """
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
         return Accuracy(output=name, dtype=dtype_name(candidate), problem=problem)
-    found = _differences(candidate, eager, unrounded)
+    found = _differences(candidate, eager, unrounded, exact_scales)
     oracle = eager if unrounded is None else unrounded
     total = sum_groups(candidate.float(), eager.float(), oracle.float(), Groups(eager.shape))
     size = candidate.numel()
@@ -88,6 +94,11 @@ def compare_codes(
             f"{found.far + found.steps} of {size} codes differ from the reference's with no rounding tie "
             f"near, {found.far} of them by more than one step"
         )
+        if found.exact:
+            words.append(_at_middles(found))
+        strange = int((kinds(candidate.float()) != kinds(eager.float())).sum())
+        if strange:
+            words.append(f"{strange} are NaN or Inf unlike the reference's")
     elif limit is not None and rmse > limit:
         words.append(f"RMSE {rmse:.3g}, limit {limit:.3g}")
     elif least_sqnr is not None and sqnr is not None and sqnr < least_sqnr:
@@ -102,7 +113,7 @@ def compare_codes(
         words.append(f"SQNR {sqnr:.1f} dB")
     factor = constant_factor(total) if wrong else None
     if factor:
-        words.append(f"looks scaled by {factor:.3g} (its cosine of 1.00 hides that)")
+        words.append(f"looks scaled by {factor_text(factor)} (its cosine of 1.00 hides that)")
     return Accuracy(
         output=name,
         dtype=dtype_name(candidate),
@@ -124,8 +135,7 @@ def compare_scales(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -
     if problem or candidate.numel() == 0:
         return Accuracy(output=name, dtype=dtype_name(candidate), problem=problem)
     same = (bits(candidate) == bits(eager)) | (candidate.isnan() & eager.isnan())
-    powers = ((bits(eager) & MANTISSA) == 0) & eager.isfinite() & (eager != 0)
-    exact = bool((powers | ~eager.isfinite()).all()) and bool(powers.any())
+    exact = powers_of_two(eager)
     ulps = (_ordered(candidate) - _ordered(eager)).abs()
     near = ~torch.tensor(exact, device=eager.device) & (kinds(candidate) == 0) & (kinds(eager) == 0)
     wrong = ~(same | (near & (ulps <= SCALE_ULPS)))
@@ -136,6 +146,8 @@ def compare_scales(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -
     got, want = float(candidate[tuple(index)]), float(eager[tuple(index)])
     rule = "powers of two must be equal" if exact else f"at most {SCALE_ULPS} float32 ulps are allowed"
     factor = f", {got / want:.4g} times that" if want and math.isfinite(got / want) else ""
+    strange = int((kinds(candidate) != kinds(eager)).sum())
+    factor += f"; {strange} are NaN or Inf unlike the reference's" if strange else ""
     return Accuracy(
         output=name,
         dtype=dtype_name(candidate),
@@ -147,7 +159,20 @@ def compare_scales(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -
     )
 
 
-def _differences(candidate: torch.Tensor, eager: torch.Tensor, unrounded: torch.Tensor | None) -> Differences:
+def powers_of_two(scales: torch.Tensor) -> bool:
+    """Whether all finite float32 scales are powers of two, and there are some."""
+    powers = ((bits(scales) & MANTISSA) == 0) & scales.isfinite() & (scales != 0)
+    return bool((powers | ~scales.isfinite()).all()) and bool(powers.any())
+
+
+def _at_middles(found: Differences) -> str:
+    way = "away from zero" if found.away == found.exact else "towards zero" if not found.away else "the other way"
+    return f"{found.exact} of them at the very middle between two codes, where it rounds {way} and not to the even code"
+
+
+def _differences(
+    candidate: torch.Tensor, eager: torch.Tensor, unrounded: torch.Tensor | None, exact_scales: bool
+) -> Differences:
     found = Differences()
     tensors = [t.reshape(-1) for t in (candidate, eager)]
     values = None if unrounded is None else unrounded.reshape(-1)
@@ -165,6 +190,11 @@ def _differences(candidate: torch.Tensor, eager: torch.Tensor, unrounded: torch.
             boundary = (value_c + value_e) / 2
             distance = (values[start : start + CHUNK] - boundary).abs()
             tie = one & (distance <= TIE_ULPS * EPSILON * boundary.abs())
+            if exact_scales:
+                middle = one & (distance == 0)
+                found.exact += int(middle.sum())
+                found.away += int((middle & (value_c.abs() > value_e.abs())).sum())
+                tie = tie & ~middle
             found.ties += int(tie.sum())
             one = one & ~tie
         found.far += int(far.sum())

@@ -121,10 +121,11 @@ def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
     if not wide:
         return True
     needed = COPIES * 8 * sum(tensor.numel() for tensor in wide)
-    return needed <= MEMORY_SHARE * _free_bytes(wide[0].device)
+    return needed <= MEMORY_SHARE * free_bytes(wide[0].device)
 
 
-def _free_bytes(device: torch.device) -> float:
+def free_bytes(device: torch.device) -> float:
+    """What a new tensor there may take."""
     if device.type == "cpu":
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     module = torch.get_device_module(device)

@@ -178,6 +178,10 @@ def compare_exactly(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) 
     if not wrong:
         return Accuracy(output=name, dtype=dtype_name(candidate))
     index = first_true(unequal)
+    among = ""
+    if unequal.ndim > 1:
+        rows = unequal.flatten(0, -2).any(-1)
+        among = f", in {int(rows.sum())} of {len(rows)} rows ({100 * float(rows.float().mean()):.2g} %)"
     got, want = (str(t[tuple(index)].item()) for t in (candidate, eager))
     return Accuracy(
         output=name,
@@ -185,7 +189,7 @@ def compare_exactly(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) 
         worst_index=index,
         got=got,
         want=want,
-        problem=f"{name}: {wrong} of {candidate.numel()} elements differ from the reference's, "
+        problem=f"{name}: {wrong} of {candidate.numel()} elements differ from the reference's{among}, "
         f"the first at {index}: got {got}, want {want}",
     )
 
@@ -230,10 +234,11 @@ def compare_by_rule(
         worst = int((total.unlike > 0).int().argmax())
         failed = f"{unlike} of {elements} elements are NaN or Inf unlike the oracle's"
     elif all_rmse > limit:
-        failed = f"RMSE {all_rmse:.3g}, limit {limit:.3g}, worst in {groups.label(worst)}"
+        failed = f"RMSE {all_rmse:.3g} (eager's {all_eager:.3g}), limit {limit:.3g}, worst in {groups.label(worst)}"
     elif bool(excess[worst] > 1):
         failed = (
-            f"RMSE {float(rmse[worst]):.3g} in {groups.label(worst)}, limit {float(limits[worst]):.3g} "
+            f"RMSE {float(rmse[worst]):.3g} (eager's {float(eager_rmse[worst]):.3g}) in {groups.label(worst)}, "
+            f"limit {float(limits[worst]):.3g} "
             f"(the whole tensor passes)"
         )
     elif least_sqnr is not None and sqnr is not None and sqnr < least_sqnr:
@@ -308,11 +313,11 @@ def _explain(
         words.append(f"SQNR {accuracy.sqnr_db:.1f} dB")
     factor = constant_factor(total)
     if factor:
-        words.append(f"looks scaled by {factor:.3g} (its cosine of 1.00 hides that)")
+        words.append(f"looks scaled by {factor_text(factor)} (its cosine of 1.00 hides that)")
     else:
         factor = constant_factor(total, group)
         if factor:
-            words.append(f"{groups.label(group)} looks scaled by {factor:.3g}")
+            words.append(f"{groups.label(group)} looks scaled by {factor_text(factor)}")
     return msgspec.structs.replace(accuracy, worst_index=index, got=got, want=want, problem="; ".join(words))
 
 
@@ -333,6 +338,12 @@ def constant_factor(total: Sums, group: int | None = None) -> float | None:
         return None
     power = math.copysign(2.0 ** round(math.log2(abs(factor))), factor)
     return power if abs(factor / power - 1) < 0.01 else factor
+
+
+def factor_text(factor: float) -> str:
+    """`0.53`, `1/8192`."""
+    inverse = round(1 / factor)
+    return f"1/{inverse}" if inverse > 3 and abs(inverse * factor - 1) < 0.01 else f"{factor:.3g}"
 
 
 def kinds(values: torch.Tensor) -> torch.Tensor:

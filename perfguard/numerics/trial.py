@@ -17,9 +17,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from perfguard.call import Call
+from perfguard.canaries import GUARD_BYTES, Canaries, within
 from perfguard.numerics.oracle import widened
 from perfguard.numerics.rule import bits, dtype_name
+from perfguard.numerics.snapshot import Snapshot, storage_key
 
+_WRAP = 1 << 31  # offsets from here on do not fit 32 bits
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -78,6 +81,15 @@ class Inputs:
         """All tensors, in order."""
         return [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
 
+    @property
+    def storage_names(self) -> list[str]:
+        """Of each buffer of `surrounded` the first input that lies there."""
+        named: dict[tuple[str, int], str] = {}
+        for name, leaf in zip(self._names, self._leaves, strict=True):
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel():
+                named.setdefault(storage_key(leaf), name)
+        return list(named.values())
+
     def bind(self, wide: torch.dtype | None = None) -> tuple[Any, Any, list[torch.Tensor], list[torch.Tensor]]:
         """Fresh aliases (in `wide`: copies) as args, kwargs, those that require grad, those to be written."""
         leaves, differentiable, written = [], [], []
@@ -110,6 +122,48 @@ class Inputs:
                 _reverse(leaf)
             saved.restore()  # what was written meanwhile, too
 
+    @contextlib.contextmanager
+    def surrounded(self, canaries: Canaries, fills: Callable[[int], int]) -> Iterator[int]:
+        """While it lasts, the inputs are copies between guards; how many buffers those are, 0 where memory is short.
+
+        What views leave out of their storage holds the buffer's fill as well.
+
+        Args:
+            fills: of each buffer by its number: the byte that lies beside what belongs to the inputs.
+        """
+        own, buffers = self._leaves, dict[tuple[str, int], torch.Tensor]()
+        leaves = list(own)
+        for place, (name, leaf) in enumerate(zip(self._names, own, strict=True)):
+            if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() == 0:
+                continue
+            key = storage_key(leaf)
+            if key not in buffers:
+                size = leaf.untyped_storage().nbytes()
+                made = canaries.storage(size, leaf.device, name, fills(len(buffers)))
+                if made is None:
+                    yield 0
+                    return
+                buffers[key] = made
+            leaves[place] = _copied_within(buffers[key], leaf.detach()).requires_grad_(leaf.requires_grad)
+        self._leaves = leaves
+        try:
+            yield len(buffers)
+        finally:
+            self._leaves = own
+
+    def unusual(self, index: Sequence[int]) -> list[str]:
+        """How inputs lie in memory, where that is not as usual: what indexing wrong at `index` may have missed."""
+        words = []
+        for name, leaf in zip(self._names, self._leaves, strict=True):
+            if not isinstance(leaf, torch.Tensor) or leaf.numel() == 0 or leaf.is_contiguous():
+                continue
+            strides = ",".join(map(str, leaf.stride()))
+            words.append(f"{name} is not contiguous: strides ({strides})")
+            first = -(-_WRAP // leaf.stride(0)) if leaf.stride(0) > 0 else 0
+            if index and 0 < first < leaf.shape[0] and index[0] >= first:
+                words.append(f"row {first} of {name} is the first that lies past 2^31 elements")
+        return words
+
     def describe(self) -> str:
         """`bfloat16[64,48] grad; int32[4]; k=2`: dtypes, shapes, strides where not contiguous, other values.
 
@@ -126,50 +180,6 @@ class Inputs:
                 counts[dtype_name(parameter)] = counts.get(dtype_name(parameter), 0) + parameter.numel()
             words += [f"parameters {dtype}[{count}]" for dtype, count in sorted(counts.items())]
         return "; ".join(words)
-
-
-class Snapshot:
-    """The bytes of all storages that the inputs lie in, to tell and undo what was written."""
-
-    def __init__(self, tensors: Sequence[tuple[str, torch.Tensor, bool]]) -> None:
-        self._tensors = tensors
-        self._storages: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        for _, tensor, _ in tensors:
-            if self._key(tensor) not in self._storages:
-                live = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-                self._storages[self._key(tensor)] = live, live.clone()
-
-    @staticmethod
-    def _key(tensor: torch.Tensor) -> tuple[str, int]:
-        return str(tensor.device), tensor.untyped_storage().data_ptr()
-
-    def changes(self) -> list[str]:
-        """What was written without leave: arguments by name, or the memory around them."""
-        words = []
-        for key, (live, saved) in self._storages.items():
-            if torch.equal(live, saved):
-                continue
-            inside = [entry for entry in self._tensors if self._key(entry[1]) == key]
-            found = [
-                f"{name} was modified"
-                for name, tensor, mutable in inside
-                if not mutable and not torch.equal(bits(tensor), bits(_within(saved, tensor)))
-            ]
-            if not found:
-                allowed = live.clone()
-                for _, tensor, mutable in inside:
-                    if mutable:
-                        _within(allowed, tensor).copy_(_within(saved, tensor))
-                if not torch.equal(allowed, saved):
-                    found = [f"memory beside {inside[0][0]}, in the same storage, was written"]
-            words += found
-        return words
-
-    def restore(self) -> None:
-        """Make the inputs what they were."""
-        for live, saved in self._storages.values():
-            if not torch.equal(live, saved):
-                live.copy_(saved)
 
 
 def run_trial(
@@ -204,11 +214,11 @@ def run_trial(
             outputs=[tensor.detach().clone() for tensor in tensors],
             others=[leaf for _, leaf in flat if not isinstance(leaf, torch.Tensor)],
             differentiable=[tensor.requires_grad for tensor in tensors],
-            modified=saved.changes() if saved else [],
+            modified=[*saved.freed(), *saved.changes()] if saved else [],
         )
         trial.gradients = _backward(tensors, upstream, leaves)
         if saved and any(gradient is not None for gradient in upstream):
-            after = [words for words in saved.changes() if words not in trial.modified]
+            after = [words for words in [*saved.freed(), *saved.changes()] if words not in trial.modified]
             trial.modified += [f"{words} in the backward pass" for words in after]
         trial.written = [tensor.detach().clone() for tensor in written]
         return trial
@@ -284,10 +294,19 @@ def _reverse(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _within(storage: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` as it would lie in another storage of the same bytes."""
-    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return view.set_(storage.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` in a guarded buffer; of what it does not cover nothing is copied, unless elements overlap."""
+    place = within(guarded, tensor)
+    to, source = place, tensor
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            to, source = to.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    try:
+        bits(to).copy_(bits(source))
+    except RuntimeError:  # elements that overlap in memory
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+        guarded[GUARD_BYTES : GUARD_BYTES + whole.numel()].copy_(whole)
+    return place
 
 
 def _path(path: Sequence[Any]) -> str:

@@ -12,7 +12,8 @@ import torch
 
 from perfguard.call import Call, Tolerance
 from perfguard.errors import MeasurementError, UsageError
-from perfguard.numerics.codes import FP8_DTYPES, compare_codes, compare_scales
+from perfguard.numerics.codes import FP8_DTYPES, compare_codes, compare_scales, powers_of_two
+from perfguard.numerics.jagged import Jagged, jagged
 from perfguard.numerics.oracle import fits_in_float64, run_wide, unrounded_codes, widened
 from perfguard.numerics.rule import Groups, compare, dtype_name, sum_groups
 from perfguard.numerics.trial import Inputs, Trial, run_trial
@@ -30,16 +31,37 @@ class Truth:
     oracle: list[torch.Tensor | None]  # for 8-bit floats the unrounded values, if they can be had
     first_gradient: int  # where the gradients begin
     tolerance: Tolerance | None
+    groups: Jagged | None = None
 
-    def judge(self, position: int, candidate: torch.Tensor | None) -> Accuracy:
-        """One tensor of the candidate."""
+    def judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool = False) -> Accuracy:
+        """One tensor of the candidate; `exact_scales` is for codes (`compare_codes`)."""
+        accuracy = self._judge(position, candidate, exact_scales)
+        if not accuracy.problem or not accuracy.worst_index or candidate is None or self.groups is None:
+            return accuracy
+        mask = torch.zeros(candidate.shape, dtype=torch.bool)
+        mask[tuple(accuracy.worst_index[: candidate.ndim])] = True
+        where = self.groups.where(mask)
+        return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {where}") if where else accuracy
+
+    def exact_scales(self, tensors: Sequence[torch.Tensor | None]) -> bool:
+        """Whether there are scales, all of them powers of two and equal to the reference's."""
+        positions = [position for position in range(self.first_gradient) if self.is_scale(position)]
+        pairs = [(tensors[position], self.eager[position]) for position in positions]
+        return bool(pairs) and all(
+            got is not None and want is not None and torch.equal(got, want) and powers_of_two(want)
+            for got, want in pairs
+        )
+
+    def _judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool) -> Accuracy:
         name, eager, oracle = self.names[position], self.eager[position], self.oracle[position]
         if eager is None and candidate is None:
             return Accuracy(output=name, dtype="none")
         if eager is None or candidate is None:
             return self._judge_missing(name, oracle if eager is None else eager, candidate)
         if eager.dtype in FP8_DTYPES:
-            return compare_codes(candidate, eager, oracle, name=name, tolerance=self.tolerance)
+            return compare_codes(
+                candidate, eager, oracle, name=name, tolerance=self.tolerance, exact_scales=exact_scales
+            )
         if self.is_scale(position):
             return compare_scales(candidate, eager, name=name)
         gradient = position >= self.first_gradient
@@ -140,6 +162,7 @@ class Reference:
             oracle=[None] * len(tensors),
             first_gradient=first,
             tolerance=self.call.tolerance,
+            groups=jagged(self.call.groups, self.inputs.tensors),
         )
         coded = eager.outputs + eager.written
         if any(tensor.dtype in FP8_DTYPES for tensor in coded):

@@ -19,6 +19,8 @@ import tempfile
 import time
 from typing import Any
 
+from tests.kernels.quickening import quicken_interpreter
+
 OUTPUT = "output.txt"
 TOO_LONG = 124  # status of a run that was ended
 
@@ -72,6 +74,8 @@ def wait(child: int, minutes: float) -> int:
 def main() -> None:
     for name in SLOW:
         importlib.import_module(name)
+    if os.environ.get("TRITON_INTERPRET"):
+        quicken_interpreter()
     os.environ.pop("TRITON_INTERPRET", None)  # was for Triton's own functions; the suites say when kernels are
     print("ready", flush=True)
     for line in sys.stdin:

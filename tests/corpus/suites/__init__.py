@@ -12,6 +12,7 @@ from typing import Any
 # Of `[tool.perfguard]`, over the corpus' own: device "auto" on a GPU and "cpu" elsewhere, no targets to compile for.
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "cross": {"targets": ["sm_90", "gfx942"]},
+    "limits": {"targets": ["gfx942"]},
     "simulated": {"device": "fake", "case_seconds": 0.1},
     "timed": {"case_seconds": 0.2},
     "tuned": {"targets": ["sm_90"]},

@@ -1,0 +1,96 @@
+"""Buffers with known bytes before and behind them, so that an access past either end shows.
+
+What is written there is found afterwards, with where the buffer came from; what is read there is NaN in every float
+format, and -1 in every integer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from perfguard.places import place_in_python
+
+GUARD_BYTES = 512  # on each side; no allocator aligns memory to more, so addresses stay as aligned as they were
+GUARD = 0xFF
+
+_new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """GUARD_BYTES, the content, GUARD_BYTES; `name` is what a problem calls it."""
+
+    bytes: torch.Tensor
+    content: int
+    name: str
+
+    def written(self) -> str:
+        """Where guards were overwritten, or ''."""
+        if self.bytes.untyped_storage().nbytes() < 2 * GUARD_BYTES + self.content:
+            return ""  # freed or replaced meanwhile, which is for others to tell
+        before = (self.bytes[:GUARD_BYTES] != GUARD).nonzero().flatten()
+        behind = (self.bytes[GUARD_BYTES + self.content :] != GUARD).nonzero().flatten()
+        words = []
+        if before.numel():
+            words.append(f"{_bytes(before.numel())} before its start, from offset {int(before[0]) - GUARD_BYTES} on")
+        if behind.numel():
+            words.append(f"{_bytes(behind.numel())} past its end, from offset {self.content + int(behind[0])} on")
+        return f"{self.name} of {_bytes(self.content)}: {' and '.join(words)}, were written" if words else ""
+
+
+class Canaries:
+    """Hands out guarded buffers and keeps them until asked; above `limit` bytes in all it hands out none."""
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        self._left = limit
+        self._buffers: list[_Buffer] = []
+
+    def storage(self, content: int, device: torch.device, name: str, fill: int | None = None) -> torch.Tensor | None:
+        """A guarded buffer of bytes, whose content begins at GUARD_BYTES; None where memory is short.
+
+        Args:
+            fill: of guards and content; by default guards alone are filled. Only those that hold GUARD are watched.
+        """
+        size = content + 2 * GUARD_BYTES
+        if size > self._left:
+            return None
+        try:
+            made = _new_tensor(size, dtype=torch.uint8, device=device)
+        except RuntimeError:  # torch.OutOfMemoryError on GPUs, a plain one on the CPU
+            return None
+        self._left -= size
+        for part in (made[:GUARD_BYTES], made[GUARD_BYTES + content :]) if fill is None else (made,):
+            part.fill_(GUARD if fill is None else fill)
+        if fill in (None, GUARD):
+            self._buffers.append(_Buffer(made, content, name))
+        return made
+
+    def surround(self, fresh: torch.Tensor, allocator: str) -> torch.Tensor:
+        """What `allocator` has just returned, moved into a guarded buffer; its values are undefined as before."""
+        if fresh.requires_grad or fresh.is_pinned() or fresh.storage_offset():
+            return fresh
+        name = f"{described(fresh)}, {allocator} at {place_in_python()},"
+        made = self.storage(fresh.untyped_storage().nbytes(), fresh.device, name)
+        return fresh if made is None else within(made, fresh)
+
+    def written(self) -> list[str]:
+        """A sentence for each buffer beside which something was written."""
+        return [words for words in (buffer.written() for buffer in self._buffers) if words]
+
+
+def within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The place of `tensor` in a guarded buffer of its storage's size: the same shape, strides and offset."""
+    place = _new_tensor(0, dtype=tensor.dtype, device=tensor.device)
+    offset = GUARD_BYTES // tensor.element_size() + tensor.storage_offset()
+    return place.set_(guarded.untyped_storage(), offset, tensor.shape, tensor.stride())
+
+
+def described(tensor: torch.Tensor) -> str:
+    """`float32[64,2]`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+
+
+def _bytes(count: int) -> str:
+    return f"{count} byte{'' if count == 1 else 's'}"

@@ -1,0 +1,255 @@
+"""Wrong results of the fp8 quantisers."""
+
+from __future__ import annotations
+
+from tests.corpus.mutant import Append, Edit, Expect, Mutant
+
+COLUMNS, ENCODE, ROWS = "kernels/fp8/columns.py", "kernels/fp8/encode.py", "kernels/fp8/rows.py"
+LAUNCH, TRANSPOSED = "kernels/fp8/launch.py", "kernels/fp8/transposed.py"
+
+MUTANTS = [
+    Mutant(
+        name="an empty group's scales are left out",
+        classes=("K17",),
+        imitates="MSLK#158, grouped_gemm#36: a group without tokens returns early and leaves its slot as it was",
+        suite="columns",
+        apply=(
+            Edit(
+                COLUMNS,
+                "    if (chunk >= chunks) | (stripe >= stripes):",
+                "    if (chunk >= chunks) | (stripe >= stripes) | (start == end):",
+            ),
+        ),
+        shown={
+            "I": Expect(
+                "WRONG",
+                "output 1",
+                cases=("quantize[empty]/forward",),
+                says=("output 1: depends on old memory: 32 of 96 elements change, in group 1 of 3 (0 rows)",),
+            )
+        },
+    ),
+    Mutant(
+        name="a workspace is cleared once, not at each call",
+        classes=("K18",),
+        imitates="pytorch#193633: the first pass is clean, the second is not",
+        suite="columns",
+        apply=(
+            Edit(
+                LAUNCH,
+                "    zeros = torch.zeros(starts[-1] + 2 * last_panels + last_slices, dtype=torch.int32, device=device)",
+                "    size = starts[-1] + 2 * last_panels + last_slices\n"
+                "    zeros = _KEPT.setdefault(size, torch.zeros(size, dtype=torch.int32, device=device))",
+            ),
+            Append(LAUNCH, "_KEPT: dict[int, torch.Tensor] = {}"),
+        ),
+        shown={
+            # Where a panel is one chunk the workspace is not used.
+            "I": Expect(
+                "WRONG",
+                "output 1",
+                cases=("quantize[one-large]/forward",),
+                says=("depends on old memory: 32 of 128 elements change, in group 3 of 4 (36 rows)",),
+            )
+        },
+    ),
+    Mutant(
+        name="whole vectors of rows are read, the next group's too",
+        classes=("K18", "K30"),
+        imitates="FI#3650: NaN in rows of padding reaches the tile beside it (accuracy 96 % to 1 %)",
+        suite="columns",
+        apply=(
+            Edit(
+                TRANSPOSED,
+                "    mask_TW = ((row_T >= low) & (row_T < high))[:, None] & (pair_W < pairs)[None, :]",
+                "    high = tl.cdiv(high, 16) * 16\n"
+                "    mask_TW = ((row_T >= low) & (row_T < high))[:, None] & (pair_W < pairs)[None, :]",
+            ),
+        ),
+        shown={
+            "I": Expect(
+                "WRONG",
+                "output 0",
+                cases=("quantize[empty]/forward", "quantize[one-large]/forward"),
+                says=("are NaN or Inf unlike the reference's", "of 3 ("),
+                also=("output 1",),
+            )
+        },
+    ),
+    Mutant(
+        name="the floor of amax is dropped",
+        classes=("K19",),
+        imitates="gemlite#38, kernels-community#680: a block of zeros divides by zero",
+        suite="rows",
+        apply=(
+            Edit(ENCODE, "tl.where(not_finite, 1.0, tl.maximum(amax, AMAX_FLOOR))", "tl.where(not_finite, 1.0, amax)"),
+        ),
+        shown={
+            "I": Expect(
+                "WRONG",
+                "output 1",
+                cases=("hard[*-all-zero]/forward",),
+                says=(
+                    "got inf, want 4.47999986e+14; 4 are NaN or Inf unlike the reference's",
+                    "512 of 1024 codes differ",
+                ),
+                also=("output 0",),
+            )
+        },
+    ),
+    Mutant(
+        name="scales are rounded up, and nothing clamps",
+        classes=("K19",),
+        imitates="transformers#42775, pytorch#160957: values above the format's largest become NaN",
+        suite="rows",
+        apply=(
+            Edit(
+                ENCODE,
+                "scale = (scale.to(tl.int32, bitcast=True) & -8388608)",
+                "scale = ((scale.to(tl.int32, bitcast=True) + 8388607) & -8388608)",
+            ),
+            Edit(ENCODE, "    y = tl.clamp(y, -MAX, MAX)\n", ""),
+        ),
+        shown={
+            "I": Expect(
+                "WRONG",
+                "output 0",
+                cases=("hard[power-of-two-all-zero]/forward", "hard[power-of-two-above-448]/forward"),
+                says=("are NaN or Inf unlike the reference's", "powers of two must be equal"),
+                also=("output 1",),
+            )
+        },
+    ),
+    Mutant(
+        name="halves are rounded away from zero",
+        classes=("K20",),
+        imitates="rocm-systems#9556: round half away instead of half to even",
+        suite="rows",
+        apply=(
+            Edit(
+                ENCODE,
+                "rounded = magnitude + ((1 << (SHIFT - 1)) - 1) + ((magnitude >> SHIFT) & 1)",
+                "rounded = magnitude + (1 << (SHIFT - 1))",
+            ),
+        ),
+        shown={
+            # Random data under any scale holds no exact middle, and passes.
+            "I": Expect(
+                "WRONG",
+                "output 0",
+                cases=("hard[power-of-two-*]/forward", "hard[any-scale-all-codes]/forward"),
+                says=("at the very middle between two codes, where it rounds away from zero and not to the even code",),
+            )
+        },
+    ),
+    Mutant(
+        name="saturates from 256",
+        classes=("K20",),
+        imitates="sglang#40581: codes saturate from 256 on",
+        suite="rows",
+        apply=(Edit(ENCODE, "    y = tl.clamp(y, -MAX, MAX)", "    y = tl.clamp(y, -256.0, 256.0)"),),
+        shown={"I": Expect("WRONG", "output 0", says=("got 0x78 (256), want 0x7E (448) (448 before rounding)",))},
+    ),
+    Mutant(
+        name="a store is masked one column too far",
+        classes=("K29",),
+        imitates="cutlass#1543: out of bounds by one",
+        suite="rows",
+        apply=(
+            Edit(
+                ROWS,
+                "codes_RK, mask=in_rows_R[:, None] & (k_K < width)[None, :])",
+                "codes_RK, mask=in_rows_R[:, None] & (k_K <= width)[None, :])",
+            ),
+        ),
+        shown={
+            # Blocks of 128 columns end where the rows of `hard` do.
+            "I": Expect(
+                "WRONG",
+                "",
+                cases=("random[*]/forward",),
+                says=(
+                    "out of bounds: float8_e4m3fn[7,41], new_empty at kernels/fp8/ops.py:",
+                    "in rowwise_outputs, of 287 bytes: 1 byte past its end, from offset 287 on, were written",
+                ),
+                also=("output 0",),
+            )
+        },
+    ),
+    Mutant(
+        name="a load is masked one column too far",
+        classes=("K29",),
+        imitates="cutlass#1543: out of bounds by one",
+        suite="rows",
+        apply=(
+            Edit(
+                ROWS,
+                "mask=in_rows_R[:, None] & (k_K < width)[None, :], other=0.0)",
+                "mask=in_rows_R[:, None] & (k_K <= width)[None, :], other=0.0)",
+            ),
+        ),
+        shown={
+            "I": Expect(
+                "WRONG",
+                "output 1",
+                cases=("random[*]/forward",),
+                says=(
+                    "output 1: depends on memory beside argument 0: 1 of 7 elements change",
+                    "to nan where that holds NaN",
+                ),
+                also=("output 0",),
+            )
+        },
+    ),
+    Mutant(
+        name="a tile as high as the mean group, and one of them",
+        classes=("K45",),
+        imitates="torchao 0.18 colwise scales: 15 small groups and a large one, most of whose values are wrong",
+        suite="columns",
+        apply=(
+            Edit(
+                LAUNCH,
+                "    slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)",
+                "    mean = max(16, triton.next_power_of_2(rows // groups))\n"
+                "    config = replace(config, rows=mean, tail=0, chunks=1)\n"
+                "    slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)",
+            ),
+            Edit(LAUNCH, "from dataclasses import dataclass", "from dataclasses import dataclass, replace"),
+            Edit(COLUMNS, "range(HELD, load_high, REST):  # what", "range(HELD, HELD, REST):  # what"),
+            Edit(
+                COLUMNS, "range(tl.where(own, HELD, 0), c_high, REST)", "range(tl.where(own, c_high, 0), c_high, REST)"
+            ),
+        ),
+        shown={
+            "I": Expect(
+                "WRONG",
+                "output 0",
+                cases=("quantize[one-large]/forward",),
+                says=("in group 3 of 4 (36 rows)",),
+                also=("output 1",),
+            )
+        },
+    ),
+    Mutant(
+        name="scales are stored by lane, not by column",
+        classes=("K46", "K29"),
+        imitates="torchao 0.18 colwise scales (torchao#4627, #4793): wrong where the width is no multiple of the block",
+        suite="columns",
+        apply=(
+            Edit(
+                COLUMNS,
+                "stored_scale(scale_W, INVERSE), mask=in_width_W)",
+                "stored_scale(scale_W, INVERSE), mask=column_W < W)",
+            ),
+        ),
+        shown={
+            "I": Expect(
+                "WRONG",
+                "",
+                cases=("quantize[width-24]/forward",),
+                says=("out of bounds: float32[48], new_empty at", "of 192 bytes: 32 bytes past its end"),
+                also=("output 1",),
+            )
+        },
+    ),
+]
