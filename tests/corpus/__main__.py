@@ -8,6 +8,7 @@ python -m tests.corpus --table docs/corpus.md
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ def judge_all(corpus: Corpus, given: argparse.Namespace) -> None:
     """What was asked for; the page is written after each mutant, so that whatever ends the run leaves one."""
     waiting = [each for each in shown() if (each[1] == "G") != corpus.gpu]
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "triton", "pytest-benchmark"))
+    # What rivals say of times depends on what else the machine does.
+    versions += f", {os.cpu_count()} cores under a load of {os.getloadavg()[0]:.0f} at the start"
     rows: list[Row] = []
     started = time.monotonic()
     for row in judge(corpus, given.words, given.output, rivals=given.table is not None):

@@ -36,8 +36,7 @@ in words to act on. **Half**: the affected cases fail, but nothing says why. A r
 most. **False alarm**: a case fails to which nothing was done. Rivals see the same mutants, each in its usual set-up:
 `assert_close` of outputs and gradients at rtol 0.016 and atol 0.01; pytest-benchmark with
 `--benchmark-compare-fail=median:5%` against a run of the clean tree; medians of triton's `do_bench` with a gate of 5 %,
-on a GPU only. On the simulated
-GPU they are not asked: they would time the simulation.
+on a GPU only. On the simulated GPU they are not asked: they would time the simulation.
 """
 
 # What has no mutant, and why; classes of wrong results have a file of their own.
