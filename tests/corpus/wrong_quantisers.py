@@ -6,6 +6,7 @@ from tests.corpus.mutant import Append, Edit, Expect, Mutant
 
 COLUMNS, ENCODE, ROWS = "kernels/fp8/columns.py", "kernels/fp8/encode.py", "kernels/fp8/rows.py"
 LAUNCH, TRANSPOSED = "kernels/fp8/launch.py", "kernels/fp8/transposed.py"
+# Of the columns, which take long to interpret, each mutant is judged on the case that it harms and on a plain one.
 
 MUTANTS = [
     Mutant(
@@ -13,6 +14,7 @@ MUTANTS = [
         classes=("K17",),
         imitates="MSLK#158, grouped_gemm#36: a group without tokens returns early and leaves its slot as it was",
         suite="columns",
+        arguments=("-k", "empty or equal"),
         apply=(
             Edit(
                 COLUMNS,
@@ -34,6 +36,7 @@ MUTANTS = [
         classes=("K18",),
         imitates="pytorch#193633: the first pass is clean, the second is not",
         suite="columns",
+        arguments=("-k", "one-large or equal"),
         apply=(
             Edit(
                 LAUNCH,
@@ -58,6 +61,7 @@ MUTANTS = [
         classes=("K18", "K30"),
         imitates="FI#3650: NaN in rows of padding reaches the tile beside it (accuracy 96 % to 1 %)",
         suite="columns",
+        arguments=("-k", "empty or one-large or equal"),
         apply=(
             Edit(
                 TRANSPOSED,
@@ -206,6 +210,7 @@ MUTANTS = [
         classes=("K45",),
         imitates="torchao 0.18 colwise scales: 15 small groups and a large one, most of whose values are wrong",
         suite="columns",
+        arguments=("-k", "one-large or equal"),
         apply=(
             Edit(
                 LAUNCH,
@@ -235,6 +240,7 @@ MUTANTS = [
         classes=("K46", "K29"),
         imitates="torchao 0.18 colwise scales (torchao#4627, #4793): wrong where the width is no multiple of the block",
         suite="columns",
+        arguments=("-k", "width-24 or equal"),
         apply=(
             Edit(
                 COLUMNS,
