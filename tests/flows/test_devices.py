@@ -84,7 +84,7 @@ def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> 
     assert ("None", "0") in seen or ("None", "1") in seen  # the fresh processes
     workers = {pair for pair in seen if pair[0] != "None"}
     assert len({worker for worker, _ in workers}) == len({device for _, device in workers}) == len(workers) == 2
-    assert os.listdir(project.path / ".perfguard") == ["report-fake-gpu.json"]
+    assert sorted(os.listdir(project.path / ".perfguard")) == [".gitignore", "report-fake-gpu.json"]
 
 
 def test_an_update_is_recorded_by_all_workers(project: Project) -> None:

@@ -712,5 +712,5 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any], message: str) -> None:
             continue  # which its oracle needs
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
             function(**arguments)
-    with pytest.raises(ValueError, match=r"^backend: is 'cublas'; may be None or grouped, loop, emulation"):
+    with pytest.raises(ValueError, match=r"^backend: is 'cublas'; may be None or triton, grouped, loop, emulation"):
         fp8.grouped_mm(A, B_T, OFFS, backend="cublas")
