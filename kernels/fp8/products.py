@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.grouped.tiles import place, write
+from kernels.grouped.tiles import bounds, place, write
 
 
 @triton.jit
@@ -44,11 +44,7 @@ def multiply_rows(  # type: ignore[no-untyped-def]
     A tile reads rows of the next group where its own ends, and does not write them.
     """
     group_G = tl.arange(0, GROUPS)
-    ends_G = tl.load(offs_ptr + group_G, mask=group_G < groups, other=rows)
-    starts_G = tl.load(offs_ptr + group_G - 1, mask=(group_G > 0) & (group_G <= groups), other=0)
-    # Ends that decrease or pass the buffer are the caller's error, and still touch no foreign memory.
-    ends_G = tl.minimum(tl.maximum(ends_G, 0), rows)
-    starts_G = tl.where(group_G > groups, rows, tl.minimum(tl.maximum(starts_G, 0), rows))
+    starts_G, ends_G = bounds(offs_ptr, groups, rows, GROUPS)
     wide = tl.cdiv(outer, W)
     last_G = tl.cumsum(tl.cdiv(tl.maximum(ends_G - starts_G, 0), H) * wide, 0)
     tiles = tl.max(last_G, 0)

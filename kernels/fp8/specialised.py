@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Descriptor
 
 from kernels.fp8.products import within
+from kernels.grouped.tiles import place
 
 __all__ = ["Descriptor", "multiply_groups", "multiply_rows", "shared_layout"]
 
@@ -39,16 +40,6 @@ def shared_layout(depth: int) -> gl.NVMMASharedLayout:
 
 
 # ---- what both share -----------------------------------------------------------------------------------------
-
-
-@gluon.jit
-def _place(index, high, wide, BAND: gl.constexpr):  # type: ignore[no-untyped-def]
-    """As `kernels.grouped.tiles.place`."""
-    band = index // (BAND * wide)
-    first = band * BAND
-    rows = gl.minimum(high - first, BAND)
-    within = index - band * (BAND * wide)
-    return first + within % rows, within // rows
 
 
 @gluon.jit
@@ -156,7 +147,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
     tile = gl.program_id(0)
     group, start, end, first, last = _first_group(offs_ptr, tile, groups, rows, wide, H)
     while group < groups:
-        down, across = _place(tile - first, gl.cdiv(end - start, H), wide, BAND)
+        down, across = place(tile - first, gl.cdiv(end - start, H), wide, BAND)
         for step in range(gl.cdiv(inner, D)):
             _load(
                 a_descriptor, b_descriptor, start + down * H, group * outer + across * W, step * D,
@@ -180,7 +171,7 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
     tile = gl.program_id(0)
     group, start, end, first, last = _first_group(offs_ptr, tile, groups, rows, wide, H)
     while group <= groups:
-        down, across = _place(tile - first, gl.cdiv(end - start, H), wide, BAND)
+        down, across = place(tile - first, gl.cdiv(end - start, H), wide, BAND)
         is_group = group < groups  # of the rest no scale is read, and the product is zero
         a_inverse_H, b_inverse_W = _inverses(
             a_inverse_ptr, b_inverse_ptr + group.to(gl.int64) * outer, start + down * H, gl.where(is_group, end, 0),
@@ -259,7 +250,7 @@ def _load_groups(  # type: ignore[no-untyped-def]
     phase = 1  # an empty slot need not be waited for the first time round
     for tile in range(gl.program_id(0), groups * high * wide, gl.num_programs(0)):
         group = tile // (high * wide)
-        down, across = _place(tile - group * (high * wide), high, wide, BAND)
+        down, across = place(tile - group * (high * wide), high, wide, BAND)
         start, end = _ends(offs_ptr, group, codes)
         for first in range(start, end, D):
             _load(
@@ -282,7 +273,7 @@ def _multiply_groups(  # type: ignore[no-untyped-def]
     phase = 0
     for tile in range(gl.program_id(0), groups * high * wide, gl.num_programs(0)):
         group = tile // (high * wide)
-        down, across = _place(tile - group * (high * wide), high, wide, BAND)
+        down, across = place(tile - group * (high * wide), high, wide, BAND)
         start, end = _ends(offs_ptr, group, codes)
         matrix = group.to(gl.int64)
         # A group of no row has whatever scale its quantiser wrote, and a product of zero.

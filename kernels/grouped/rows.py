@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.grouped.tiles import described, multiply, place, pointers, write
+from kernels.grouped.tiles import bounds, described, multiply, place, pointers, write
 
 
 @triton.jit(do_not_specialize=["groups", "rows"])
@@ -28,12 +28,7 @@ def multiply_rows(  # type: ignore[no-untyped-def]
     GROUPS: a power of two above `groups`. EVEN: D divides `inner`. DESCRIBED: operands are read through their
     descriptors, b as B_TRANSPOSED says; rows that belong to the next group are read then and not written.
     """
-    group_G = tl.arange(0, GROUPS)
-    ends_G = tl.load(offs_ptr + group_G, mask=group_G < groups, other=rows)
-    starts_G = tl.load(offs_ptr + group_G - 1, mask=(group_G > 0) & (group_G <= groups), other=0)
-    # Ends that decrease or pass the buffer are the caller's error, and still touch no foreign memory.
-    ends_G = tl.minimum(tl.maximum(ends_G, 0), rows)
-    starts_G = tl.where(group_G > groups, rows, tl.minimum(tl.maximum(starts_G, 0), rows))
+    starts_G, ends_G = bounds(offs_ptr, groups, rows, GROUPS)
     wide = tl.cdiv(outer, W)
     tiles_G = tl.cdiv(tl.maximum(ends_G - starts_G, 0), H) * wide
     last_G = tl.cumsum(tiles_G, 0)

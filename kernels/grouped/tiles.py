@@ -20,9 +20,23 @@ def place(index, high, wide, BAND: tl.constexpr):  # type: ignore[no-untyped-def
     """
     band = index // (BAND * wide)
     first = band * BAND
-    rows = tl.minimum(high - first, BAND)
+    rows = min(high - first, BAND)  # Gluon, which calls this too, has no tl.minimum
     within = index - band * (BAND * wide)
     return first + within % rows, within // rows
+
+
+@triton.jit
+def bounds(offs_ptr, groups, rows, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(first row, end) of each of GROUPS groups, of which `groups` are in offs: the next is the rest of the buffer
+    of `rows`, the others are empty.
+
+    Ends that decrease or pass the buffer are the caller's error, and still touch no foreign memory.
+    """
+    group_G = tl.arange(0, GROUPS)
+    ends_G = tl.load(offs_ptr + group_G, mask=group_G < groups, other=rows)
+    starts_G = tl.load(offs_ptr + group_G - 1, mask=(group_G > 0) & (group_G <= groups), other=0)
+    ends_G = tl.minimum(tl.maximum(ends_G, 0), rows)
+    return tl.where(group_G > groups, rows, tl.minimum(tl.maximum(starts_G, 0), rows)), ends_G
 
 
 @triton.jit
