@@ -79,6 +79,26 @@ class PanelsConfig:
 
 
 @dataclass(frozen=True)
+class RingConfig:
+    """One way to run `quantize_ring`: as many programs as run at a time, each with a ring of tiles in shared memory."""
+
+    rows: int = 128  # of a tile, a power of two
+    width: int = 64  # columns of a panel, a power of two
+    warps: int = 8
+    slots: int = 14  # of a tile each; more than `held`
+    held: int = 9  # tiles of a chunk at most: what the ring has more runs ahead
+    stripes: int = 8  # neighbouring panels that run side by side
+    programs: int = 1  # an SM
+    polls: int = 4096  # of the panel's amax before a program takes it from the rows
+    overlap: bool = True  # start beside the fill of the workspace (programmatic dependent launch)
+
+    @property
+    def held_rows(self) -> int:
+        """Rows of a chunk at most."""
+        return self.held * self.rows
+
+
+@dataclass(frozen=True)
 class BothConfig:
     """One way to run `quantize_both`: column programs, and row programs of as many warps between them."""
 
@@ -182,9 +202,24 @@ def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> 
     return tuple(replace(config, pack=pack) for config in configs)
 
 
-# Weights that fit shared memory whole. On an H200 one of 1408 rows reached 89 % of the copy, where `quantize_columns`
-# reached 76 %; cut into pieces that do not fit, weights were slower than there.
+# Weights that fit shared memory whole. On an H200 64 of 1,408 x 2,048 take 139 us, 173 with `quantize_columns` and 152
+# through a ring.
 _PANELS = {"sm_90": (PanelsConfig(),)}
+
+
+# Chunks of panels pass through a ring in shared memory: tokens, then weights that it does not hold whole. On an H200,
+# us, beside what `quantize_columns` takes: tokens at A (16 groups, 16,640 x 5,120) 77, 97; at B (64, 32,768 x 2,048)
+# 62, 68; 16 weights of 8,192 x 5,120 584 with chunks of 9 tiles, 558 with 11, 597 with 13, 644; of 5,120 x 8,192 558,
+# 522, 521, 647. 16 stripes for 8 are within the noise at most shapes, half as slow again where one group has all rows.
+_RING = {"sm_90": {True: (RingConfig(),), False: (RingConfig(held=11),)}}
+
+
+def ring_candidates(arch: str, dtype: torch.dtype, jagged: bool) -> tuple[RingConfig, ...]:
+    """Candidates of `quantize_ring`, which go before `columns_candidates`; none where it does not serve.
+
+    For codes of `dtype` of inputs that hold words (as in `columns_candidates`).
+    """
+    return _RING[arch][jagged] if arch in _RING and dtype in hardware_of(arch).native_fp8 else ()
 
 
 def panels_candidates(arch: str, dtype: torch.dtype, rows: int, width: int) -> tuple[PanelsConfig, ...]:

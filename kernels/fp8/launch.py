@@ -13,11 +13,14 @@ import triton.language as tl
 from kernels.fp8.arguments import padded_ends, padded_rows
 from kernels.fp8.columns import quantize_columns
 from kernels.fp8.configs import (
+    MAX_CANDIDATES,
     ColumnsConfig,
     Layout,
     PanelsConfig,
+    RingConfig,
     columns_candidates,
     panels_candidates,
+    ring_candidates,
     rows_candidates,
 )
 from kernels.fp8.encode import format_constants
@@ -27,6 +30,7 @@ from kernels.hardware import arch_of
 from kernels.paths import on
 
 Config = TypeVar("Config")
+_ZEROS = 4096  # words a program writes
 TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
@@ -119,12 +123,19 @@ def launch_columns(
     layout: Layout = first.layout if first.layout == second.layout else "strided"
     code_rows = rows if padded_offs is None else padded_rows(rows, groups)
     words = layout == "kept" and code_rows % 16 == 0 and all(holds_words(operand.x) for operand in operands)
-    configs: list[PanelsConfig | ColumnsConfig] = [*columns_candidates(arch, offs is not None, layout, words)]
+    configs: list[PanelsConfig | RingConfig | ColumnsConfig] = []
     if words and offs is None:
-        configs = [*panels_candidates(arch, dtype, rows, first.width), *configs]
-    config = pick(configs, candidate)
+        configs += panels_candidates(arch, dtype, rows, first.width)
+    if words:
+        configs += ring_candidates(arch, dtype, offs is not None)
+    configs += columns_candidates(arch, offs is not None, layout, words)
+    config = pick(configs[:MAX_CANDIDATES], candidate)
+    constants = format_constants(format_of(dtype), arch, power_of_two, inverse)
     if isinstance(config, PanelsConfig):
-        _launch_panels(first, config, format_constants(format_of(dtype), arch, power_of_two, inverse))
+        _launch_panels(first, config, constants)
+        return
+    if isinstance(config, RingConfig):
+        _launch_ring(operands, offs, padded_offs, config, constants)
         return
 
     slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)
@@ -168,7 +179,7 @@ def launch_columns(
             ATOMIC=atomic,
             ROWS_ALIGNED=rows % 16 == 0 and padded_offs is None,
             WIDTH_ALIGNED=all(operand.width % 16 == 0 for operand in operands),
-            **format_constants(format_of(dtype), arch, power_of_two, inverse),
+            **constants,
             T=config.rows,
             TAIL=config.tail,
             W=config.width,
@@ -207,6 +218,70 @@ def _launch_panels(operand: Operand, config: PanelsConfig, constants: Mapping[st
             PAIRS=config.width // 2,
             STRIPES=config.stripes,
             num_warps=config.warps,
+        )
+
+
+def _launch_ring(
+    operands: Sequence[Operand],
+    offs: torch.Tensor | None,
+    padded_offs: torch.Tensor | None,
+    config: RingConfig,
+    constants: Mapping[str, Any],
+) -> None:
+    from kernels.fp8 import ring  # where it runs: nobody else needs Gluon
+
+    first, second = operands[0], operands[-1]
+    two = len(operands) == 2
+    device = first.x.device
+    batches, rows, _ = first.x.shape
+    groups = batches if offs is None else offs.numel()
+    if groups == 0 and offs is None:
+        return
+    code_rows = rows if padded_offs is None else padded_rows(rows, groups)
+    programs = config.programs
+    if device.type == "cuda":  # else it is only compiled
+        programs *= torch.cuda.get_device_properties(device).multi_processor_count
+    most_chunks = max(1, programs // config.stripes)
+    chunks = code_rows // config.held_rows + groups + 1  # of all panels side by side, at most
+    if offs is None:
+        chunks = groups * max(1, min(triton.cdiv(rows, config.held_rows), most_chunks))
+    amax = torch.empty(chunks * sum(operand.width // 2 for operand in operands), dtype=torch.int32, device=device)
+    if offs is not None or rows > config.held_rows:  # chunks may have to meet
+        with on(amax):
+            ring.zero_words[(triton.cdiv(amax.numel(), _ZEROS),)](amax, amax.numel(), BLOCK=_ZEROS, num_warps=8)
+    x = first.x.view(torch.int32)
+    x2 = second.x.view(torch.int32) if two else None
+    with on(first.x):
+        ring.quantize_ring[(programs,)](
+            x,
+            None if offs is None else offs.contiguous(),
+            first.codes.view(torch.uint8),
+            first.scales,
+            amax,
+            groups,
+            code_rows,
+            first.width,
+            x.stride(1),
+            x.stride(0),
+            x2,
+            second.codes.view(torch.uint8) if two else None,
+            second.scales if two else None,
+            second.width if two else None,
+            x2.stride(1) if x2 is not None else None,
+            padded_offs,
+            most_chunks,
+            X_DTYPE=TRITON_DTYPES[first.x.dtype],
+            **{name: constants[name] for name in ("MAX", "NATIVE", "POWER_OF_TWO", "INVERSE")},
+            ALIGNED=all(operand.width % 16 == 0 for operand in operands),
+            GROUPS=max(32, triton.next_power_of_2(groups + 1)),
+            T=config.rows,
+            PAIRS=config.width // 2,
+            SLOTS=config.slots,
+            HELD=config.held_rows,
+            STRIPES=config.stripes,
+            POLLS=config.polls,
+            num_warps=config.warps,
+            **({"launch_pdl": True} if config.overlap else {}),
         )
 
 

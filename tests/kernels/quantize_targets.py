@@ -22,7 +22,7 @@ import triton
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.fp8 import configs, launch, launch_both, ops, panels, read_once
+from kernels.fp8 import configs, launch, launch_both, ops, panels, read_once, ring
 from tests.kernels.grouped_targets import facts, target_of
 
 POINTERS = {
@@ -34,6 +34,8 @@ KERNELS = (
     (launch, "quantize_columns"),
     (launch_both, "quantize_both"),
     (panels, "quantize_panels"),
+    (ring, "quantize_ring"),
+    (ring, "zero_words"),
 )
 MATMUL = ("mfma", "wgmma", "bulk_loads")  # facts of no use here
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
