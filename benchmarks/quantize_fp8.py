@@ -33,7 +33,7 @@ import kernels.fp8 as fp8  # noqa: E402  (found from the repository root, never 
 
 FLUSH_BYTES = 256 << 20
 COPY_BYTES = 1 << 30
-SLEEP_CYCLES = 400_000  # longer than it takes to launch a quantiser
+SLEEP_CYCLES = 2_000_000  # about 1 ms: longer than it takes to launch a quantiser, on a slow host too
 
 
 @dataclass(frozen=True)
