@@ -10,7 +10,7 @@ from perfguard.baselines.reading import parse
 from perfguard.binaries.targets import TARGETS
 from perfguard.errors import BaselineError
 from perfguard.judge import Lane
-from perfguard.records import Baseline, CaseBaseline, Hardware, Reading, Toolchain
+from perfguard.records import Baseline, CaseBaseline, Hardware, Reading, Report, Toolchain
 
 _TARGETS = "targets"
 
@@ -22,9 +22,10 @@ class Remembered:
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
-    def lane(self, hardware: Hardware, toolchain: Toolchain, confirmations: int) -> Lane:
-        """The side of the judgement of one hardware, with everything that is remembered of it."""
-        own = self.folders.get(hardware.slug, {})
+    def lane(self, hardware: Hardware, toolchain: Toolchain, confirmations: int, *, exact_only: bool = False) -> Lane:
+        """The side of the judgement of one hardware, with everything that is remembered of it; with `exact_only`, of
+        every machine of its target."""
+        own = {} if exact_only else self.folders.get(hardware.slug, {})
         elsewhere: dict[tuple[str, str], list[str]] = {}
         for slug in sorted(self.folders):
             for suite, baseline in self.folders[slug].items() if _is_slug(slug) and slug != hardware.slug else ():
@@ -69,10 +70,10 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
     return Remembered(folders, problems)
 
 
-def folders_of(hardware: Hardware) -> list[str]:
-    """The folders whose facts hold on a hardware."""
-    target = target_folder(hardware)
-    return [hardware.slug, *([target] if target else [])]
+def folders_of(report: Report) -> list[str]:
+    """The folders whose facts hold on a report's hardware, and that it is judged by."""
+    target = target_folder(report.hardware)
+    return [*([] if report.exact_only else [report.hardware.slug]), *([target] if target else [])]
 
 
 def target_folder(hardware: Hardware) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from perfguard.errors import LaneError
+from perfguard.judge import Lane
 from perfguard.lanes.edits import Edited, accepted, list_edits, patched
 from perfguard.lanes.judging import judge_again, unmeasured
 from perfguard.lanes.limits import hold, lenient
@@ -90,17 +91,17 @@ def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
 
 def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
     report = received.report
-    hardware = report.hardware
-    broken = [path for path in trusted.base.problems if _is_below(path, folders_of(hardware))]
+    folders = folders_of(report)
+    broken = [path for path in trusted.base.problems if _is_below(path, folders)]
     if broken:
         return LaneView(name, problem=trusted.base.problems[broken[0]])
-    lane = trusted.base.lane(hardware, report.toolchain, trusted.confirmations)
+    lane = _lane(trusted.base, report, trusted)
     judged = judge_again(report, lane)
     missing = unmeasured(judged, lane)
     covered: list[tuple[str, str, str]] = []
     if trusted.head is not None:
-        edited = Edited(trusted.base, trusted.head, folders_of(hardware))
-        edited_lane = patched(edited).lane(hardware, report.toolchain, trusted.confirmations)
+        edited = Edited(trusted.base, trusted.head, folders)
+        edited_lane = _lane(patched(edited), report, trusted)
         covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
     refused = {each.name for each in received.refused}
     return LaneView(
@@ -115,6 +116,11 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
         ],
         accepted=covered,
     )
+
+
+def _lane(remembered: Remembered, report: Report, trusted: Trusted) -> Lane:
+    confirmations, exact_only = trusted.confirmations, report.exact_only
+    return remembered.lane(report.hardware, report.toolchain, confirmations, exact_only=exact_only)
 
 
 def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
