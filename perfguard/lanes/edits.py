@@ -112,14 +112,16 @@ def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: 
     return False
 
 
-def patched(edited: Edited) -> Remembered:
-    """The baselines of the merge base with the values of the change, each with the merge base's noise around it."""
-    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in edited.base.folders.items()}
-    for folder, suite, key, old, new in edited.cases():
+def patched(edited: Edited, judging: Remembered) -> Remembered:
+    """The baselines that judge with the values of the change, each with the noise around it that stands there."""
+    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in judging.folders.items()}
+    for folder, suite, key, _, new in edited.cases():
         if new is None:
             continue
+        known = judging.case(folder, suite, key)
         entries = {
-            metric: _recentred(old.entries.get(metric) if old else None, entry) for metric, entry in new.entries.items()
+            metric: _recentred(known.entries.get(metric) if known else None, entry)
+            for metric, entry in new.entries.items()
         }
         suites = folders.setdefault(folder, {})
         file = suites.get(suite) or Baseline(folder, suite)
@@ -160,13 +162,14 @@ def _edit_of(
 
 
 def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> bool:
-    """Whether no folder that judges the report remembers it any more, though a file that could be read says so."""
+    """Whether the change removed it from every folder that judges the report, as files say that could be read."""
     suite, key, metric = item
-    for folder in folders_of(report):
-        case = edited.head.case(folder, suite, key)
-        if case is not None and (not metric or metric in case.entries):
-            return False
-    return not edited.head.problems
+
+    def holds(remembered: Remembered) -> bool:
+        cases = [remembered.case(folder, suite, key) for folder in folders_of(report)]
+        return any(case is not None and (not metric or metric in case.entries) for case in cases)
+
+    return holds(edited.base) and not holds(edited.head) and not edited.head.problems
 
 
 def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Reading]:

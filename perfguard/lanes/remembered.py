@@ -33,9 +33,8 @@ class Remembered:
                     elsewhere.setdefault((suite, key), []).append(slug)
         target = target_folder(hardware)
         portable = self.folders.get(target, {}) if target else {}
-        # As a run reads them: without a GPU all that is compiled for, on a GPU its own architecture.
-        compiled = TARGETS if hardware.target else {hardware.architecture} & set(TARGETS)
-        targets = {name: self.folders[folder] for name in compiled if (folder := f"{_TARGETS}/{name}") in self.folders}
+        compiled = {name: f"{_TARGETS}/{name}" for name in _compiled_for(hardware)}
+        targets = {name: self.folders[folder] for name, folder in compiled.items() if folder in self.folders}
         return Lane(
             hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets, confirmations=confirmations
         )
@@ -71,9 +70,15 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
 
 
 def folders_of(report: Report) -> list[str]:
-    """The folders whose facts hold on a report's hardware, and that it is judged by."""
+    """The folders whose facts hold on a report's hardware or for what was compiled there, and that it is judged by."""
     target = target_folder(report.hardware)
-    return [*([] if report.exact_only else [report.hardware.slug]), *([target] if target else [])]
+    own = [] if report.exact_only else [report.hardware.slug]
+    return [*own, *([target] if target else []), *(f"{_TARGETS}/{name}" for name in _compiled_for(report.hardware))]
+
+
+def _compiled_for(hardware: Hardware) -> list[str]:
+    """As a run reads them: without a GPU all that is compiled for, on a GPU its own architecture."""
+    return [name for name in TARGETS if hardware.target or name == hardware.architecture]
 
 
 def target_folder(hardware: Hardware) -> str | None:

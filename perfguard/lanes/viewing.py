@@ -39,14 +39,21 @@ class Trusted:
     """What lanes are judged by.
 
     Attributes:
-        base: baselines of the merge base.
+        base: baselines of the merge base; of the base's tip where that is to judge.
         head: those of the change; None where it edits none that are judged (a push).
         confirmations: fresh processes that must agree, by the merge base's settings.
+        left: the merge base's, where the base's tip judges.
     """
 
     base: Remembered
     head: Remembered | None = None
     confirmations: int = 3
+    left: Remembered | None = None
+
+    @property
+    def unedited(self) -> Remembered:
+        """What the change started from."""
+        return self.base if self.left is None else self.left
 
 
 @dataclass
@@ -83,8 +90,8 @@ def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
         views.warnings += [*lane.received.warnings, *_warnings(lane.lane, lane.received.report, trusted)]
     reports = [lane.received.report for lane in arrived if lane.received]
     if trusted.head is not None:
-        folders = sorted({*trusted.base.folders, *trusted.head.folders})
-        views.edits = list_edits(Edited(trusted.base, trusted.head, folders), reports)
+        folders = sorted({*trusted.unedited.folders, *trusted.head.folders})
+        views.edits = list_edits(Edited(trusted.unedited, trusted.head, folders), reports)
         views.warnings += [f"the change's baselines: {problem}" for problem in trusted.head.problems.values()]
     return views
 
@@ -100,8 +107,8 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
     missing = unmeasured(judged, lane)
     covered: list[tuple[str, str, str]] = []
     if trusted.head is not None:
-        edited = Edited(trusted.base, trusted.head, folders)
-        edited_lane = _lane(patched(edited), report, trusted)
+        edited = Edited(trusted.unedited, trusted.head, folders)
+        edited_lane = _lane(patched(edited, trusted.base), report, trusted)
         covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
     refused = {each.name for each in received.refused}
     return LaneView(

@@ -83,6 +83,7 @@ def comparison(base: str) -> dict[str, object]:
     commit = {"committer": {"name": "a", "email": "a@b.c", "date": "2026-11-20T10:00:00Z"}, "message": "m"}
     return {
         "status": "ahead", "ahead_by": 1, "behind_by": 0, "total_commits": 1, "commits": [], "files": [],
+        "base_commit": {"sha": base, "commit": commit},
         "merge_base_commit": {"sha": base, "commit": commit},
     }  # fmt: skip
 

@@ -155,3 +155,38 @@ def test_commands_name_the_lane() -> None:
     added = untimed(measured())
     text = render_markdown(judged(replace(added, results=[measured(), new]), remembered()))[0]
     assert "pytest --perfguard --perfguard-lane=cpu --perfguard-update=new" in text
+
+
+SPILLS = Reading("sm_90.spills", Unit.COUNT, 0, target="sm_90")
+
+
+def compiled(spills: int) -> Remembered:
+    """What one kernel is on an H100, beside what every CPU reads."""
+    held = {"targets/cpu": BEFORE, "targets/sm_90": {"sm_90.spills": spills}}
+    reasons = {"sm_90.spills": "fewer warps"} if spills else {}
+    return read_files(
+        {
+            f"baselines/{folder}/{SUITE}.yaml": render(
+                Baseline(folder, SUITE, PROVENANCE, {key("f"): CaseBaseline(entries, "float32[64]", reasons)})  # type: ignore[arg-type]
+            ).encode()
+            for folder, entries in held.items()
+        },
+        "baselines",
+    )
+
+
+def test_what_is_compiled_for_a_gpu_is_judged_here_and_an_edit_of_its_folder_covers_it() -> None:
+    worse = replace(measured(), readings=[*measured().readings, replace(SPILLS, value=4)])
+    data = archive(untimed(worse), f"report-{SLUG}.json")
+    arrived = arrive([Delivery("cpu", data)], sha("head"))
+    for head, headline in ((compiled(0), Headline.WORSE), (compiled(4), Headline.ACCEPTED)):
+        views = view(arrived, Trusted(compiled(0), head))
+        assert Overview(views.lanes, views.edits).headline is headline
+        assert [edit.folder for edit in views.edits] == (["targets/sm_90"] if headline is Headline.ACCEPTED else [])
+
+
+def test_what_is_no_longer_compiled_is_missed_unless_its_baseline_goes_too() -> None:
+    arrived = arrive([Delivery("cpu", archive(untimed(measured()), f"report-{SLUG}.json"))], sha("head"))
+    for head, headline in ((compiled(0), Headline.INCOMPLETE), (remembered(), Headline.ACCEPTED)):
+        views = view(arrived, Trusted(compiled(0), head))
+        assert Overview(views.lanes, views.edits).headline is headline

@@ -30,7 +30,8 @@ def judged_by(found: Survey) -> str:
     if overview.base:
         age = overview.base_age_days
         old = "" if age is None else f", {counted(age, 'day')} old"
-        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
+        which = "the tip of its base branch" if overview.base_is_tip else "the merge base"
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, {which}{old}")
     reported = f"lanes: {found.reported} of {len(found.lanes)} reported"
     return " · ".join([" ".join(parts), reported]) if parts else reported
 
