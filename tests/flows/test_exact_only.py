@@ -114,20 +114,19 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     untimed.guard(LANE).assert_outcomes(passed=2)
 
 
-def test_times_that_are_remembered_of_this_very_processor_are_not_asked_for(untimed: Project) -> None:
-    slug = CpuDevice().identity.slug
-    timed = untimed.path / "baselines" / slug / "suite.yaml"
-    timed.parent.mkdir()
-    text = (untimed.path / "baselines/targets/cpu/suite.yaml").read_text()
-    text = text.replace("target: cpu", f"hardware: {slug}")
-    timed.write_text(
-        text.replace("    contract:", "    device_time_us: {sessions: [5.0], timer: wall-u1}\n    contract:")
-    )
-    result = untimed.guard(LANE)
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["*perfguard: cpu, 4 of 4 cases guarded, baselines hold 4, not timed*"])
-    assert "UNRESOLVED" not in result.stdout.str()
-    assert "device_time_us" not in str(untimed.report(slug)["results"])
+def test_what_is_measured_anew_by_schedule_takes_over_what_is_better_and_fails_for_what_is_worse(
+    untimed: Project,
+) -> None:
+    held = untimed.path / "baselines/targets/cpu/suite.yaml"
+    recorded = held.read_text()
+    held.write_text(recorded.replace("operators: 1", "operators: 3"))
+    assert untimed.guard(LANE, "--perfguard-update=new,faster").ret == ExitStatus.PASSED
+    assert "operators: 3" not in held.read_text()
+    better = held.read_text()
+    kernel(untimed, "(x + 0) * 2")
+    assert untimed.guard(LANE, "--perfguard-update=new,faster").ret == ExitStatus.REGRESSED
+    assert held.read_text() == better
+    assert files(untimed) == ["targets/cpu/suite.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +142,3 @@ def test_a_run_that_is_not_the_lane_ends_before_it_measures(project: Project, op
     assert result.ret == ExitStatus.USAGE_ERROR
     result.stderr.fnmatch_lines([said])
     assert not list(Path(project.path).glob(".perfguard/report-*"))
-
-
-def test_a_gpu_has_no_lane_without_times(project: Project) -> None:
-    result = project.guard("--perfguard-device=fake", LANE)
-    assert result.ret == ExitStatus.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perfguard-lane=cpu: this run is on fake-gpu;*"])
