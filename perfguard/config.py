@@ -38,6 +38,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     resolved: Literal["show", "hide"] = "show"  # a comment of which nothing is left to do: open, or folded away
     drafts: bool = True  # comment on drafts, too
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our comments' login, if untold
+    compare_to: Literal["merge-base", "base-tip"] = "merge-base"  # whose baselines judge a pull request
     max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base is warned about
 
 
@@ -49,6 +50,7 @@ class Config(Struct, frozen=True):
     measure: bool = False
     update: frozenset[Category] | None = None
     reason: str = ""
+    lane: str = ""  # that the run is to be: a slug, or a target, of which only exact facts are read
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
 
     @property

@@ -18,7 +18,7 @@ from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
 from perfguard.passes import seeded
 from perfguard.records import Case, CaseResult, Word
-from perfguard.render.words import compare_command, describe_verdict, reproduce_command
+from perfguard.render.words import compare_command, describe_verdict, lane_of, reproduce_command
 from perfguard.run import Run
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
             lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
     if lines:
         nodeid = results[0].case.nodeid
-        lines.append(f"  reproduce: {reproduce_command(nodeid)}")
+        lines.append(f"  reproduce: {reproduce_command(nodeid, lane_of(run.report))}")
         if any(verdict.word is Word.SLOWER for result in results for verdict in run.failing(result)):
             lines.append(f"  compare:   {compare_command(nodeid)}")
     return lines

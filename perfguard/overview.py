@@ -102,6 +102,7 @@ class Overview(Struct, frozen=True):
         head: the commit that was measured; "" where unknown.
         base: the commit whose baselines judged; "" where the reports' own run judged.
         base_age_days: how old `base` is.
+        base_is_tip: `base` is the tip of the branch that the change is for, and not where the change left it.
         run_url, artifacts_until: where the full reports lie, and how long (ISO date).
     """
 
@@ -110,6 +111,7 @@ class Overview(Struct, frozen=True):
     head: str = ""
     base: str = ""
     base_age_days: int | None = None
+    base_is_tip: bool = False
     run_url: str = ""
     artifacts_until: str = ""
     warnings: list[str] = []

@@ -37,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perfguard-device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, xpu, fake (default: auto)")
     group.addoption("--perfguard-reports", metavar="DIR", help="folder of report-<hardware>.json (default: .perfguard)")
     group.addoption(
+        "--perfguard-lane",
+        metavar="LANE",
+        default="",
+        help="guard as this lane: the hardware's slug, or 'cpu': then nothing is timed, and only what is the same on "
+        "every CPU is read and judged",
+    )
+    group.addoption(
         "--perfguard-all-configs",
         action="store_true",
         default=False,
@@ -52,6 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (option.perfguard or option.perfguard_session or option.perfguard_update is not None):
         if option.perfguard_reason and not worker:
             raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
+        if option.perfguard_lane and not worker:
+            raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
     from perfguard.hooks import start, start_worker
 

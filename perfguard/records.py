@@ -307,8 +307,14 @@ class Report(Struct, frozen=True, omit_defaults=True):
     copy_bytes_per_second: float | None = None
     conditions: list[Conditions] = []  # at the start and at the end
     complete: bool = False  # False: the run was cut short
+    exact_only: bool = False  # nothing was timed: only what holds on every machine of the hardware's target was read
     guarded: int = 0  # cases judged against a baseline
     remembered: int = 0  # cases the baselines of the collected suites hold
+
+    @property
+    def lane(self) -> str:
+        """The lane that the run is: named after the hardware, after its target where any machine of it would do."""
+        return self.hardware.target if self.exact_only and self.hardware.target else self.hardware.slug
 
     @property
     def usual_clock_mhz(self) -> int | None:

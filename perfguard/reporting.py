@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reports",
         nargs="+",
         metavar="[LANE=]REPORT.json",
-        help="reports that pytest --perfguard saved; a lane is named by its hardware unless a name is given",
+        help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
+        "target) unless a name is given",
     )
     parser.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
@@ -72,7 +73,7 @@ def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
         if not given or Path(argument).is_file():
             name, path = "", argument
         report = read_report(Path(path))
-        lane = name or report.hardware.slug
+        lane = name or report.lane
         if lane in reports:
             raise UsageError(
                 f"{path}: a second report of lane {lane}, beside {paths[lane]}; name them apart: LANE={path}"
@@ -104,9 +105,10 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | No
 
 def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, Baseline]:
     found = {}
+    folder = f"targets/{report.lane}" if report.exact_only else report.hardware.slug
     for suite in sorted({result.case.suite for result in report.results}):
         try:
-            baseline = store.load(report.hardware.slug, suite)
+            baseline = store.load(folder, suite)
         except BaselineError as error:
             warnings.append(f"shown without its history: {error}")
             continue
@@ -127,7 +129,7 @@ def _as_terminal(overview: Overview) -> str:
             parts += ["", f"perfguard: {lane.name}: no result, {lane.problem}"]
             continue
         summary = render_summary(lane.report, verbose=True)
-        named = "" if lane.name == lane.report.hardware.slug else f"{lane.name}: "
+        named = "" if lane.name == lane.report.lane else f"{lane.name}: "
         parts += [""] * bool(parts)
         parts.append(f"perfguard: {named}{summary.title}")
         parts += [line.text for line in summary.lines]

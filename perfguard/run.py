@@ -22,6 +22,7 @@ from perfguard.call import Call
 from perfguard.coldstart import first_results
 from perfguard.config import Config
 from perfguard.controls import Controls, controls_beside
+from perfguard.errors import UsageError
 from perfguard.judge import Lane, confirm, count_guarded, covered, find_stale, judge_case, judge_session, with_verdicts
 from perfguard.records import (
     SCHEMA,
@@ -293,13 +294,16 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
 
     Raises:
         BaselineError: a file that cannot be read.
+        UsageError: the run is to be a lane that this device is not.
     """
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
     # A renamed or deleted file is collected by nobody, and its cases would be missed by nobody.
     lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
     known = sorted({*suites, *lost})
-    lane = load_lane(store, device, toolchain, known, config.settings.confirmations, config.settings.targets)
+    exact_only = _is_exact_only(config.lane, device)
+    settings = config.settings
+    lane = load_lane(store, device, toolchain, known, settings.confirmations, settings.targets, exact_only)
     answering = None
     if config.session_folder is None:
         for folder in (config.reports_dir, config.cache_dir.parent):
@@ -314,6 +318,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         commit=commit_of(config.root),
         perfguard=version,
         conditions=[device.conditions()],
+        exact_only=exact_only,
     )
     # What is recorded, and what another process will judge, has to be read.
     compares = config.session_folder is None and config.update is None
@@ -323,6 +328,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         _stored_timers(lane) if answering is None else answering.timers,
         numerics=answering is None or answering.numerics,
         exact=answering is None or answering.exact,
+        exact_only=exact_only,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
         # A fresh process reads times: what its parent has compiled is not compiled again.
         binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
@@ -332,6 +338,19 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         rivals=answering is not None and answering.rivals,
     )
     return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
+
+
+def _is_exact_only(lane: str, device: Device) -> bool:
+    """Whether the lane is named after the device's target: any machine of it will do, so none is timed.
+
+    Raises:
+        UsageError: the lane is another hardware's.
+    """
+    slug, target = device.identity.slug, device.identity.target
+    if lane not in ("", slug, target):
+        names = slug if target is None else f"{slug} or, without times, {target}"
+        raise UsageError(f"--perfguard-lane={lane}: this run is on {names}; look at the runner's labels and drivers")
+    return lane != "" and lane == target
 
 
 def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozenset[str]]:

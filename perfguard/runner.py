@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class Runner:
         stored_timers: the timers that a case was read with before, by metric; they are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
         exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
+        exact_only: nothing is timed, and what belongs to this one machine is left out: the run is any machine's of its
+            target.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
@@ -72,6 +75,7 @@ class Runner:
     stored_timers: StoredTimers
     numerics: bool = True
     exact: bool = True
+    exact_only: bool = False
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
     collect: Callable[[Case], Collect | None] = collected_here
     binaries: Binaries | None = None
@@ -87,6 +91,8 @@ class Runner:
         Raises:
             Exception: whatever the candidate or the reference raises.
         """
+        if self.exact_only:
+            call = dataclasses.replace(call, timed=False)
         self._preheat()
         started = time.monotonic()
         checked = check_configurations(call) if self.numerics else None
@@ -120,6 +126,8 @@ class Runner:
         every run is part of its contract."""
         subject = self._subject(call, result.case)
         exact = read_exact(subject, self.device) if self.exact else []
+        if self.exact_only:
+            exact = [reading for reading in exact if reading.portable or reading.target]
         exact = [_not_repeating(reading, varying) if reading.metric == "contract" else reading for reading in exact]
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
         result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)

@@ -5,10 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
+import torch
 
+from perfguard.baselines.writing import render
+from perfguard.call import Call
 from perfguard.config import Config, Settings
+from perfguard.errors import UsageError
+from perfguard.hardware.cpu import CpuDevice
 from perfguard.hardware.fake import FakeDevice
-from perfguard.records import Case, CaseResult, Reading, Verdict, Word
+from perfguard.records import (
+    Baseline,
+    Case,
+    CaseBaseline,
+    CaseResult,
+    Provenance,
+    Reading,
+    TimedEntry,
+    Verdict,
+    Word,
+)
 from perfguard.run import Run, open_run
 from perfguard.units import Unit
 
@@ -49,3 +65,36 @@ def test_a_result_knows_its_device(tmp_path: Path) -> None:
     """Beside it lie the fresh processes of the same device, by the same number."""
     run = open_run(Config(root=tmp_path, measure=True), FakeDevice(seed=1, index=1), ["suite"], "0")
     assert run.take(result("a")).device == run.device.identity.index == 1
+
+
+def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
+    """Nor does it ask for what is remembered of this very processor."""
+    device = CpuDevice()
+    key, inputs = "double/forward", "float32[64]"
+    held = {device.identity.slug: TimedEntry([5.0] * 5, "wall-u1"), "targets/cpu": 1}
+    for folder, entry in held.items():
+        metric = "device_time_us" if isinstance(entry, TimedEntry) else "operators"
+        baseline = Baseline(folder, "suite", Provenance(), {key: CaseBaseline({metric: entry}, inputs)})
+        path = tmp_path / "baselines" / folder / "suite.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(render(baseline))
+    call = Call(lambda x: x * 2, (torch.ones(64),), lambda x: 2 * x)
+    case = Case("suite", "double", "forward", "test_suite.py::test_double")
+    words = {}
+    for lane in ("cpu", device.identity.slug):
+        config = Config(root=tmp_path, settings=Settings(targets=(), case_seconds=0.01), measure=True, lane=lane)
+        run = open_run(config, device, ["suite"], "0")
+        (found,) = run.guard(call, case)
+        words[lane] = {verdict.metric: verdict.word for verdict in found.verdicts}
+        assert run.report.exact_only is (lane == "cpu")
+        assert run.report.lane == lane
+        assert all(reading.portable for reading in found.readings) is (lane == "cpu")
+    assert words["cpu"]["operators"] is Word.PASS
+    assert {"device_time_us", "peak_memory_bytes"}.isdisjoint(words["cpu"])
+    assert {"device_time_us", "peak_memory_bytes"} <= set(words[device.identity.slug])
+
+
+@pytest.mark.parametrize("lane", ["cpu", "nvidia-h200"])
+def test_a_run_is_no_lane_of_other_hardware(tmp_path: Path, lane: str) -> None:
+    with pytest.raises(UsageError, match=rf"--perfguard-lane={lane}: this run is on fake-gpu; look at the runner"):
+        open_run(Config(root=tmp_path, measure=True, lane=lane), FakeDevice(seed=1), ["suite"], "0")

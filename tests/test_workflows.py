@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from perfguard.guard import suite_of
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".github" / "workflows"
@@ -24,7 +32,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
-    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+    return [step for job in workflow["jobs"].values() for step in job.get("steps", [])]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -39,19 +47,28 @@ def test_actions_are_few_and_pinned_to_a_commit(path: Path) -> None:
 def test_no_event_text_reaches_a_shell_and_every_job_ends(path: Path) -> None:
     workflow = load(path)
     assert not [step["run"] for step in steps(workflow) if "${{" in step.get("run", "")]
-    assert all(job["timeout-minutes"] <= 120 for job in workflow["jobs"].values())
+    for job in workflow["jobs"].values():
+        if "uses" in job:  # that workflow limits itself by what it is given
+            assert job["uses"] == "./.github/workflows/lane.yml"
+            assert job["with"].get("minutes", 60) <= 120
+        elif path.stem == "lane":
+            assert job["timeout-minutes"] == "${{ inputs.minutes }}"
+        else:
+            assert job["timeout-minutes"] <= 120
     checkouts = [step for step in steps(workflow) if step.get("uses", "").startswith("actions/checkout")]
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 def test_what_runs_a_strangers_code_holds_nothing() -> None:
-    for name in ("measure", "checks"):
+    for name in ("measure", "lane", "checks"):
         workflow = load(FOLDER / f"{name}.yml")
         assert workflow["permissions"] == {"contents": "read"}
         assert all("permissions" not in job for job in workflow["jobs"].values())
-        assert "secrets." not in (FOLDER / f"{name}.yml").read_text(encoding="utf-8")
-        assert set(workflow["on"]) == {"pull_request", "merge_group", "push"}
-    assert load(FOLDER / "measure.yml")["cache-mode"] == "none"
+        assert "secrets" not in yaml.safe_dump(workflow)  # neither named nor inherited
+        events = {"workflow_call"} if name == "lane" else {"pull_request", "merge_group", "push"}
+        assert set(workflow["on"]) == events
+    for name in ("measure", "lane", "refresh"):
+        assert load(FOLDER / f"{name}.yml")["cache-mode"] == "none"
 
 
 def test_what_holds_a_token_runs_no_strangers_code() -> None:
@@ -73,21 +90,109 @@ def test_what_holds_a_token_runs_no_strangers_code() -> None:
     assert [step["run"] for step in holders] == ["python -m perfguard comment --output=perfguard-comment"]
 
 
-def test_the_lanes_are_one_list() -> None:
-    expected = SETTINGS["tool"]["perfguard"]["lanes"]
+LANES = ["nvidia-h100", "nvidia-h200", "amd-mi300x", "cpu"]
+
+
+def runners(folder: Path) -> list[dict[str, Any]]:
+    """What scripts/lanes tells the workflows of the settings in `folder`."""
+    line = [sys.executable, str(ROOT / "scripts" / "lanes")]
+    told = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True).stdout
+    name, _, value = told.strip().partition("=")
+    assert (name, told.count("\n")) == ("lanes", 1)
+    loaded: list[dict[str, Any]] = json.loads(value)
+    return loaded
+
+
+def test_the_lanes_are_one_list(tmp_path: Path) -> None:
+    """Those that measure.yml and refresh.yml start are those that comment.yml waits for."""
+    assert [each["lane"] for each in runners(ROOT)] == SETTINGS["tool"]["perfguard"]["lanes"]
+    (tmp_path / "pyproject.toml").write_text(f"[tool.perfguard]\nlanes = {json.dumps(LANES)}\n")
+    assert runners(tmp_path) == [
+        *({"lane": lane, "runner": ["self-hosted", "gpu", lane]} for lane in LANES[:3]),
+        {"lane": "cpu", "runner": ["ubuntu-24.04"]},
+    ]
     for name in ("measure", "refresh"):
-        job = load(FOLDER / f"{name}.yml")["jobs"]["measure"]
-        assert job["strategy"] == {"fail-fast": False, "matrix": {"lane": expected}}
-        assert job["runs-on"] == ["self-hosted", "gpu", "${{ matrix.lane }}"]
+        jobs = load(FOLDER / f"{name}.yml")["jobs"]
+        assert jobs["lanes"]["steps"][-1]["run"] == 'python3 scripts/lanes >>"$GITHUB_OUTPUT"'
+        assert jobs["lanes"]["outputs"] == {"lanes": "${{ steps.read.outputs.lanes }}"}
+        measure = jobs["measure"]
+        assert measure["needs"] == "lanes"
+        assert measure["strategy"] == {
+            "fail-fast": False, "matrix": {"include": "${{ fromJSON(needs.lanes.outputs.lanes) }}"},
+        }  # fmt: skip
+        assert measure["with"] | {"minutes": 0, "update": ""} == {
+            "lane": "${{ matrix.lane }}", "runner": "${{ toJSON(matrix.runner) }}", "minutes": 0, "update": "",
+        }  # fmt: skip
+
+
+def test_a_lane_that_a_stranger_names_is_one_line_of_output(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.perfguard]\nlanes = ["x\\nother=1"]\n')
+    assert runners(tmp_path)[0]["lane"] == "x\nother=1"
+
+
+@pytest.mark.parametrize("lane", SETTINGS["tool"]["perfguard"]["lanes"])
+def test_a_lane_guards_what_is_remembered_of_it(tmp_path: Path, lane: str) -> None:
+    """More would be "no baseline" in every comment, less would be "incomplete"."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "guard", tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup").write_text(f"cd {shlex.quote(str(ROOT))}; python=echo\n")
+    line = ["bash", str(tmp_path / "scripts" / "guard"), f"--perfguard-lane={lane}"]
+    told = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
+    files = [ROOT / word for word in told if word.endswith(".py")]
+    assert all(file.is_file() for file in files)
+    folder = ROOT / "baselines" / ("targets/cpu" if lane == "cpu" else lane)
+    assert {suite_of(file, ROOT) for file in files} == {path.stem for path in folder.glob("*.yaml")} != set()
 
 
 def test_a_report_arrives_under_the_name_that_is_looked_for() -> None:
-    upload = load(FOLDER / "measure.yml")["jobs"]["measure"]["steps"][-1]
+    measure, upload, baselines = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1:]
     assert upload["if"] == "always()"
-    assert upload["with"]["name"] == "perfguard-${{ matrix.lane }}-${{ github.run_attempt }}"
+    assert upload["with"]["name"] == "perfguard-${{ inputs.lane }}-${{ github.run_attempt }}"
     # Not .perfguard: the action leaves hidden folders out.
     assert upload["with"]["path"] == "reports/report-*.json"
-    assert any("--perfguard-reports=reports" in step.get("run", "") for step in steps(load(FOLDER / "measure.yml")))
+    assert '--perfguard-lane="$LANE" --perfguard-reports=reports' in measure["run"]
+    assert baselines["if"] == "inputs.update != ''"
+
+
+@pytest.mark.parametrize("update", ["", "new,faster"])
+def test_a_lane_measures_as_the_lane_it_is_and_writes_only_where_it_is_asked_to(tmp_path: Path, update: str) -> None:
+    (tmp_path / "scripts").mkdir()
+    guard = tmp_path / "scripts" / "guard"
+    guard.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    guard.chmod(0o755)
+    measure = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1]
+    assert measure["env"] == {"LANE": "${{ inputs.lane }}", "UPDATE": "${{ inputs.update }}"}
+    environment = {**os.environ, "LANE": "cpu", "UPDATE": update}
+    line = ["bash", "-e", "-c", measure["run"]]
+    told = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    asked = [f"--perfguard-update={update}"] if update else []
+    assert told.splitlines() == ["--perfguard-lane=cpu", "--perfguard-reports=reports", *asked]
+
+
+def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) -> None:
+    """The step of refresh.yml that takes the lanes' folders over, with a `gh` that has downloaded them."""
+    for lane, file in (("cpu", "cpu/area.yaml"), ("cpu", "sm_90/area.yaml"), ("nvidia-h200", "area.yaml")):
+        path = tmp_path / "runner" / "measured" / f"baselines-{lane}" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"new {lane} {file}")
+    for file in ("nvidia-h200/gone.yaml", "targets/cpu/area.yaml", "amd-mi300x/area.yaml"):
+        path = tmp_path / "baselines" / file
+        path.parent.mkdir(parents=True)
+        path.write_text("old")
+    for name in ("gh", "git"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    (take,) = [step["run"] for step in steps(load(FOLDER / "refresh.yml")) if "gh run download" in step.get("run", "")]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path / "runner")}
+    environment["GITHUB_RUN_ID"] = "1"
+    subprocess.run(["bash", "-e", "-c", take], cwd=tmp_path, env=environment, check=True)
+    folder = tmp_path / "baselines"
+    assert {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.yaml")} == {
+        "amd-mi300x/area.yaml": "old",
+        "nvidia-h200/area.yaml": "new nvidia-h200 area.yaml",
+        "targets/cpu/area.yaml": "new cpu cpu/area.yaml",
+        "targets/sm_90/area.yaml": "new cpu sm_90/area.yaml",
+    }
 
 
 def test_the_action_does_what_the_workflow_does() -> None:

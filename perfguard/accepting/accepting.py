@@ -78,13 +78,15 @@ def _judged(report: Report, request: Request) -> Report:
     root = request.root
     files = {
         path.relative_to(root.parent).as_posix(): path.read_bytes()
-        for folder in folders_of(report.hardware)
+        for folder in folders_of(report)
         for path in sorted((root / folder).rglob("*.yaml"))
     }
     remembered = read_files(files, root.name)
     for problem in remembered.problems.values():
         raise BaselineError(problem)
-    return judge_again(report, remembered.lane(report.hardware, report.toolchain, request.settings.confirmations))
+    confirmations, exact_only = request.settings.confirmations, report.exact_only
+    lane = remembered.lane(report.hardware, report.toolchain, confirmations, exact_only=exact_only)
+    return judge_again(report, lane)
 
 
 def _chosen(expression: str) -> Callable[[CaseResult], bool]:

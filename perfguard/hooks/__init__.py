@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,18 +62,25 @@ def build_config(config: pytest.Config) -> Config:
         )
     return Config(
         root=config.rootpath,
-        settings=read_settings(config.rootpath, device=option.perfguard_device, reports=option.perfguard_reports),
+        settings=read_settings(config.rootpath, device=_device_name(option), reports=option.perfguard_reports),
         measure=True,
         update=update,
         reason=option.perfguard_reason.strip(),
+        lane=option.perfguard_lane,
         session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
     )
+
+
+def _device_name(option: Any) -> str | None:
+    """The device that is asked for: the lane `cpu` is one, whatever else the machine has."""
+    named: str | None = option.perfguard_device
+    return named or ("cpu" if option.perfguard_lane == "cpu" else None)
 
 
 def count_devices(config: pytest.Config) -> int | None:
     """How many workers `-n auto` means for a measuring run; None where nothing is known of devices."""
     try:
-        settings = read_settings(config.rootpath, device=config.option.perfguard_device)
+        settings = read_settings(config.rootpath, device=_device_name(config.option))
         return len(find_devices(settings.device))
     except PerfguardError:
         return None  # told when the run starts

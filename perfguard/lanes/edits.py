@@ -23,7 +23,6 @@ from perfguard.records import (
     CaseBaseline,
     CaseResult,
     Entry,
-    Hardware,
     Reading,
     Report,
     TimedEntry,
@@ -104,7 +103,7 @@ def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: 
     assert case.provenance is not None
     portable = folder.startswith("targets/")
     for report in reports:
-        if folder in folders_of(report.hardware):
+        if folder in folders_of(report):
             result = next((each for each in report.results if (each.case.suite, each.case.key) == (suite, key)), None)
             same = not differing_versions(case.provenance, report.toolchain, portable=portable)
             powered = portable or not other_power(case.provenance, report.hardware)
@@ -113,14 +112,16 @@ def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: 
     return False
 
 
-def patched(edited: Edited) -> Remembered:
-    """The baselines of the merge base with the values of the change, each with the merge base's noise around it."""
-    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in edited.base.folders.items()}
-    for folder, suite, key, old, new in edited.cases():
+def patched(edited: Edited, judging: Remembered) -> Remembered:
+    """The baselines that judge with the values of the change, each with the noise around it that stands there."""
+    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in judging.folders.items()}
+    for folder, suite, key, _, new in edited.cases():
         if new is None:
             continue
+        known = judging.case(folder, suite, key)
         entries = {
-            metric: _recentred(old.entries.get(metric) if old else None, entry) for metric, entry in new.entries.items()
+            metric: _recentred(known.entries.get(metric) if known else None, entry)
+            for metric, entry in new.entries.items()
         }
         suites = folders.setdefault(folder, {})
         file = suites.get(suite) or Baseline(folder, suite)
@@ -136,7 +137,6 @@ def accepted(
     A finding is covered where its entry was edited, the reading passes beside the edited value (`under_edits`: the
     report judged by `patched`), and a reason stands there if the edit lets a worse reading pass.
     """
-    hardware = judged.hardware
     edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
     quiet = (Word.PASS, Word.UNCHANGED, Word.FASTER)
     covered = []
@@ -145,30 +145,31 @@ def accepted(
         for verdict in result.verdicts:
             if verdict.word in quiet or verdict.word in _NEVER or verdict.metric not in passing:
                 continue
-            edit = _edit_of(edits, hardware, result, verdict)
+            edit = _edit_of(edits, judged, result, verdict)
             if edit is not None and edit.after is not None and (edit.reason or not edit.loosens):
                 covered.append((result.case.suite, result.case.key, verdict.metric))
-    covered += [item for item in missing if item not in covered and _is_removed(item, hardware, edited)]
+    covered += [item for item in missing if item not in covered and _is_removed(item, judged, edited)]
     return covered
 
 
 def _edit_of(
-    edits: Mapping[tuple[str, str, str, str], BaselineEdit], hardware: Hardware, result: CaseResult, verdict: Verdict
+    edits: Mapping[tuple[str, str, str, str], BaselineEdit], report: Report, result: CaseResult, verdict: Verdict
 ) -> BaselineEdit | None:
     reading = result.reading(verdict.metric)
-    folders = [folder_of(hardware, reading)] if reading else folders_of(hardware)
+    folders = [folder_of(report.hardware, reading)] if reading else folders_of(report)
     names = [(folder, result.case.suite, result.case.key, verdict.metric) for folder in folders]
     return next((edits[name] for name in names if name in edits), None)
 
 
-def _is_removed(item: tuple[str, str, str], hardware: Hardware, edited: Edited) -> bool:
-    """Whether no folder of the hardware remembers it any more, though a file that could be read says so."""
+def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> bool:
+    """Whether the change removed it from every folder that judges the report, as files say that could be read."""
     suite, key, metric = item
-    for folder in folders_of(hardware):
-        case = edited.head.case(folder, suite, key)
-        if case is not None and (not metric or metric in case.entries):
-            return False
-    return not edited.head.problems
+
+    def holds(remembered: Remembered) -> bool:
+        cases = [remembered.case(folder, suite, key) for folder in folders_of(report)]
+        return any(case is not None and (not metric or metric in case.entries) for case in cases)
+
+    return holds(edited.base) and not holds(edited.head) and not edited.head.problems
 
 
 def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Reading]:

@@ -26,6 +26,8 @@ def judge_again(report: Report, lane: Lane) -> Report:
     only that they were not measured (`unmeasured`).
     """
     accused = [_confessed(hold(result)) for result in report.results]
+    if report.exact_only:
+        accused = [_of_every_machine(result) for result in accused]
     sessions = [replace(session, results=[hold(result) for result in session.results]) for session in report.fresh]
     judged: dict[tuple[str, str], CaseResult] = {}
     for device, results in _by_device(accused).items():
@@ -64,6 +66,13 @@ def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
         read = {reading.metric for reading in result.readings}
         missing += [(suite, key, metric) for metric in sorted(stored - read - told)]
     return missing
+
+
+def _of_every_machine(result: CaseResult) -> CaseResult:
+    """Without its times, and without what belongs to one machine."""
+    return replace(
+        result, readings=[each for each in result.readings if not each.timed and (each.portable or each.target)]
+    )
 
 
 def _confessed(result: CaseResult) -> CaseResult:

@@ -56,6 +56,7 @@ class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
     copy_bytes_per_second: Annotated[float, Meta(gt=0, lt=1e21)] | None = None
     conditions: Annotated[list[Conditions], Meta(max_length=1024)] = []
     complete: bool = False
+    exact_only: bool = False
     guarded: msgspec.Raw = msgspec.Raw()
     remembered: msgspec.Raw = msgspec.Raw()
 
@@ -69,7 +70,9 @@ class _Named(Struct, frozen=True):
 def receive(lane: str, archive: bytes, head: str) -> Received:
     """The report that `lane` uploaded for commit `head`.
 
-    A lane is named after its hardware's slug, or after its target where any machine of it will do (`cpu`).
+    A lane is named after its hardware's slug, or after its target where any machine of it will do (`cpu`): then what
+    belongs to the machine is not judged. The name decides that, whatever the report says: a lane named after a slug
+    that was not timed has left out what is remembered of it.
 
     Raises:
         LaneError: the archive or the report as a whole is refused, with the reason.
@@ -85,7 +88,8 @@ def receive(lane: str, archive: bytes, head: str) -> Received:
     if len(commit) < _LEAST_SHA or not head.startswith(commit):
         raise LaneError(f"measured {commit[:60]!r}, not {head[:12]!r}; run the lane on the pull request's head commit")
     warnings = [f"{lane}: tracked files of the checkout were changed before it was measured"] if dirty else []
-    return msgspec.structs.replace(received, warnings=warnings)
+    report = msgspec.structs.replace(received.report, exact_only=lane != hardware.slug)
+    return msgspec.structs.replace(received, report=report, warnings=warnings)
 
 
 def read_report_of_stranger(data: bytes) -> Received:
@@ -123,6 +127,7 @@ def read_report_of_stranger(data: bytes) -> Received:
         copy_bytes_per_second=envelope.copy_bytes_per_second,
         conditions=envelope.conditions,
         complete=envelope.complete,
+        exact_only=envelope.exact_only,
     )
     return Received(report, refused)
 

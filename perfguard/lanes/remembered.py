@@ -10,7 +10,7 @@ from perfguard.baselines.reading import parse
 from perfguard.binaries.targets import TARGETS
 from perfguard.errors import BaselineError
 from perfguard.judge import Lane
-from perfguard.records import Baseline, CaseBaseline, Hardware, Reading, Toolchain
+from perfguard.records import Baseline, CaseBaseline, Hardware, Reading, Report, Toolchain
 
 _TARGETS = "targets"
 
@@ -22,9 +22,10 @@ class Remembered:
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
-    def lane(self, hardware: Hardware, toolchain: Toolchain, confirmations: int) -> Lane:
-        """The side of the judgement of one hardware, with everything that is remembered of it."""
-        own = self.folders.get(hardware.slug, {})
+    def lane(self, hardware: Hardware, toolchain: Toolchain, confirmations: int, *, exact_only: bool = False) -> Lane:
+        """The side of the judgement of one hardware, with everything that is remembered of it; with `exact_only`, of
+        every machine of its target."""
+        own = {} if exact_only else self.folders.get(hardware.slug, {})
         elsewhere: dict[tuple[str, str], list[str]] = {}
         for slug in sorted(self.folders):
             for suite, baseline in self.folders[slug].items() if _is_slug(slug) and slug != hardware.slug else ():
@@ -32,9 +33,8 @@ class Remembered:
                     elsewhere.setdefault((suite, key), []).append(slug)
         target = target_folder(hardware)
         portable = self.folders.get(target, {}) if target else {}
-        # As a run reads them: without a GPU all that is compiled for, on a GPU its own architecture.
-        compiled = TARGETS if hardware.target else {hardware.architecture} & set(TARGETS)
-        targets = {name: self.folders[folder] for name in compiled if (folder := f"{_TARGETS}/{name}") in self.folders}
+        compiled = {name: f"{_TARGETS}/{name}" for name in _compiled_for(hardware)}
+        targets = {name: self.folders[folder] for name, folder in compiled.items() if folder in self.folders}
         return Lane(
             hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets, confirmations=confirmations
         )
@@ -69,10 +69,16 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
     return Remembered(folders, problems)
 
 
-def folders_of(hardware: Hardware) -> list[str]:
-    """The folders whose facts hold on a hardware."""
-    target = target_folder(hardware)
-    return [hardware.slug, *([target] if target else [])]
+def folders_of(report: Report) -> list[str]:
+    """The folders whose facts hold on a report's hardware or for what was compiled there, and that it is judged by."""
+    target = target_folder(report.hardware)
+    own = [] if report.exact_only else [report.hardware.slug]
+    return [*own, *([target] if target else []), *(f"{_TARGETS}/{name}" for name in _compiled_for(report.hardware))]
+
+
+def _compiled_for(hardware: Hardware) -> list[str]:
+    """As a run reads them: without a GPU all that is compiled for, on a GPU its own architecture."""
+    return [name for name in TARGETS if hardware.target or name == hardware.architecture]
 
 
 def target_folder(hardware: Hardware) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from perfguard.errors import LaneError
+from perfguard.judge import Lane
 from perfguard.lanes.edits import Edited, accepted, list_edits, patched
 from perfguard.lanes.judging import judge_again, unmeasured
 from perfguard.lanes.limits import hold, lenient
@@ -38,14 +39,21 @@ class Trusted:
     """What lanes are judged by.
 
     Attributes:
-        base: baselines of the merge base.
+        base: baselines of the merge base; of the base's tip where that is to judge.
         head: those of the change; None where it edits none that are judged (a push).
         confirmations: fresh processes that must agree, by the merge base's settings.
+        left: the merge base's, where the base's tip judges.
     """
 
     base: Remembered
     head: Remembered | None = None
     confirmations: int = 3
+    left: Remembered | None = None
+
+    @property
+    def unedited(self) -> Remembered:
+        """What the change started from."""
+        return self.base if self.left is None else self.left
 
 
 @dataclass
@@ -82,25 +90,25 @@ def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
         views.warnings += [*lane.received.warnings, *_warnings(lane.lane, lane.received.report, trusted)]
     reports = [lane.received.report for lane in arrived if lane.received]
     if trusted.head is not None:
-        folders = sorted({*trusted.base.folders, *trusted.head.folders})
-        views.edits = list_edits(Edited(trusted.base, trusted.head, folders), reports)
+        folders = sorted({*trusted.unedited.folders, *trusted.head.folders})
+        views.edits = list_edits(Edited(trusted.unedited, trusted.head, folders), reports)
         views.warnings += [f"the change's baselines: {problem}" for problem in trusted.head.problems.values()]
     return views
 
 
 def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
     report = received.report
-    hardware = report.hardware
-    broken = [path for path in trusted.base.problems if _is_below(path, folders_of(hardware))]
+    folders = folders_of(report)
+    broken = [path for path in trusted.base.problems if _is_below(path, folders)]
     if broken:
         return LaneView(name, problem=trusted.base.problems[broken[0]])
-    lane = trusted.base.lane(hardware, report.toolchain, trusted.confirmations)
+    lane = _lane(trusted.base, report, trusted)
     judged = judge_again(report, lane)
     missing = unmeasured(judged, lane)
     covered: list[tuple[str, str, str]] = []
     if trusted.head is not None:
-        edited = Edited(trusted.base, trusted.head, folders_of(hardware))
-        edited_lane = patched(edited).lane(hardware, report.toolchain, trusted.confirmations)
+        edited = Edited(trusted.unedited, trusted.head, folders)
+        edited_lane = _lane(patched(edited, trusted.base), report, trusted)
         covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
     refused = {each.name for each in received.refused}
     return LaneView(
@@ -115,6 +123,11 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
         ],
         accepted=covered,
     )
+
+
+def _lane(remembered: Remembered, report: Report, trusted: Trusted) -> Lane:
+    confirmations, exact_only = trusted.confirmations, report.exact_only
+    return remembered.lane(report.hardware, report.toolchain, confirmations, exact_only=exact_only)
 
 
 def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:

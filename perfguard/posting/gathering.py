@@ -53,11 +53,22 @@ class Gathered:
 
 @dataclass(frozen=True)
 class _Bases:
-    """The commits that judge: `base` trusted, `head` listed only; None where nothing is compared."""
+    """The commits that judge: `base` trusted, `head` listed only; None where nothing is compared. The head's edits are
+    those since it left its base at `merge_base`."""
 
     base: str
     head: str | None
     merge_base: MergeBase | None = None
+
+    @property
+    def left(self) -> str:
+        """Where the head left its base."""
+        return self.merge_base.sha if self.merge_base else self.base
+
+    @property
+    def is_tip(self) -> bool:
+        """Whether the base has the last word, not the commit that the head left it at."""
+        return self.base != self.left
 
 
 def gather(client: Client, run: Run, settings: Settings, default_branch: str) -> Gathered:
@@ -77,7 +88,8 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     of_pull = run.event == "pull_request"
     found = find_pull(client, run) if of_pull else None
     pull = found.pull if found else None
-    bases = _bases(client, run, pull, default_branch) if of_pull else _Bases(run.head_sha, None)
+    tip = settings.compare_to == "base-tip"
+    bases = _bases(client, run, pull, default_branch, tip=tip) if of_pull else _Bases(run.head_sha, None)
     artifacts = fetch_artifacts(client, run, settings.lanes)
     trusted, warnings = _trusted(client, bases, settings)
     views = view(arrive([_delivery(each) for each in artifacts], run.head_sha), trusted)
@@ -86,10 +98,11 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         edits=views.edits,
         head=run.head_sha,
         base=bases.base,
-        base_age_days=bases.merge_base.age_days if bases.merge_base else None,
+        base_age_days=bases.merge_base.age_days if bases.merge_base and not bases.is_tip else None,
+        base_is_tip=bases.is_tip,
         run_url=f"{client.server}/{client.repository}/actions/runs/{run.id}",
         artifacts_until=_until(artifacts),
-        warnings=[*_age(bases.merge_base, settings.max_base_age_days), *warnings, *views.warnings],
+        warnings=[*_age(bases, settings.max_base_age_days), *warnings, *views.warnings],
     )
     why = found.reason if found else f"the run was started by a {run.event}, which has no pull request"
     return Gathered(run, overview, pull, "" if pull else why, own=not of_pull)
@@ -101,12 +114,14 @@ def _delivery(artifact: LaneArtifact) -> Delivery:
     return Delivery(artifact.lane, artifact.data, problem)
 
 
-def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str) -> _Bases:
-    onto = pull.base_sha if pull else default_branch
-    if not _SHA.fullmatch(onto):
-        raise UsageError(f"GITHUB_SHA={onto[:60]!r}: no commit; GitHub Actions sets it, set it to the base's tip")
+def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str, *, tip: bool) -> _Bases:
+    """Both commits. `tip`: the base's last one judges; what GitHub calls a pull request's base may be older."""
+    if pull is None and not _SHA.fullmatch(default_branch):
+        why = "no commit; GitHub Actions sets it, set it to the base's tip"
+        raise UsageError(f"GITHUB_SHA={default_branch[:60]!r}: {why}")
+    onto = default_branch if pull is None else pull.base_ref if tip else pull.base_sha
     found = find_merge_base(client, onto, run.head_sha)
-    return _Bases(found.sha, run.head_sha, found)
+    return _Bases(found.tip if tip else found.sha, run.head_sha, found)
 
 
 def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, list[str]]:
@@ -119,10 +134,12 @@ def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted
     before = fetch_tree(client, root, bases.base)
     if root in before.problems:  # some lane's may be among those that were not read
         raise GitHubError(f"{root} at {bases.base[:12]}: {before.problems[root]}; merge suites of one hardware")
-    head = None
+    head = left = None
     if bases.head is not None:
         head = _read(fetch_tree(client, root, bases.head, before.files), root)
-    return Trusted(_read(before, root), head, limits.confirmations), warnings
+    if bases.is_tip:
+        left = _read(fetch_tree(client, root, bases.left, before.files), root)
+    return Trusted(_read(before, root), head, limits.confirmations, left), warnings
 
 
 def _read(tree: Tree, root: str) -> Remembered:
@@ -144,14 +161,17 @@ def _settings(client: Client, bases: _Bases, now: Settings) -> tuple[Settings, l
         warnings.append(f"the default branch's settings were taken: {error}")
     if bases.head is None:
         return limits, warnings
+    if bases.is_tip:
+        data = fetch_file(client, _CONFIGURATION, bases.left)
     edited = fetch_file(client, _CONFIGURATION, bases.head)
     if edited == data:
         return limits, warnings
     try:
+        was = settings_from(data or b"", f"{_CONFIGURATION} at {bases.left[:12]}") if bases.is_tip else limits
         after = msgspec.structs.asdict(settings_from(edited or b"", _CONFIGURATION))
     except UsageError as error:
         return limits, [*warnings, f"the change's settings, not obeyed here: {error}"]
-    before = msgspec.structs.asdict(limits)
+    before = msgspec.structs.asdict(was)
     return limits, warnings + [
         f"[tool.perfguard] {name}: {before[name]!r} -> {after[name]!r} in this change; not obeyed here"
         for name in before
@@ -168,8 +188,9 @@ def _until(artifacts: Sequence[LaneArtifact]) -> str:
         return ""
 
 
-def _age(base: MergeBase | None, most_days: int) -> list[str]:
-    if base is None or (base.age_days <= most_days and base.behind <= MOST_COMMITS_BEHIND):
+def _age(bases: _Bases, most_days: int) -> list[str]:
+    base = bases.merge_base
+    if base is None or bases.is_tip or (base.age_days <= most_days and base.behind <= MOST_COMMITS_BEHIND):
         return []
     return [
         f"the merge base {base.sha[:12]} is {base.age_days} days and {base.behind} commits old: merge or rebase, "

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
 from perfguard.records import CaseResult, Provenance, Report, Verdict, Word
+from perfguard.render.words import NOT_TIMED
 from perfguard.units import counted
 
 SIGNS = {
@@ -76,6 +77,11 @@ class LaneSurvey:
         """Cases by their worst verdict; entries whose case is gone count as STALE or RENAMED."""
         stale = self.lane.report.stale if self.lane.report else []
         return Counter([*(word for _, word in self.cases), *(verdict.word for verdict in stale)])
+
+    @property
+    def exact_only(self) -> bool:
+        """Whether the lane read no times."""
+        return self.lane.report is not None and self.lane.report.exact_only
 
     def count(self, words: Iterable[Word]) -> int:
         """How many cases end in one of `words`."""
@@ -227,7 +233,11 @@ def _accepted(found: Survey) -> str:
 
 def _quiet(found: Survey) -> str:
     cases = sum(len(lane.cases) for lane in found.lanes)
-    return f"no change in {counted(cases, 'case')} on {counted(len(found.lanes), 'lane')}"
+    untimed = [lane for lane in found.lanes if lane.exact_only]
+    text = f"no change in {counted(cases, 'case')} on {counted(len(found.lanes), 'lane')}"
+    if not untimed:
+        return text
+    return f"{text}, {NOT_TIMED if len(untimed) == len(found.lanes) else f'{len(untimed)} of them {NOT_TIMED}'}"
 
 
 _TITLES = {

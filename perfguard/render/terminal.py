@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from perfguard.records import CaseResult, Report, Verdict, Word
 from perfguard.render.words import (
     MOST_NAMED,
+    NOT_TIMED,
     accept_command,
     compare_command,
     describe_verdict,
     environment,
     folded,
+    lane_of,
     reproduce_command,
 )
 from perfguard.units import format_bandwidth, format_flops, format_percent, format_value
@@ -78,7 +80,7 @@ def render_summary(
         rest = [result for result in by_word[word] if not _is_only_noisy(result)]
         shown = rest if verbose else rest[:MOST_DETAILED]
         for result in _worst_first(shown):
-            summary.lines += _details(result, accepted)
+            summary.lines += _details(result, accepted, lane_of(report))
         hidden = len(rest) - len(shown)
         if hidden:
             summary.lines.append(Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, "")))
@@ -91,12 +93,14 @@ def render_summary(
 
 def _title(report: Report) -> str:
     total = len(report.results)
-    title = f"{report.hardware.slug}, {report.guarded} of {total} case{'s' * (total != 1)} guarded"
+    title = f"{report.lane}, {report.guarded} of {total} case{'s' * (total != 1)} guarded"
     measured = sum(1 for result in report.results if result.readings)
     if report.remembered:
         title += f", baselines hold {report.remembered}"
     if measured != total:
         title += f", {total - measured} not measured"
+    if report.exact_only:
+        title += f", {NOT_TIMED}"
     return title if report.complete else f"{title} (run was cut short)"
 
 
@@ -138,7 +142,7 @@ def _worst_first(results: Sequence[CaseResult]) -> list[CaseResult]:
     return sorted(results, key=lambda result: -max((verdict.ratio or 0.0 for verdict in result.verdicts), default=0.0))
 
 
-def _details(result: CaseResult, accepted: Callable[[Verdict], bool]) -> list[Line]:
+def _details(result: CaseResult, accepted: Callable[[Verdict], bool], lane: str) -> list[Line]:
     word = result.word
     lines = [Line(f"{word}  {result.case.key}", COLORS.get(word, "yellow"))]
     for verdict in folded(_told(result.verdicts)):
@@ -146,12 +150,12 @@ def _details(result: CaseResult, accepted: Callable[[Verdict], bool]) -> list[Li
     notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
     said = "\n".join(line.text for line in lines)
     lines += [Line(f"    note: {note}") for note in notes if note not in said]
-    lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid)}"))
+    lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid, lane)}"))
     timed = {reading.metric for reading in result.readings if reading.timed}
     if any(verdict.word in (Word.SLOWER, Word.UNRESOLVED) and verdict.metric in timed for verdict in result.verdicts):
         lines.append(Line(f"    compare:   {compare_command(result.case.nodeid)}"))
     open_ = {verdict.word for verdict in result.verdicts if not accepted(verdict)}
-    accept = accept_command(open_, result.case.nodeid)
+    accept = accept_command(open_, result.case.nodeid, lane)
     if accept and word is not Word.WRONG:
         lines.append(Line(f"    accept:    {accept}"))
     return lines
@@ -227,7 +231,7 @@ def _counted(
         count = f"{len(names)} case{'s' * (len(names) != 1)}"
         lines.append(Line(f"{word}  {count}: {text}", "yellow"))
         lines += [Line(f"    {name}") for name in (names if verbose else names[:MOST_DETAILED])]
-        accept = accept_command({word})
+        accept = accept_command({word}, lane=lane_of(report))
         if accept:
             lines.append(Line(f"    {'remove' if word is Word.STALE else 'record'}: {accept}"))
     lines += _unchanged(report)

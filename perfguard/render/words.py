@@ -9,6 +9,8 @@ from perfguard.records import Report, Value, Verdict, Word
 from perfguard.units import Unit, format_bandwidth, format_change, format_percent, format_value
 
 MOST_NAMED = 8  # metrics of one case in a line
+NOT_TIMED = "not timed"
+EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
 CATEGORY_HINT = {
     Word.SLOWER: "slower",
     Word.CHANGED: "changed",
@@ -103,6 +105,8 @@ def environment(report: Report) -> str:
         parts.append("throttled: " + ", ".join(throttled))
     if report.copy_bytes_per_second:
         parts.append(f"copy {format_bandwidth(report.copy_bytes_per_second)}")
+    if report.exact_only:
+        parts.append(EXACT_ONLY)
     return " · ".join(parts)
 
 
@@ -111,9 +115,18 @@ def _versions(report: Report) -> list[tuple[str, str | None]]:
     return [("driver", tools.driver), ("torch", tools.torch), ("triton", tools.triton)]
 
 
-def reproduce_command(nodeid: str) -> str:
+def lane_of(report: Report) -> str:
+    """The lane that commands have to name, because its runs read less than others on the same machine; else empty."""
+    return report.lane if report.exact_only else ""
+
+
+def _measure(lane: str) -> str:
+    return f"pytest --perfguard --perfguard-lane={shlex.quote(lane)}" if lane else "pytest --perfguard"
+
+
+def reproduce_command(nodeid: str, lane: str = "") -> str:
     """The command that measures one test again."""
-    return f"pytest --perfguard {shlex.quote(nodeid)}"
+    return f"{_measure(lane)} {shlex.quote(nodeid)}"
 
 
 def compare_command(nodeid: str) -> str:
@@ -121,12 +134,12 @@ def compare_command(nodeid: str) -> str:
     return f"perfguard compare -- {shlex.quote(nodeid)}"
 
 
-def accept_command(words: set[Word], nodeid: str = "") -> str:
+def accept_command(words: set[Word], nodeid: str = "", lane: str = "") -> str:
     """The command that writes what was measured into the baselines, for verdicts that can be accepted."""
     categories = sorted({part for word in words for part in CATEGORY_HINT.get(word, "").split(",") if part})
     if not categories:
         return ""
-    command = f"pytest --perfguard --perfguard-update={','.join(categories)}"
+    command = f"{_measure(lane)} --perfguard-update={','.join(categories)}"
     if words & {Word.SLOWER, Word.CHANGED}:
         command += " --perfguard-reason 'why'"
     return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command

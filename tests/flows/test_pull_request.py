@@ -38,6 +38,7 @@ class PullRequest:
     clock: FakeClock
     base: str = ""
     run: int = 5000
+    lane: str = LANE
 
     def commit(self, why: str) -> str:
         git(self.project.path, "add", "--all")
@@ -52,14 +53,14 @@ class PullRequest:
         """Commit, measure in the lane, post."""
         head = self.commit(why)
         self.github.world.files[head] = self.files()
-        self.project.guard()
+        self.project.guard(f"--perfguard-lane={self.lane}")
         self.run += 1
         world = self.github.world
         world.pulls[7]["head"]["sha"] = head
         world.comparisons[self.base, head] = comparison(self.base)
         world.add_run(self.run, head_sha=head)
-        report = (self.project.path / ".perfguard" / f"report-{LANE}.json").read_bytes()
-        world.add_artifact(self.run, f"perfguard-{LANE}-1", archive(report, f"report-{LANE}.json"))
+        (report,) = (self.project.path / ".perfguard").glob("report-*.json")
+        world.add_artifact(self.run, f"perfguard-{self.lane}-1", archive(report.read_bytes(), report.name))
         return self.post()
 
     def post(self) -> ExitStatus:
@@ -82,23 +83,29 @@ def comparison(base: str) -> dict[str, object]:
     commit = {"committer": {"name": "a", "email": "a@b.c", "date": "2026-11-20T10:00:00Z"}, "message": "m"}
     return {
         "status": "ahead", "ahead_by": 1, "behind_by": 0, "total_commits": 1, "commits": [], "files": [],
+        "base_commit": {"sha": base, "commit": commit},
         "merge_base_commit": {"sha": base, "commit": commit},
     }  # fmt: skip
 
 
-@pytest.fixture
-def pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock) -> PullRequest:
-    recorded.configure(lanes=[LANE])
+def open_pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock, lane: str = LANE) -> PullRequest:
+    """One of a project whose baselines are recorded, and which waits for one lane."""
+    recorded.configure(lanes=[lane])
     (recorded.path / ".gitignore").write_text(
         "*\n!/kernel.py\n!/test_suite.py\n!/pyproject.toml\n!/baselines/\n!*.yaml\n!*/\n"
     )
     git(recorded.path, "init", "--quiet")
-    made = PullRequest(recorded, github, clock)
+    made = PullRequest(recorded, github, clock, lane=lane)
     made.base = made.commit("recorded")
     github.world.files[made.base] = made.files()
     github.world.pulls[7]["base"]["sha"] = made.base
     assert sha("base") != made.base
     return made
+
+
+@pytest.fixture
+def pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock) -> PullRequest:
+    return open_pull_request(recorded, github, clock)
 
 
 def test_slower_is_told_accepted_and_mended(

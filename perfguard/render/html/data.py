@@ -7,7 +7,7 @@ from typing import Any
 from perfguard.records import CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.render.escaping import clean
 from perfguard.render.survey import URGENCY, LaneSurvey, Survey
-from perfguard.render.words import limit_text, moved, reproduce_command
+from perfguard.render.words import lane_of, limit_text, moved, reproduce_command
 from perfguard.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
 
 MOST_REASON = 2000  # characters of a reason or note
@@ -18,6 +18,7 @@ def cases(found: Survey) -> list[dict[str, Any]]:
     records = []
     for place, lane in enumerate(found.lanes):
         covered = set(lane.lane.accepted)
+        own = lane_of(lane.lane.report) if lane.lane.report else ""
         for result, word in lane.cases:
             case = result.case
             accepted = [verdict for verdict in result.verdicts if (case.suite, case.key, verdict.metric) in covered]
@@ -31,7 +32,7 @@ def cases(found: Survey) -> list[dict[str, Any]]:
                     "tone": tone(word),
                     "urgency": URGENCY[word],
                     "inputs": clean(result.inputs, 1000),
-                    "command": reproduce_command(case.nodeid) if case.nodeid else "",
+                    "command": reproduce_command(case.nodeid, own) if case.nodeid else "",
                     "times": times,
                     "ratio": _worst_ratio(result, times),
                     "verdicts": [

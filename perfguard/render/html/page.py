@@ -19,7 +19,7 @@ from perfguard.records import Value, Word
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import cases
 from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, LaneSurvey, Survey, survey
-from perfguard.render.words import environment
+from perfguard.render.words import NOT_TIMED, environment
 from perfguard.units import Unit, counted, format_value
 
 
@@ -84,7 +84,8 @@ def _lane(lane: LaneSurvey) -> str:
     if report is None:
         why = f": {_text(lane.lane.problem, 1000)}" if lane.lane.problem else ""
         return f'<article class="lane silent">{head}<strong>no result</strong>{why}</p></article>'
-    cut = "" if report.complete else ", the run was cut short"
+    cut = f", {NOT_TIMED}" if report.exact_only else ""
+    cut += "" if report.complete else ", the run was cut short"
     told = {
         "wrong": lane.counts[Word.WRONG],
         "slower": lane.counts[Word.SLOWER],

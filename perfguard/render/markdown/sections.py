@@ -10,7 +10,7 @@ from perfguard.render.escaping import code, link
 from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, together, value
 from perfguard.render.markdown.tables import Bounds, table
 from perfguard.render.survey import INCONCLUSIVE, MOVED, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey
-from perfguard.render.words import limit_text
+from perfguard.render.words import NOT_TIMED, limit_text
 from perfguard.units import counted
 
 Section = Callable[[Survey, Bounds], str]
@@ -30,14 +30,17 @@ def judged_by(found: Survey) -> str:
     if overview.base:
         age = overview.base_age_days
         old = "" if age is None else f", {counted(age, 'day')} old"
-        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
+        which = "the tip of its base branch" if overview.base_is_tip else "the merge base"
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, {which}{old}")
     reported = f"lanes: {found.reported} of {len(found.lanes)} reported"
     return " · ".join([" ".join(parts), reported]) if parts else reported
 
 
 def resolved(found: Survey) -> str:
     """That nothing is left of what was reported before, since which commit, on which lanes."""
-    names = ", ".join(code(lane.lane.name, NAME) for lane in found.lanes)
+    names = ", ".join(
+        code(lane.lane.name, NAME) + (f" ({NOT_TIMED})" if lane.exact_only else "") for lane in found.lanes
+    )
     judged = judged_by(found)
     return f"Resolved in {judged} · {names}" if found.overview.head else f"Resolved · {judged} · {names}"
 
@@ -69,6 +72,8 @@ def _lane_row(lane: LaneSurvey, counts: list[int]) -> tuple[str, ...]:
         why = f": {code(lane.lane.problem)}" if lane.lane.problem else ""
         return name, "", f"⚠️ **no result**{why}", *[""] * (len(counts) + 1)
     verdict = f"{SIGNS[lane.headline]} {lane.headline.value}"
+    if report.exact_only:
+        verdict += f", {NOT_TIMED}"
     if not report.complete:
         verdict += ", run was cut short"
     return name, device(report), verdict, *(str(count or "") for count in counts), str(len(lane.cases))

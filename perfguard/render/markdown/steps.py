@@ -8,7 +8,7 @@ from perfguard.records import Word
 from perfguard.render.escaping import fenced, is_plain
 from perfguard.render.markdown.tables import Bounds
 from perfguard.render.survey import NOT_GUARDED, Finding, Survey
-from perfguard.render.words import accept_command, compare_command, reproduce_command
+from perfguard.render.words import accept_command, compare_command, lane_of, reproduce_command
 
 MOST_COMMANDS = 3
 TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need sessions that only a recording has
@@ -18,7 +18,7 @@ def next_steps(found: Survey, bounds: Bounds) -> str:
     """For the worst findings; nothing where nobody has to act. Never longer than a few lines, whatever `bounds`."""
     urgent = found.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
     parts = [
-        ("# reproduce on that hardware", [reproduce_command(nodeid) for nodeid in _ids(urgent)]),
+        ("# reproduce on that hardware", _reproduce(found, urgent)),
         (
             "# measure it beside its merge base, without a baseline",
             [compare_command(nodeid) for nodeid in _ids(urgent, Word.SLOWER)][:1],
@@ -32,6 +32,19 @@ def next_steps(found: Survey, bounds: Bounds) -> str:
     if silent or urgent:
         blocks.append("In doubt, or where a lane has no result: re-run the lane.")
     return "\n\n".join(["**Next steps**", *blocks]) if blocks else ""
+
+
+def _reproduce(found: Survey, urgent: Iterable[Finding]) -> list[str]:
+    """Each test once, as its lane measured it."""
+    lanes = _lanes(found)
+    named = ((each.result.case.nodeid, lanes[each.lane]) for each in urgent)
+    return [reproduce_command(nodeid, lane) for nodeid, lane in dict.fromkeys(named) if is_plain(nodeid)]
+
+
+def _lanes(found: Survey) -> dict[str, str]:
+    """Lane -> what commands have to name to run as it; empty for those that are timed."""
+    own = {each.lane.name: lane_of(each.lane.report) if each.lane.report else "" for each in found.lanes}
+    return {name: lane if is_plain(lane) else "" for name, lane in own.items()}
 
 
 def _ids(findings: Iterable[Finding], *words: Word) -> list[str]:
@@ -56,8 +69,11 @@ def _accept(found: Survey) -> list[str]:
 
 
 def _record(found: Survey) -> list[str]:
-    words = {each.verdict.word for each in found.findings(*NOT_GUARDED)}
-    return [accept_command(words)] if words else []
+    lanes = _lanes(found)
+    words: dict[str, set[Word]] = {}
+    for each in found.findings(*NOT_GUARDED):
+        words.setdefault(lanes[each.lane], set()).add(each.verdict.word)
+    return [accept_command(words[lane], lane=lane) for lane in sorted(words)]
 
 
 def _is_word(name: str) -> bool:

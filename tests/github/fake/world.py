@@ -173,6 +173,7 @@ class World:
 
     def add_comparison(self, base: str, head: str, merge_base: str, *, date: str, behind: int = 0) -> None:
         """The commits `base` and `head`, which part at `merge_base`; `date` as GitHub writes it."""
+        commit = {"committer": {"name": "a", "email": "a@b", "date": date}, "message": "m"}
         self.comparisons[sha(base), sha(head)] = {
             "status": "diverged" if behind else "ahead",
             "ahead_by": 1,
@@ -180,10 +181,8 @@ class World:
             "total_commits": 1,
             "commits": [],
             "files": [],
-            "merge_base_commit": {
-                "sha": sha(merge_base),
-                "commit": {"committer": {"name": "a", "email": "a@b", "date": date}, "message": "m"},
-            },
+            "base_commit": {"sha": sha(base), "commit": commit},
+            "merge_base_commit": {"sha": sha(merge_base), "commit": commit},
         }
 
     def on(self, pull: int) -> list[dict[str, Any]]:

@@ -1,0 +1,144 @@
+"""The lane `cpu`: any processor will do, so nothing is timed, and only what is the same on every CPU is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfguard import ExitStatus
+from perfguard.cli import main
+from perfguard.hardware.cpu import CpuDevice
+from tests.flows.conftest import Project
+from tests.flows.test_pull_request import _no_outside, _sockets, clock, github, open_pull_request
+from tests.github.conftest import FakeClock
+from tests.github.fake import FakeGitHub
+
+__all__ = ["_no_outside", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
+
+LANE = "--perfguard-lane=cpu"
+KERNEL = """
+import torch
+
+def double(x):
+    return {body}
+"""
+TEST = """
+import pytest
+import torch
+import kernel
+
+@pytest.mark.parametrize("n", [64, 96])
+def test_double(perfguard, n):
+    perfguard(kernel.double, torch.randn(n, 16, requires_grad=True), reference=lambda x: 2 * x)
+"""
+
+
+def kernel(project: Project, body: str) -> None:
+    (project.path / "kernel.py").write_text(KERNEL.format(body=body))
+
+
+@pytest.fixture
+def untimed(project: Project) -> Project:
+    """Recorded by the lane itself."""
+    project.configure(device="cpu", targets=[])
+    project.test_file(TEST)
+    kernel(project, "x * 2")
+    project.guard(LANE, "--perfguard-update=new").assert_outcomes(passed=2)
+    return project
+
+
+def files(project: Project) -> list[str]:
+    folder = project.path / "baselines"
+    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.yaml"))]
+
+
+def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_comment(
+    untimed: Project,
+    github: FakeGitHub,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Recorded is what every processor has in common, and nothing of this one: to the run it is an unknown one.
+    assert files(untimed) == ["targets/cpu/suite.yaml"]
+    pull_request = open_pull_request(untimed, github, clock, lane="cpu")
+
+    assert pull_request.push("unchanged") is ExitStatus.PASSED
+    slug = CpuDevice().identity.slug
+    report = untimed.report(slug)
+    assert report["exact_only"] is True
+    assert report["guarded"] == report["remembered"] == len(report["results"]) == 4
+    read = {reading["metric"]: reading for result in report["results"] for reading in result["readings"]}
+    assert {"contract", "operators", "saved_activation_bytes", "peak_tensor_bytes"} <= set(read)
+    assert not [reading for reading in read.values() if "timer" in reading or not reading["portable"]]
+    words = {verdict["word"] for result in report["results"] for verdict in result["verdicts"]}
+    assert words == {"PASS"}
+    assert github.world.on(7) == []
+    head = github.world.pulls[7]["head"]["sha"]
+    assert [(status["context"], status["state"], status["description"]) for status in github.world.statuses[head]] == [
+        ("perfguard/cpu", "success", "no change in 4 cases on 1 lane, not timed"),
+        ("perfguard", "success", "no change in 4 cases on 1 lane, not timed"),
+    ]
+
+    # The same from the report at hand: the lane goes by its own name, so that nobody misses it.
+    monkeypatch.chdir(untimed.path)
+    capsys.readouterr()
+    path = f".perfguard/report-{slug}.json"
+    assert main(["report", path, "--as", "markdown"]) == ExitStatus.PASSED
+    told = capsys.readouterr().out
+    assert "no change in 4 cases on 1 lane, not timed" in told
+    assert "✅ no change, not timed" in told
+    assert "no result" not in told
+
+    # A mutant: what it does is the same, and costs another operator and another buffer.
+    kernel(untimed, "(x + 0) * 2")
+    assert pull_request.push("one operator more") is ExitStatus.REGRESSED
+    comment = pull_request.comment
+    assert "### ❌ perfguard: 2 cases heavier or different — action needed" in comment
+    assert "slower or heavier, not timed" in comment
+    assert "<code>operators</code>" in comment
+    assert "pytest --perfguard --perfguard-lane=cpu 'test_suite.py::test_double[64]'" in comment
+    for name, value in pull_request.environ().items():
+        monkeypatch.setenv(name, value)
+    before = list(github.writes)
+    capsys.readouterr()
+    assert main(["comment", "--dry-run", "--output=out"]) == ExitStatus.REGRESSED
+    assert "2 cases heavier or different" in capsys.readouterr().out
+    assert github.writes == before
+
+    # Accepted from the report: the folder of every CPU is written, none of this one.
+    assert main(["accept", "--lane=cpu", f"--from={path}", "--reason=needed"]) == ExitStatus.PASSED
+    assert files(untimed) == ["targets/cpu/suite.yaml"]
+    assert "needed" in (untimed.path / "baselines/targets/cpu/suite.yaml").read_text()
+    untimed.guard(LANE).assert_outcomes(passed=2)
+
+
+def test_what_is_measured_anew_by_schedule_takes_over_what_is_better_and_fails_for_what_is_worse(
+    untimed: Project,
+) -> None:
+    held = untimed.path / "baselines/targets/cpu/suite.yaml"
+    recorded = held.read_text()
+    held.write_text(recorded.replace("operators: 1", "operators: 3"))
+    assert untimed.guard(LANE, "--perfguard-update=new,faster").ret == ExitStatus.PASSED
+    assert "operators: 3" not in held.read_text()
+    better = held.read_text()
+    kernel(untimed, "(x + 0) * 2")
+    assert untimed.guard(LANE, "--perfguard-update=new,faster").ret == ExitStatus.REGRESSED
+    assert held.read_text() == better
+    assert files(untimed) == ["targets/cpu/suite.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--perfguard", "--perfguard-lane=nvidia-h200"], "*this run is on cpu-* or, without times, cpu;*"),
+        (["--perfguard-lane=cpu"], "*--perfguard-lane: goes with --perfguard*"),
+    ],
+)
+def test_a_run_that_is_not_the_lane_ends_before_it_measures(project: Project, options: list[str], said: str) -> None:
+    project.configure(device="cpu", targets=[])
+    result = project.run(*options)
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+    assert not list(Path(project.path).glob(".perfguard/report-*"))
