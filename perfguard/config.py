@@ -49,6 +49,7 @@ class Config(Struct, frozen=True):
     measure: bool = False
     update: frozenset[Category] | None = None
     reason: str = ""
+    exact: bool = False  # metrics alone: no time is read, judged or recorded
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
 
     @property

@@ -26,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="measure guarded cases, compare them with baselines/<hardware>/ and judge them",
     )
     group.addoption(
+        "--perfguard-exact",
+        action="store_true",
+        default=False,
+        help="the same without times: exact metrics alone, which a busy machine reads as well; -n may be any",
+    )
+    group.addoption(
         "--perfguard-update",
         nargs="?",
         const="all",
@@ -49,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     worker = hasattr(config, "workerinput")
-    if not (option.perfguard or option.perfguard_session or option.perfguard_update is not None):
+    if not (_measures(option) or option.perfguard_session):
         if option.perfguard_reason and not worker:
             raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
         return
@@ -61,11 +67,15 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """`-n auto` of a measuring run: one worker a device."""
-    if not (config.option.perfguard or config.option.perfguard_update is not None):
+    if not _measures(config.option) or config.option.perfguard_exact:
         return None
     from perfguard.hooks import count_devices
 
     return count_devices(config)
+
+
+def _measures(option: Any) -> bool:
+    return bool(option.perfguard or option.perfguard_exact or option.perfguard_update is not None)
 
 
 @pytest.fixture

@@ -234,6 +234,8 @@ class Run:
         planned = plan(
             self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
         )
+        if self.config.exact:  # what holds on every machine: this one's own entries stay with the times beside them
+            planned = [change for change in planned if change.folder.startswith("targets/")]
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         for line in self.describe_changes():
             tell(f"update: {line}")
@@ -299,7 +301,8 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     # A renamed or deleted file is collected by nobody, and its cases would be missed by nobody.
     lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
     known = sorted({*suites, *lost})
-    lane = load_lane(store, device, toolchain, known, config.settings.confirmations, config.settings.targets)
+    settings = config.settings
+    lane = load_lane(store, device, toolchain, known, settings.confirmations, settings.targets, config.exact)
     answering = None
     if config.session_folder is None:
         for folder in (config.reports_dir, config.cache_dir.parent):
@@ -330,6 +333,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         else None,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
+        times=not config.exact,
     )
     return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
 

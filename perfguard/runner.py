@@ -57,6 +57,7 @@ class Runner:
     Attributes:
         stored_timers: the timers that a case was read with before, by metric; they are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
+        times: whether times are read.
         exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
@@ -71,6 +72,7 @@ class Runner:
     settings: Settings
     stored_timers: StoredTimers
     numerics: bool = True
+    times: bool = True
     exact: bool = True
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
     collect: Callable[[Case], Collect | None] = collected_here
@@ -107,7 +109,7 @@ class Runner:
 
     def _preheat(self) -> None:
         """Once per session, before the first case: an idle device is slow, and its first readings were too."""
-        if self.copy_bytes_per_second is not None or not self.device.asynchronous:
+        if self.copy_bytes_per_second is not None or not self.device.asynchronous or not self.times:
             return
         started = self.device.now_us()
         for _ in range(MOST_PREHEAT_BURSTS):
@@ -144,17 +146,18 @@ class Runner:
         if case.direction == "backward":
             forget_compiled()  # what was compiled for one backward pass cannot be replayed
         run = forward(call) if case.direction == "forward" else backward(call)
+        timed = call.timed and self.times
         return Subject(
             run=run,
             direction=case.direction,
             cache=call.cache,
-            timed=call.timed,
+            timed=timed,
             seconds=self.settings.case_seconds,
             stored_timers=self.stored_timers(case),
             args=(*call.args, *call.kwargs.values()),
             weights=weights(call),
             copies=copies(call, case.direction),
-            bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
+            bytes=touched_bytes(call, run()) if timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
             followed=self._follow(call),
             binaries=self.binaries,
@@ -168,7 +171,7 @@ class Runner:
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
         """The forward case holds the start of both passes."""
         start = self.cold
-        wanted = call.cold_start and call.timed and case.direction == "forward"
+        wanted = call.cold_start and self.times and call.timed and case.direction == "forward"
         depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
         return (lambda: start(case, depths)) if wanted and start is not None else None
 
