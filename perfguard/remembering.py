@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from perfguard.baselines import Store
 from perfguard.binaries.targets import TARGETS, target_of
 from perfguard.judge import Lane
-from perfguard.records import Baseline, CaseBaseline, TimedEntry, Toolchain
+from perfguard.records import Baseline, Toolchain
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -26,8 +24,10 @@ def load_lane(
     targets: Sequence[str] = (),
     exact: bool = False,
 ) -> Lane:
-    """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`; without their times
-    where only `exact` metrics are read.
+    """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
+
+    Args:
+        exact: whether times are left out.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -44,20 +44,13 @@ def load_lane(
     return Lane(
         hardware=identity,
         toolchain=toolchain,
-        baselines={suite: _untimed(baseline) if exact else baseline for suite, baseline in own.items() if baseline},
+        baselines={suite: baseline for suite, baseline in own.items() if baseline},
         portable={suite: baseline for suite, baseline in portable.items() if baseline},
         targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
         elsewhere=store.elsewhere(suites, identity.slug),
         confirmations=confirmations,
+        exact=exact,
     )
-
-
-def _untimed(baseline: Baseline) -> Baseline:
-    def exact(case: CaseBaseline) -> CaseBaseline:
-        entries = {name: entry for name, entry in case.entries.items() if not isinstance(entry, TimedEntry)}
-        return msgspec.structs.replace(case, entries=entries)
-
-    return msgspec.structs.replace(baseline, cases={key: exact(case) for key, case in baseline.cases.items()})
 
 
 def lost_suites(store: Store, device: Device, root: Path) -> list[str]:

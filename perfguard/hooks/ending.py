@@ -75,6 +75,8 @@ class Ending:
         terminalreporter.section(f"perfguard: {summary.title}")
         for line in summary.lines:
             terminalreporter.write_line(line.text, **{line.color: True} if line.color else {})
+        if run.config.exact:
+            terminalreporter.write_line("times: not read (--perfguard-exact)")
         terminalreporter.write_line(f"report: {_relative(run.report_path, run)}")
 
     @pytest.hookimpl(trylast=True)
