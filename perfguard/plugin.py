@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="LANE",
         default="",
         help="guard as this lane: the hardware's slug, or 'cpu': then nothing is timed, and only what is the same on "
-        "every CPU is read and judged",
+        "every CPU is read and judged, by any number of workers (-n)",
     )
     group.addoption(
         "--perfguard-all-configs",
@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     worker = hasattr(config, "workerinput")
-    if not (option.perfguard or option.perfguard_session or option.perfguard_update is not None):
+    if not (_measures(option) or option.perfguard_session):
         if option.perfguard_reason and not worker:
             raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
         if option.perfguard_lane and not worker:
@@ -69,12 +69,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """`-n auto` of a measuring run: one worker a device."""
-    if not (config.option.perfguard or config.option.perfguard_update is not None):
+    """`-n auto` of a measuring run: one worker a device, where it is timed."""
+    if not _measures(config.option) or config.option.perfguard_lane == "cpu":
         return None
     from perfguard.hooks import count_devices
 
     return count_devices(config)
+
+
+def _measures(option: Any) -> bool:
+    return bool(option.perfguard or option.perfguard_update is not None)
 
 
 @pytest.fixture

@@ -22,18 +22,22 @@ def load_lane(
     suites: Sequence[str],
     confirmations: int,
     targets: Sequence[str] = (),
-    exact_only: bool = False,
+    *,
+    exact: bool = False,
+    any_machine: bool = False,
 ) -> Lane:
     """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
 
-    With `exact_only` those of its target and the compiled ones alone, so that any machine of the target will do.
+    Args:
+        exact: whether times are left out.
+        any_machine: those of its target and the compiled ones alone, so that any machine of the target will do.
 
     Raises:
         BaselineError: a file that cannot be read.
         UsageError: a target that is not known.
     """
     identity = device.identity
-    own = {} if exact_only else {suite: store.load(identity.slug, suite) for suite in suites}
+    own = {} if any_machine else {suite: store.load(identity.slug, suite) for suite in suites}
     for name in targets:
         target_of(name)
     # A GPU is asked for its own architecture alone: what its kernels are elsewhere, a machine without one tells.
@@ -46,8 +50,9 @@ def load_lane(
         baselines={suite: baseline for suite, baseline in own.items() if baseline},
         portable={suite: baseline for suite, baseline in portable.items() if baseline},
         targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
-        elsewhere={} if exact_only else store.elsewhere(suites, identity.slug),
+        elsewhere={} if any_machine else store.elsewhere(suites, identity.slug),
         confirmations=confirmations,
+        exact=exact,
     )
 
 

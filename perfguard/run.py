@@ -235,6 +235,8 @@ class Run:
         planned = plan(
             self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
         )
+        if self.config.exact:  # what holds on every machine: this one's own entries stay with the times beside them
+            planned = [change for change in planned if change.folder.startswith("targets/")]
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         for line in self.describe_changes():
             tell(f"update: {line}")
@@ -301,9 +303,12 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     # A renamed or deleted file is collected by nobody, and its cases would be missed by nobody.
     lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
     known = sorted({*suites, *lost})
-    exact_only = _is_exact_only(config.lane, device)
+    any_machine = _is_any_machine(config.lane, device)
     settings = config.settings
-    lane = load_lane(store, device, toolchain, known, settings.confirmations, settings.targets, exact_only)
+    lane = load_lane(
+        store, device, toolchain, known, settings.confirmations, settings.targets,
+        exact=config.exact, any_machine=any_machine,
+    )  # fmt: skip
     answering = None
     if config.session_folder is None:
         for folder in (config.reports_dir, config.cache_dir.parent):
@@ -318,7 +323,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         commit=commit_of(config.root),
         perfguard=version,
         conditions=[device.conditions()],
-        exact_only=exact_only,
+        exact_only=any_machine,
     )
     # What is recorded, and what another process will judge, has to be read.
     compares = config.session_folder is None and config.update is None
@@ -328,7 +333,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         _stored_timers(lane) if answering is None else answering.timers,
         numerics=answering is None or answering.numerics,
         exact=answering is None or answering.exact,
-        exact_only=exact_only,
+        exact_only=any_machine,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
         # A fresh process reads times: what its parent has compiled is not compiled again.
         binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
@@ -336,11 +341,12 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         else None,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
+        times=not (config.exact or any_machine),
     )
     return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
 
 
-def _is_exact_only(lane: str, device: Device) -> bool:
+def _is_any_machine(lane: str, device: Device) -> bool:
     """Whether the lane is named after the device's target: any machine of it will do, so none is timed.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,9 +57,9 @@ class Runner:
     Attributes:
         stored_timers: the timers that a case was read with before, by metric; they are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
+        times: whether times are read.
         exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
-        exact_only: nothing is timed, and what belongs to this one machine is left out: the run is any machine's of its
-            target.
+        exact_only: what belongs to this one machine is left out: the run is any machine's of its target.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
@@ -74,6 +73,7 @@ class Runner:
     settings: Settings
     stored_timers: StoredTimers
     numerics: bool = True
+    times: bool = True
     exact: bool = True
     exact_only: bool = False
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
@@ -91,8 +91,6 @@ class Runner:
         Raises:
             Exception: whatever the candidate or the reference raises.
         """
-        if self.exact_only:
-            call = dataclasses.replace(call, timed=False)
         self._preheat()
         started = time.monotonic()
         checked = check_configurations(call) if self.numerics else None
@@ -113,7 +111,7 @@ class Runner:
 
     def _preheat(self) -> None:
         """Once per session, before the first case: an idle device is slow, and its first readings were too."""
-        if self.copy_bytes_per_second is not None or not self.device.asynchronous:
+        if self.copy_bytes_per_second is not None or not self.device.asynchronous or not self.times:
             return
         started = self.device.now_us()
         for _ in range(MOST_PREHEAT_BURSTS):
@@ -152,17 +150,18 @@ class Runner:
         if case.direction == "backward":
             forget_compiled()  # what was compiled for one backward pass cannot be replayed
         run = forward(call) if case.direction == "forward" else backward(call)
+        timed = call.timed and self.times
         return Subject(
             run=run,
             direction=case.direction,
             cache=call.cache,
-            timed=call.timed,
+            timed=timed,
             seconds=self.settings.case_seconds,
             stored_timers=self.stored_timers(case),
             args=(*call.args, *call.kwargs.values()),
             weights=weights(call),
             copies=copies(call, case.direction),
-            bytes=touched_bytes(call, run()) if call.timed else 0,  # only timers ask
+            bytes=touched_bytes(call, run()) if timed else 0,  # only timers ask
             collect=self.collect(case) or collect,
             followed=self._follow(call),
             binaries=self.binaries,
@@ -176,7 +175,7 @@ class Runner:
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
         """The forward case holds the start of both passes."""
         start = self.cold
-        wanted = call.cold_start and call.timed and case.direction == "forward"
+        wanted = call.cold_start and self.times and call.timed and case.direction == "forward"
         depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
         return (lambda: start(case, depths)) if wanted and start is not None else None
 

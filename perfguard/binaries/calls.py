@@ -68,7 +68,7 @@ class Binaries:
 
         if device.torch_device.type == "cpu":
             targets = [target_of(name) for name in self.names]
-            recordings = [record_elsewhere(trace, target, RECORDING_SECONDS, self._sources) for target in targets]
+            recordings = record_elsewhere(trace, targets, RECORDING_SECONDS, self._sources)
         else:
             own = TARGETS.get(device.identity.architecture)
             targets = [] if own is None else [own]

@@ -23,7 +23,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfguard.binaries.records import Facts, Launch
+from perfguard.binaries.reading import disassembled
+from perfguard.binaries.records import Built, Facts, Launch
+from perfguard.binaries.targets import target_of
 from perfguard.binaries.worker import Request
 from perfguard.reports import write_atomically
 
@@ -53,8 +55,13 @@ class Compiler:
         missing = {key: each for each, key in keys.items() if self._remembered(key) is None}
         if missing:
             with ThreadPoolExecutor(self._size) as threads:
-                for key, facts in zip(missing, threads.map(self._compile, missing.values()), strict=True):
-                    self._remember(key, facts)
+                built = zip(missing, threads.map(self._compile, missing.values()), strict=True)
+                targets: dict[str, dict[str, Built]] = {}
+                for key, each in built:
+                    targets.setdefault(missing[key][0], {})[key] = each
+                for found in threads.map(_counted, targets, targets.values()):
+                    for key, facts in found.items():
+                        self._remember(key, facts)
         return {each: self._known[key] for each, key in keys.items()}
 
     @cached_property
@@ -82,7 +89,7 @@ class Compiler:
             with contextlib.suppress(OSError):  # a cache that cannot be written is slow, and no more
                 write_atomically(self.folder / f"{key}.json", msgspec.json.encode(facts))
 
-    def _compile(self, wanted: tuple[str, Launch]) -> Facts:
+    def _compile(self, wanted: tuple[str, Launch]) -> Built:
         target, launch = wanted
         try:
             worker = self._idle.get_nowait()
@@ -98,6 +105,24 @@ class Compiler:
         """End the child processes."""
         while not self._idle.empty():
             self._idle.get_nowait().stop()
+
+
+def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
+    """The facts, with the instructions of all kernels of a target counted at once. What the disassembler cannot read
+    is tried alone, so that it costs the others nothing."""
+    facts = {key: each.facts for key, each in built.items()}
+    coded = {key: each for key, each in built.items() if each.code}
+    if coded:
+        try:
+            facts.update(zip(coded, disassembled(target_of(target), list(coded.values())), strict=True))
+        except (OSError, subprocess.SubprocessError) as error:
+            if len(coded) > 1:
+                return facts | {
+                    name: one for key, each in coded.items() for name, one in _counted(target, {key: each}).items()
+                }
+            problem = f"cannot be disassembled: {type(error).__name__}"
+            facts.update({key: Facts(error=problem, passing=True) for key in coded})
+    return facts
 
 
 class _Worker:
@@ -117,7 +142,7 @@ class _Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: Request, seconds: float) -> Facts:
+    def ask(self, request: Request, seconds: float) -> Built:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         problem = ""
@@ -130,12 +155,12 @@ class _Worker:
         except OSError:
             line = b""
         if line.endswith(b"\n"):
-            return msgspec.json.decode(line, type=Facts)
+            return msgspec.json.decode(line, type=Built)
         code = None if problem else self._process.wait()
         words = self._words.read_text(errors="replace").strip()[-_WORDS:]
         self.stop()
         problem = problem or f"does not compile: the compiler ended with status {code}: {words}"
-        return Facts(error=problem, passing=True)
+        return Built(Facts(error=problem, passing=True))
 
     def stop(self) -> None:
         """End the process and remove what it left."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 # NVIDIA: `        /*0a50*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;`
 _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_SASS_ADDRESS = re.compile(r"\s*/\*([0-9a-f]{4,})\*/")
 # AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`; directives begin with a point, comments with a semicolon.
 _GCN = re.compile(r"^\s+([a-z]+_[a-z0-9_]+)(?:\s|$)", re.MULTILINE)
 _SASS_MATRIX = re.compile(r"(?:[HIDBQO]G?MMA|UTC[A-Z]*MMA)$")
@@ -33,6 +37,17 @@ def mean_bits(widths: Counter[int]) -> float:
     """The mean width of an access; 0 where there is none."""
     count = widths.total()
     return round(sum(bits * times for bits, times in widths.items()) / count, 1) if count else 0.0
+
+
+def split_sass(text: str, sizes: Sequence[int]) -> list[str]:
+    """nvdisasm's listing of kernels that lie behind one another as one listing for each; `sizes` are theirs, bytes."""
+    ends = list(accumulate(sizes))
+    parts: list[list[str]] = [[] for _ in sizes]
+    for line in text.splitlines():
+        address = _SASS_ADDRESS.match(line)
+        if address:
+            parts[bisect_right(ends, int(address[1], 16))].append(line)
+    return ["\n".join(part) for part in parts]
 
 
 def read_sass(text: str) -> Code:

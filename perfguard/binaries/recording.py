@@ -185,36 +185,56 @@ class Driver:
         }
 
 
-def record_elsewhere(trace: Trace, target: Target, seconds: float, sources: Sources | None = None) -> Recording:
-    """What `trace` would launch on `target`, which need not be here.
+def record_elsewhere(
+    trace: Trace, targets: Sequence[Target], seconds: float, sources: Sources | None = None
+) -> list[Recording]:
+    """What `trace` would launch on each of `targets`, which need not be here.
 
-    The calls are made in a forked process, so that nothing that they learn of the pretended device stays.
+    The calls are made in forked processes, so that nothing that they learn of the pretended device stays; as many at
+    once as there are cores.
 
     Args:
-        seconds: after which the process is given up.
+        seconds: after which a process is given up.
         sources: what is known of modules already; it then knows those of the launches, too.
     """
     _import_what_launches_need()
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive: the child starts none
-        child = os.fork()
-    if child == 0:
-        os.close(read)
-        _answer(trace, target, write, sources)
-    os.close(write)
-    with os.fdopen(read, "rb") as answers:
-        data = _read_all(answers.fileno(), child, seconds)
-    _, status = os.waitpid(child, 0)
-    if not data:
+    waiting = list(targets)
+    children = [_Child(trace, waiting.pop(0), sources) for _ in targets[: len(os.sched_getaffinity(0))]]
+    recordings = []
+    while children:
+        recordings.append(children.pop(0).recording(seconds))
+        if waiting:
+            children.append(_Child(trace, waiting.pop(0), sources))
+    if sources is not None:  # what the children knew died with them
+        for module in {launch.module for recording in recordings for launch in recording.launches}:
+            sources.hash_of(module)
+    return recordings
+
+
+class _Child:
+    """A process that follows the call on one target."""
+
+    def __init__(self, trace: Trace, target: Target, sources: Sources | None) -> None:
+        self._started = time.monotonic()
+        self._answers, write = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive: the child starts none
+            self._process = os.fork()
+        if self._process == 0:
+            os.close(self._answers)
+            _answer(trace, target, write, sources)
+        os.close(write)
+
+    def recording(self, seconds: float) -> Recording:
+        """What it answers; it is given up so long after its start."""
+        with os.fdopen(self._answers, "rb") as answers:
+            data = _read_all(answers.fileno(), self._process, self._started + seconds)
+        _, status = os.waitpid(self._process, 0)
+        if data:
+            return msgspec.json.decode(data, type=Recording)
         code = os.waitstatus_to_exitcode(status)
         late = code == -signal.SIGKILL
         return Recording(problem=f"took longer than {seconds:g} s" if late else f"its process ended with {code}")
-    recording = msgspec.json.decode(data, type=Recording)
-    if sources is not None:  # the child's died with it
-        for module in {launch.module for launch in recording.launches}:
-            sources.hash_of(module)
-    return recording
 
 
 @functools.cache
@@ -254,8 +274,7 @@ def _answer(trace: Trace, target: Target, write: int, sources: Sources | None) -
         os._exit(0)
 
 
-def _read_all(pipe: int, child: int, seconds: float) -> bytes:
-    end = time.monotonic() + seconds
+def _read_all(pipe: int, child: int, end: float) -> bytes:
     parts: list[bytes] = []
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))

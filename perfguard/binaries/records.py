@@ -94,3 +94,10 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     def instructions(self) -> int:
         """In all."""
         return sum(self.mix.values())
+
+
+class Built(Struct, frozen=True, omit_defaults=True):
+    """What became of one compilation. `code`: instructions that are yet to be disassembled and counted."""
+
+    facts: Facts
+    code: bytes = b""

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from perfguard.binaries.reading import read_facts
 from perfguard.binaries.recording import Driver
-from perfguard.binaries.records import Facts, Launch
+from perfguard.binaries.records import Built, Facts, Launch
 from perfguard.binaries.targets import Target, target_of
 
 
@@ -43,15 +43,15 @@ def main() -> None:
         answers.flush()
 
 
-def answer(request: Request) -> Facts:
-    """The facts, or the last words of whatever failed."""
+def answer(request: Request) -> Built:
+    """What was built, or the last words of whatever failed."""
     sys.path[:] = request.path
     try:
         kernel = _kernel(request.launch)
         return _compiled(kernel, request.launch.data, target_of(request.target))
     except Exception as error:
         passing = isinstance(error, OSError | MemoryError | ImportError | subprocess.SubprocessError)
-        return Facts(error=f"does not compile: {type(error).__name__}: {_told(str(error))}", passing=passing)
+        return Built(Facts(error=f"does not compile: {type(error).__name__}: {_told(str(error))}", passing=passing))
 
 
 def _told(text: str) -> str:
@@ -62,7 +62,7 @@ def _told(text: str) -> str:
     return re.sub(r"\S*/(?=[^/\s])", "", line)
 
 
-def _compiled(kernel: Any, data: str, target: Target) -> Facts:
+def _compiled(kernel: Any, data: str, target: Target) -> Built:
     from triton.runtime import driver
 
     driver.set_active(Driver(target))

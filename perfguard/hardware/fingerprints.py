@@ -36,7 +36,7 @@ _LIBRARY = re.compile(
 )
 
 # Sections of an ELF file, by the numbers of its specification.
-_NO_BITS, _ALLOCATED = 8, 2
+_NO_BITS, _ALLOCATED, _EXECUTABLE = 8, 2, 4
 _DEVICE_CODE = (b".nv_fatbin", b".hip_fatbin")
 # Where libraries lie that go by the versions of the toolchain.
 _PACKAGES = ("torch/", "nvidia/", "triton/", "cusparselt/", "rocm", "_rocm")
@@ -206,6 +206,11 @@ def machine_code(binary: bytes) -> str | None:
         if section.flags & _ALLOCATED or section.name.startswith(b".nv.info"):
             digest.update(struct.pack("<QQ", section.flags, section.size) + binary[section.start : section.end])
     return digest.hexdigest()[:16]
+
+
+def instructions(binary: bytes) -> bytes:
+    """The instructions of an ELF binary, one section behind the other; nothing of other formats."""
+    return b"".join(binary[section.start : section.end] for section in _sections(binary) if section.flags & _EXECUTABLE)
 
 
 @dataclass(frozen=True)

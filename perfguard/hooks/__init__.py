@@ -66,6 +66,7 @@ def build_config(config: pytest.Config) -> Config:
         measure=True,
         update=update,
         reason=option.perfguard_reason.strip(),
+        exact=option.perfguard_lane == "cpu",
         lane=option.perfguard_lane,
         session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
     )
@@ -87,18 +88,20 @@ def count_devices(config: pytest.Config) -> int | None:
 
 
 def _devices(config: Config, workers: int) -> dict[str, str]:
-    """Names and keys of the devices that `workers` may measure on.
+    """Names and keys of the devices that `workers` may measure on. Where nothing is timed, they may share them.
 
     Raises:
         UsageError: fewer devices than workers, or the CPU, of which all workers would have a share.
     """
     devices = find_devices(config.settings.device)
+    if config.exact:
+        return devices
     shared = "cpu" in devices.values()
     if shared or workers > len(devices):
         use = f"use -n {len(devices)}, or run without -n" if len(devices) > 1 else "run without -n"
         raise UsageError(
             f"-n {workers}: workers would time on one device at once and disturb each other; this machine has "
-            f"{'no GPU' if shared else len(devices)} for {config.settings.device!r}: {use} (numerics alone, without "
-            "--perfguard, may use any -n)"
+            f"{'no GPU' if shared else len(devices)} for {config.settings.device!r}: {use} (exact metrics alone, with "
+            "--perfguard-lane=cpu, and numerics, without --perfguard, may use any -n)"
         )
     return devices

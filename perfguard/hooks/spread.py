@@ -165,12 +165,11 @@ class Controller(Ending):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """A worker starts: the first device that no other one has is its own."""
-        taken = set(self._used.values())
+        """A worker starts: the first device that the fewest others have is its own. Only where nothing is timed are
+        there more workers than devices."""
+        taken = list(self._used.values())
         worker = node.workerinput["workerid"]
-        self._used[worker] = next(
-            name for name in sorted(self._locks, key=list(self._devices).index) if name not in taken
-        )
+        self._used[worker] = min(sorted(self._locks, key=list(self._devices).index), key=taken.count)
         node.workerinput[DEVICE] = self._used[worker]
         assert self._folder is not None
         node.workerinput[FOLDER] = str(self._folder / worker)

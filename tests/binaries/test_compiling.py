@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from perfguard.binaries import compiling
 from perfguard.binaries.compiling import Compiler
-from perfguard.binaries.records import Launch
+from perfguard.binaries.records import Built, Facts, Launch
+from perfguard.binaries.targets import Target
 
 # Answers as the worker does, after what its argument asks for.
 PROGRAM = """
 import json, os, sys, time
-request = json.loads(sys.stdin.readline())
-behaviour = request["launch"]["data"]
-if behaviour == "hang":
-    time.sleep(600)
-if behaviour == "die":
-    print("LLVM ERROR: out of ideas", file=sys.stderr, flush=True)
-    os.abort()
-print(json.dumps({"binary": behaviour, "registers": 7}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    behaviour = request["launch"]["data"]
+    if behaviour == "hang":
+        time.sleep(600)
+    if behaviour == "die":
+        print("LLVM ERROR: out of ideas", file=sys.stderr, flush=True)
+        os.abort()
+    code = {"code": "AAAA"} if behaviour.startswith("code") else {}
+    print(json.dumps({"facts": {"binary": behaviour, "registers": 7}, **code}), flush=True)
 """
 
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    popen = compiling.subprocess.Popen
+    popen = subprocess.Popen
 
     def start(line: list[str], **options: object) -> object:
         return popen([sys.executable, "-c", PROGRAM], **options)  # type: ignore[call-overload]
@@ -70,6 +76,31 @@ def test_a_compiler_that_hangs_is_given_up(compiler: Compiler) -> None:
     compiler.seconds = 0.5
     wanted = ("sm_90", launch("hang"))
     assert compiler.facts([wanted])[wanted].error == "does not compile: the compiler took longer than 0.5 s"
+
+
+def test_the_disassembler_is_started_once_and_what_it_cannot_read_is_tried_alone(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def disassembled(target: Target, built: Sequence[Built]) -> list[Facts]:
+        asked.append([each.facts.binary for each in built])
+        if "code bad" in asked[-1]:
+            raise subprocess.CalledProcessError(1, "nvdisasm")
+        return [msgspec.structs.replace(each.facts, mix={"other": 5}) for each in built]
+
+    monkeypatch.setattr(compiling, "disassembled", disassembled)
+    wanted = [("sm_90", launch(behaviour)) for behaviour in ("code a", "code b", "plain")]
+    facts = compiler.facts(wanted)
+    assert asked == [["code a", "code b"]]
+    assert [facts[each].instructions for each in wanted] == [5, 5, 0]
+
+    wanted = [("sm_90", launch(behaviour)) for behaviour in ("code c", "code bad")]
+    facts = compiler.facts(wanted)
+    assert asked[1:] == [["code c", "code bad"], ["code c"], ["code bad"]]
+    assert facts[wanted[0]].instructions == 5
+    assert facts[wanted[1]].error == "cannot be disassembled: CalledProcessError"
+    assert len(list(compiler.folder.glob("*"))) == 4  # the fifth is tried again
 
 
 def test_a_damaged_cache_is_made_anew(compiler: Compiler) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.binaries.disassembly import mean_bits, read_gcn, read_sass
+from perfguard.binaries.disassembly import mean_bits, read_gcn, read_sass, split_sass
 
 SASS = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;
@@ -52,6 +52,14 @@ def test_sass() -> None:
     assert code.special == {"LDGSTS", "HGMMA", "F2FP.E4M3", "UTMALDG"}
     assert code.mix["matrix"] == code.mix["shared"] == code.mix["bulk copy"] == 1
     assert code.mix.total() == 14  # padding is no instruction
+
+
+def test_kernels_behind_one_another_are_told_apart_by_their_addresses() -> None:
+    first, second = split_sass(f"\t.headerflags\t@...\n{SASS}", [0x80, 0x70])
+    assert first.splitlines()[-1].split("*/")[1].split()[0].startswith("F2FP")
+    assert read_sass(first).local == 0
+    assert read_sass(second).local == 2
+    assert read_sass(first).mix + read_sass(second).mix == read_sass(SASS).mix
 
 
 def test_gcn() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from kernels.layers import BlockConfig
 from kernels.moe import MoEConfig
@@ -32,7 +32,12 @@ class _Model(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(blocks)
 
+    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, *rest)
+        return x
+
 
 def model_of(blocks: Sequence[nn.Module]) -> nn.Module:
-    """A model that is nothing but `blocks`."""
+    """A model that is nothing but `blocks`, called one after the other."""
     return _Model(blocks)

@@ -10,11 +10,12 @@ run operator by operator ("aot_eager"): what inductor makes of one stands in tes
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernels.layers import Block, BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
 from kernels.layers.shapes import BLOCKS, BlockShape, Load, set_load
@@ -28,16 +29,22 @@ pytestmark = [
 ]
 
 PRECISIONS = ["bf16", "fp8"]
+BACKEND = "inductor" if GPU else "aot_eager"
 
 
 def guard(perfguard: Any, block: Block, x: Tensor, rope: Tensor, *, walk: Any = (), timed: bool) -> None:
     block.eval()  # counters are no output: a call may not change what the next one sees
-    apply_compile(model_of([block]), backend="inductor" if GPU else "aot_eager")
+    apply_compile(model_of([block]), backend=BACKEND)
+    perfguard(block, x.requires_grad_(), rope, reference=truth_of(block), walk=walk, timed=timed)
+
+
+def truth_of(block: Block) -> Callable[[Tensor, Tensor], Tensor]:
+    """The reference in float64, the block itself uncompiled in its own precision."""
 
     def truth(x: Tensor, rope: Tensor) -> Tensor:
         return reference.block(block, x, rope) if x.dtype == torch.float64 else block.forward(x, rope)
 
-    perfguard(block, x.requires_grad_(), rope, reference=truth, walk=walk, timed=timed)
+    return truth
 
 
 @pytest.mark.skipif(not GPU, reason="real widths need a GPU")
@@ -72,6 +79,24 @@ def test_small_block(perfguard: Any, name: str, precision: str) -> None:
 def test_small_block_with_experts_one_by_one(perfguard: Any) -> None:
     """Counts are read on the host and become sizes that the compiler does not know."""
     guard_small(perfguard, build_block(LOOP, loop=True, device=perfguard.device, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("name", ["dense", "moe"] if GPU else ["dense"])
+def test_cold_model(perfguard: Any, name: str) -> None:
+    """What it takes to compile a model of one block with empty caches and with kept ones, and what each more adds:
+    equal blocks share a graph."""
+
+    def build(layers: int) -> nn.Module:
+        blocks = [build_block(CONFIGS[name], device=perfguard.device, dtype=torch.bfloat16) for _ in range(layers)]
+        model = model_of(blocks).eval()
+        apply_compile(model, backend=BACKEND)
+        return model
+
+    model = build(1)
+    (block,) = model.layers
+    x, rope = inputs(block.config, perfguard.device, (2, 12))
+    depths = {layers: functools.partial(build, layers) for layers in (1, 4)}
+    perfguard(model, x.requires_grad_(), rope, reference=truth_of(block), cold_start=depths)
 
 
 def guard_small(perfguard: Any, block: Block) -> None:

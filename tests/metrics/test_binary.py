@@ -223,9 +223,9 @@ def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
 
 def test_ten_recordings_are_one(reader: Reader) -> None:
     call = Call(load(reader.folder, PRODUCT), (A, B), lambda *_, **__: None)
-    recorded = [
-        record_elsewhere(lambda recorder: recorder.follow(Followed(call)), target_of("gfx942"), 60.0) for _ in range(10)
-    ]
+    targets = [target_of("gfx942")] * 10
+    recorded = record_elsewhere(lambda recorder: recorder.follow(Followed(call)), targets, 60.0)
+    assert len(recorded) == 10
     assert len(recorded[0].launches) == 1
     assert all(each == recorded[0] for each in recorded)
 
