@@ -1,6 +1,6 @@
 """For each row the places that ask for it, in order; and sums over them that no hot row makes slow.
 
-The lists are one stable radix sort of the index, 8 bits a pass (`counting`): as many passes as the rows have bytes.
+The lists are one stable radix sort of the index by `counting`, with as many passes as the rows have bytes.
 Summing, a list of up to LONG places has a program of its own for each block of columns. A longer one is cut at fixed
 places of the sorted order into parts of LONG, whose fp32 sums a second launch adds in order. No float is added
 atomically, so the result is the same in every run, whatever order programs run in.
@@ -19,16 +19,16 @@ from kernels.hardware import arch_of
 from kernels.jit import jit, tl
 from kernels.operators.configs import ListConfig, list_candidates, pick
 from kernels.operators.counting import (
-    STEP,
-    add,
+    chunks,
     clamped,
     count_keys,
     counted,
+    counted_here,
     digit,
     earlier,
-    rows_of_counts,
+    keys_of_quarter,
+    quarters,
     sizes_of_count,
-    steps_of_chunk,
     whole_numbers,
 )
 from kernels.operators.launch import after, cdiv, strides
@@ -36,7 +36,6 @@ from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
 DIGIT_BITS = 8
-BUCKETS = 1 << DIGIT_BITS
 
 
 @dataclass(frozen=True)
@@ -74,21 +73,24 @@ def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
     """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
-    passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
-    counters = passes * rows_of_counts(count) * BUCKETS
-    zeros = torch.zeros(counters + rows, dtype=dtype, device=index.device)
-    counts, ends = zeros[:counters].view(passes, -1, BUCKETS), zeros[counters:]
-    starts = index.new_empty(rows, dtype=dtype)
-    count_keys(index, rows, counts[0], fill=starts, value=count)
+    bits = rows.bit_length()  # of the keys 0 to `rows`, the last one for what is out of range
+    passes = cdiv(bits, DIGIT_BITS)
+    buckets = 1 << (DIGIT_BITS if bits > (DIGIT_BITS - 1) * passes else DIGIT_BITS - 1)  # fewer are read faster
+    counters = chunks(count) * buckets
+    first_counts = index.new_empty((chunks(count), buckets), dtype=dtype)
+    filled = index.new_empty(2 * rows + (passes - 1) * counters, dtype=dtype)
+    starts, ends = filled[:rows], filled[rows : 2 * rows]
+    counts = [first_counts, *filled[2 * rows :].view(passes - 1, chunks(count), buckets)]
+    count_keys(index, rows, first_counts, filled, valued=rows, value=count, early=overlap)
     keys, order = index, None
     for number in range(passes):
         last = number == passes - 1
         next_keys = None if last else index.new_empty(count, dtype=dtype)
         next_order = index.new_empty(count, dtype=dtype)
-        _place[(cdiv(count, STEP),)](
+        _place[(quarters(count),)](
             keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
-            starts if last else None, ends if last else None, count, rows, steps_of_chunk(count), DIGIT_BITS * number,
-            **sizes_of_count(BUCKETS), **after(overlap),
+            starts if last else None, ends if last else None, count, rows, keys_of_quarter(count), chunks(count),
+            number * (buckets.bit_length() - 1), **sizes_of_count(buckets), **after(overlap),
         )  # fmt: skip
         keys, order = next_keys, next_order
     assert order is not None
@@ -113,39 +115,48 @@ def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig
     )  # fmt: skip
 
 
-@jit(do_not_specialize=["count", "limit", "steps", "shift"])
+@jit(do_not_specialize=["count", "limit", "quarter", "chunks", "shift"])
 def _place(  # type: ignore[no-untyped-def]
     keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
-    count, limit, steps, shift,
-    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
+    count, limit, quarter, chunks, shift,
+    OVERLAP: tl.constexpr, Q: tl.constexpr, B: tl.constexpr, F: tl.constexpr, T: tl.constexpr, AHEAD: tl.constexpr,
+    S: tl.constexpr,
 ):  # fmt: skip
-    """One pass of the sort: S keys to their places by one digit. It counts for the next pass, the last one marks where
-    the list of each row starts and ends."""
+    """One pass of the sort: a quarter of a chunk of keys to their places by one digit. It counts for the next pass, the
+    last one marks where the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
     if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
-    inside_S = at_S < count
-    key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
-    digit_S = digit(key_S, shift, B)
-    all_B, before_B = counted(counts_ptr, tl.program_id(0), steps, K, B, F)
-    first_B = tl.cumsum(all_B, 0) - all_B + before_B
-    # Keys that are not there come last, and so count for none.
-    to_S = tl.gather(first_B, digit_S, 0).to(tl.int64) + earlier(digit_S[:, None] == digit_S[None, :], S)
-    number_S = at_S if order_ptr is None else tl.load(order_ptr + at_S, mask=inside_S, other=0)
-    tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
-    if next_keys_ptr is not None:
-        tl.store(next_keys_ptr + to_S, key_S, mask=inside_S)
-        add(next_counts_ptr, to_S, digit(key_S // B, shift, B), inside_S, steps, K, B, S)
-    else:
-        same_SS = key_S[:, None] == key_S[None, :]
-        before_S = earlier(same_SS, S)
-        is_row_S = key_S < limit
-        to_S = to_S.to(DTYPE)
-        # One key speaks for its like: thousands of them at one address would wait for each other.
-        tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & (before_S == 0), sem="relaxed")
-        is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 0)
-        tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
+    number = tl.program_id(0).to(tl.int64)
+    chunk = number // Q
+    start = number * quarter
+    all_B, to_B = counted(counts_ptr, chunk, chunks, B, F)
+    to_B += tl.cumsum(all_B, 0) - all_B
+    to_B += counted_here(keys_ptr, chunk * Q * quarter, start, limit, shift, DTYPE, B, T, AHEAD)
+    for first in range(start, tl.minimum(start + quarter, count), S):
+        at_S = first + tl.arange(0, S)
+        inside_S = at_S < count
+        key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
+        digit_S = digit(key_S, shift, B)
+        # Keys that are not there come last, and so count for none.
+        to_S = tl.gather(to_B, digit_S, 0).to(tl.int64) + earlier(digit_S[:, None] == digit_S[None, :], S)
+        to_B += tl.histogram(digit_S, B, mask=inside_S).to(DTYPE)
+        number_S = at_S if order_ptr is None else tl.load(order_ptr + at_S, mask=inside_S, other=0)
+        tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
+        if next_keys_ptr is not None:
+            tl.store(next_keys_ptr + to_S, key_S, mask=inside_S)
+            count_S = next_counts_ptr + to_S // (Q * quarter) * B + digit(key_S // B, shift, B)
+            tl.atomic_add(count_S, tl.full((S,), 1, DTYPE), mask=inside_S, sem="relaxed")
+        else:
+            same_SS = key_S[:, None] == key_S[None, :]
+            before_S = earlier(same_SS, S)
+            is_row_S = key_S < limit
+            to_S = to_S.to(DTYPE)
+            # One key speaks for its like: thousands of them at one address would wait for each other.
+            tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & (before_S == 0), sem="relaxed")
+            is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 0)
+            tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
 
 
 @jit()
@@ -171,6 +182,7 @@ def _sum_lists(  # type: ignore[no-untyped-def]
     """The first programs take a part of the sorted order each, of which they add up what belongs to long lists: at most
     the lists of its first and its last place. The others take a row each, if its list is short."""
     if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.operators import configs, lists, padded_index_gather, scatter
-from kernels.operators.counting import CHUNKS, STEP
+from kernels.operators.counting import CHUNKS, QUARTERS, STEP
 from tests.kernels.operators import gradients
 from tests.kernels.paths import KernelPath
 
@@ -25,7 +25,7 @@ INDICES = {
     "one-pass": (255, spread(300, 255)),
     "two-passes": (256, spread(300, 256)),  # the key of what is out of range is the first of two digits
     "three-passes": (70_000, spread(300, 70_000)),
-    "chunks-of-several-steps": (9, spread(CHUNKS * STEP + 1, 9)),
+    "several-steps-a-program": (9, spread(CHUNKS * QUARTERS * STEP + 1, 9)),
     "alternating": (600, torch.tensor([5, 5 + 256] * 100)),  # the same low digit
     "all-in-one-row": (300, torch.full((5 * LONG + 3,), 299)),
     "out-of-range": (4, torch.tensor([-1, 3, 4, 3, 2**40, 0, -(2**40)])),
@@ -91,11 +91,14 @@ def test_a_hot_row_is_summed_in_fp32(triton_path: KernelPath) -> None:
 def test_places_whichever_way_they_are_found(
     groups: int, triton_path: KernelPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted, and sorted where the groups are too many to count."""
-    count = CHUNKS * STEP + 5  # a chunk is more than a step
+    """Counted by each program, counted by a launch of its own, and sorted where the groups are too many to count."""
+    count = 2 * QUARTERS * STEP + 5  # several chunks
     expert = spread(count, groups).to(triton_path.device)
     find = partial(scatter.places_of, expert, groups, 16, count + 16 * groups)
-    counted = find()
+    ways = [find()]
+    monkeypatch.setattr(scatter, "FEW_ROWS", 0)
+    ways.append(find())
     monkeypatch.setattr(scatter, "MOST_GROUPS", 0)
-    for one, expected in zip(counted, find(), strict=True):
-        assert torch.equal(one, expected)
+    ways.append(find())
+    for found in zip(*ways, strict=True):
+        assert all(torch.equal(one, found[0]) for one in found)
