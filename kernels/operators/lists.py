@@ -5,7 +5,7 @@ Summing, a list of up to LONG places has a program of its own for each block of 
 places of the sorted order into parts of LONG, whose fp32 sums a second launch adds in order. No float is added
 atomically, so the result is the same in every run, whatever order programs run in.
 
-Shape suffixes: N places, S places of a program, B buckets, R places added at a time, C columns of a block.
+Shape suffixes: S places of a program, B buckets, P parts, R places added at a time, C columns of a block.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
 DIGIT_BITS = 8
+_PARTS = 8  # in which one program looks for the beginning of a long list: mostly there is none
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,9 @@ def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig
         BY_HAND=by_hand, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
         **after(config.overlap),
     )  # fmt: skip
-    _sum_parts[(parts * cdiv(width, config.part_columns),)](
-        partial, begins, lists.starts, lists.ends, out, width,
-        BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
+    _sum_parts[(cdiv(parts, _PARTS) * cdiv(width, config.part_columns),)](
+        partial, begins, lists.starts, lists.ends, out, width, parts,
+        BY_HAND=by_hand, LONG=config.long, P=_PARTS, R=config.part_rows, C=config.part_columns, num_warps=4,
         **after(config.overlap),
     )  # fmt: skip
 
@@ -220,27 +221,33 @@ def _sum_lists(  # type: ignore[no-untyped-def]
             tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
 
 
-@jit()
+@jit(do_not_specialize=["parts"])
 def _sum_parts(  # type: ignore[no-untyped-def]
-    partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width,
-    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width, parts,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr,
+    P: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The long list that begins in a part, if one does: its sum here, and those of the parts that it reaches into."""
+    """The long lists that begin in one of P parts, if any do: of each its sum here, and those of the parts that it
+    reaches into."""
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
-    number = (tl.program_id(0) // blocks).to(tl.int64)
-    row = tl.load(begins_ptr + number).to(tl.int64)
-    if row >= 0:
-        start = tl.load(starts_ptr + row).to(tl.int64)
-        end = tl.load(ends_ptr + row).to(tl.int64)
-        column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
-        sum_RC = tl.zeros((R, C), tl.float32)
-        for first in range(number, tl.cdiv(end, LONG), R):
-            part_R = first + tl.arange(0, R)
-            # Where it begins within a part it is the list of that part's last place, else that of the first.
-            at_R = 2 * part_R + (part_R * LONG < start).to(tl.int64)
-            inside_RC = (part_R * LONG < end)[:, None] & (column_C < width)[None, :]
-            sum_RC += tl.load(partial_ptr + at_R[:, None] * width + column_C[None, :], mask=inside_RC, other=0.0)
-        sum_C = rounded(tl.sum(sum_RC, 0), out_ptr.dtype.element_ty, BY_HAND)
-        tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
+    first = (tl.program_id(0) // blocks).to(tl.int64) * P
+    column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
+    number_P = first + tl.arange(0, P)
+    if tl.max(tl.load(begins_ptr + number_P, mask=number_P < parts, other=-1), 0) >= 0:
+        for number in range(first, tl.minimum(first + P, parts)):
+            row = tl.load(begins_ptr + number).to(tl.int64)
+            if row >= 0:
+                start = tl.load(starts_ptr + row).to(tl.int64)
+                end = tl.load(ends_ptr + row).to(tl.int64)
+                sum_RC = tl.zeros((R, C), tl.float32)
+                for part in range(number, tl.cdiv(end, LONG), R):
+                    part_R = part + tl.arange(0, R)
+                    # Where it begins within a part it is the list of that part's last place, else that of the first.
+                    at_R = 2 * part_R + (part_R * LONG < start).to(tl.int64)
+                    inside_RC = (part_R * LONG < end)[:, None] & (column_C < width)[None, :]
+                    from_RC = partial_ptr + at_R[:, None] * width + column_C[None, :]
+                    sum_RC += tl.load(from_RC, mask=inside_RC, other=0.0)
+                sum_C = rounded(tl.sum(sum_RC, 0), out_ptr.dtype.element_ty, BY_HAND)
+                tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
