@@ -113,8 +113,8 @@ def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
         return (SumConfig(1, 8, min(1024, power_of_two(width)), 4, part=16), SumConfig(2, 16, 32, 4, part=None))
     hardware = hardware_of(arch)
     most, early = hardware.max_warps or 32, hardware.launches_early
-    whole = ((5, 64, 64, 8, None, False), (5, 32, 128, 8, None, False))
-    parts = ((4, 32, 128, 8, 128, early), (4, 32, 128, 8, 128, False))
+    whole = ((8, 16, 64, 2, None, False), (8, 32, 64, 4, None, False))
+    parts = ((8, 16, 64, 2, 128, early), (8, 16, 64, 2, 128, False))
     tables = (*whole, *parts) if width >= 4096 else (*parts, *whole)
     configs = (
         SumConfig(ahead, rows, min(columns, power_of_two(width)), min(warps, most), part, overlap=overlap)

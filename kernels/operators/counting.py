@@ -17,9 +17,10 @@ from kernels.jit import jit, tl
 from kernels.operators.launch import cdiv
 
 CHUNKS = 64
-QUARTERS = 4
+QUARTERS = 8
 STEP = 128  # keys that one program places at a time; every pair of them is compared
-WARPS = 4
+WARPS = 4  # of a program that counts
+PLACE_WARPS = 4  # of a program that places
 _AT_ONCE = 1024  # keys that one program counts at a time
 _COUNTS_AT_ONCE = 8192  # that one program adds, of all buckets
 _AHEAD = 3  # of these, so many are on their way
@@ -69,7 +70,7 @@ def count_keys(
 def sizes_of_count(buckets: int) -> dict[str, int]:
     """The constants of a kernel that calls `counted`, `counted_here` and `earlier`."""
     sizes = {"Q": QUARTERS, "B": buckets, "F": min(CHUNKS, _COUNTS_AT_ONCE // buckets), "T": _AT_ONCE, "AHEAD": _AHEAD}
-    return {**sizes, "S": STEP, "num_warps": WARPS}
+    return {**sizes, "S": STEP, "num_warps": PLACE_WARPS}
 
 
 @jit()
@@ -86,13 +87,16 @@ def digit(key_S, shift, B: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def earlier(same_SS, S: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each of S keys: how many before it are the same, of `same` (S, S).
+def earlier(digit_S, S: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each of S keys: how many before it have the same digit.
 
-    Over the first dimension, along which elements lie in one thread: over the other one threads would have to meet.
+    Numbered by digit, then place, these are those from the first number of its digit on up to its own: one comparison.
+    Summed over the first dimension, along which elements lie in one thread.
     """
     lane_S = tl.arange(0, S)
-    return tl.sum((same_SS & (lane_S[:, None] < lane_S[None, :])).to(tl.int32), 0)
+    begin_S = digit_S * S
+    after_SS = ((begin_S + lane_S)[:, None] - begin_S[None, :]).to(tl.uint32)
+    return tl.sum((after_SS < lane_S[None, :].to(tl.uint32)).to(tl.int32), 0)
 
 
 @jit()

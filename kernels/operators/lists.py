@@ -82,7 +82,7 @@ def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
     filled = index.new_empty(2 * rows + (passes - 1) * counters, dtype=dtype)
     starts, ends = filled[:rows], filled[rows : 2 * rows]
     counts = [first_counts, *filled[2 * rows :].view(passes - 1, chunks(count), buckets)]
-    count_keys(index, rows, first_counts, filled, valued=rows, value=count, early=overlap)
+    count_keys(index, rows, first_counts, filled, valued=rows, value=count)
     keys, order = index, None
     for number in range(passes):
         last = number == passes - 1
@@ -127,7 +127,6 @@ def _place(  # type: ignore[no-untyped-def]
     last one marks where the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     number = tl.program_id(0).to(tl.int64)
     chunk = number // Q
@@ -141,7 +140,7 @@ def _place(  # type: ignore[no-untyped-def]
         key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
         digit_S = digit(key_S, shift, B)
         # Keys that are not there come last, and so count for none.
-        to_S = tl.gather(to_B, digit_S, 0).to(tl.int64) + earlier(digit_S[:, None] == digit_S[None, :], S)
+        to_S = tl.gather(to_B, digit_S, 0).to(tl.int64) + earlier(digit_S, S)
         to_B += tl.histogram(digit_S, B, mask=inside_S).to(DTYPE)
         number_S = at_S if order_ptr is None else tl.load(order_ptr + at_S, mask=inside_S, other=0)
         tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
@@ -150,14 +149,14 @@ def _place(  # type: ignore[no-untyped-def]
             count_S = next_counts_ptr + to_S // (Q * quarter) * B + digit(key_S // B, shift, B)
             tl.atomic_add(count_S, tl.full((S,), 1, DTYPE), mask=inside_S, sem="relaxed")
         else:
-            same_SS = key_S[:, None] == key_S[None, :]
-            before_S = earlier(same_SS, S)
-            is_row_S = key_S < limit
+            # The first and the last of keys in a row speak for their like: thousands at one address would wait for
+            # each other.
+            ahead_S = clamped(keys_ptr, at_S - 1, inside_S & (at_S > 0), limit, DTYPE)
+            behind_S = clamped(keys_ptr, at_S + 1, at_S + 1 < count, limit, DTYPE)
+            is_row_S = inside_S & (key_S < limit)
             to_S = to_S.to(DTYPE)
-            # One key speaks for its like: thousands of them at one address would wait for each other.
-            tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & (before_S == 0), sem="relaxed")
-            is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 0)
-            tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
+            tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & ((at_S == 0) | (ahead_S != key_S)), sem="relaxed")
+            tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & (behind_S != key_S), sem="relaxed")
 
 
 @jit()
@@ -183,7 +182,6 @@ def _sum_lists(  # type: ignore[no-untyped-def]
     """The first programs take a part of the sorted order each, of which they add up what belongs to long lists: at most
     the lists of its first and its last place. The others take a row each, if its list is short."""
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)

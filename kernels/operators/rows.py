@@ -16,6 +16,9 @@ from kernels.operators.tiles import tile
 from kernels.paths import Path, on, path_of
 from kernels.rounding import rounded
 
+_LINES = 128  # of 256 bytes that one program asks for early
+_NEARER = 1024 * _LINES * 256  # bytes: most of an L2 cache of 50 MB stays free for the rest
+
 
 def path(device: torch.device | str) -> Path:
     """What an operator runs on this device now (`kernels.paths`)."""
@@ -36,7 +39,8 @@ def fetch_rows(
 
     x (rows, width) any strides; source (n,) int64 or int32, contiguous; out (n, width) with contiguous rows. `reused`
     says that rows of x may be asked for often: then a band of columns of all rows is fetched before the next one, so
-    that what is asked for again is still in the cache. `overlap`: it may begin while the launch ahead of it ends.
+    that what is asked for again is still in the cache. `overlap`: it may begin while the launch ahead of it runs, and
+    asks for the first rows of x meanwhile.
     """
     count, width = out.shape
     if out.numel() == 0:
@@ -50,8 +54,9 @@ def fetch_rows(
     with on(x):
         _fetch[(cdiv(count, config.rows) * cdiv(width, config.columns),)](
             x, source, out, count, width, x.shape[0], *strides(x, out),
+            min(x.numel() * x.element_size(), _NEARER) if overlap and x.is_contiguous() else 0,
             MISSING_IS_NAN=missing != missing, BANDS=reused, R=config.rows, C=config.columns, num_warps=config.warps,
-            **after(overlap),
+            LINES=_LINES, **after(overlap),
         )  # fmt: skip
 
 
@@ -91,12 +96,19 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
         )  # fmt: skip
 
 
-@jit(do_not_specialize=["count", "source_rows"])
+@jit(do_not_specialize=["count", "source_rows", "nearer"])
 def _fetch(  # type: ignore[no-untyped-def]
-    x_ptr, source_ptr, out_ptr, count, width, source_rows, x_row, x_column, out_row, out_column,
-    MISSING_IS_NAN: tl.constexpr, BANDS: tl.constexpr, OVERLAP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    x_ptr, source_ptr, out_ptr, count, width, source_rows, x_row, x_column, out_row, out_column, nearer,
+    MISSING_IS_NAN: tl.constexpr, BANDS: tl.constexpr, OVERLAP: tl.constexpr, LINES: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
+        # The first `nearer` bytes of x to the cache, LINES of 256 a program: nothing is read, so it may be too early.
+        first = tl.program_id(0).to(tl.int64) * LINES * 256
+        if first < nearer:
+            line = x_ptr.to(tl.int64) + tl.minimum(first + tl.arange(0, LINES) * 256, nearer // 16 * 16 - 256)
+            bring: tl.constexpr = "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;"
+            tl.inline_asm_elementwise(bring, "=r,l", [line], dtype=tl.int32, is_pure=False, pack=1)
         tl.extra.cuda.gdc_wait()
     row, column, inside = tile(count, width, R, C, BANDS)
     source = tl.load(source_ptr + row, mask=row < count, other=-1).to(tl.int64)

@@ -29,7 +29,6 @@ from kernels.operators.arguments import (
 )
 from kernels.operators.configs import power_of_two
 from kernels.operators.counting import (
-    STEP,
     chunks,
     clamped,
     count_keys,
@@ -41,11 +40,10 @@ from kernels.operators.counting import (
     sizes_of_count,
     whole_numbers,
 )
-from kernels.operators.launch import after, cdiv
+from kernels.operators.launch import after
 from kernels.operators.rows import fetch_rows
 from kernels.paths import on, path_of
 
-FEW_ROWS = 16384  # up to which each program counts all of them itself, which spares a launch
 MOST_GROUPS = 512  # whose counts a program holds in registers; more are sorted by torch
 
 
@@ -122,14 +120,11 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
     early = hardware_of(arch_of(expert.device)).launches_early
     with on(expert):
         expert = expert.contiguous()
-        counts, programs, span = None, cdiv(max(count, 1), STEP), STEP
-        if count > FEW_ROWS:
-            counts = expert.new_empty((chunks(count), buckets), dtype=whole_numbers(count))
-            count_keys(expert, groups, counts, early=early)
-            programs, span = quarters(count), keys_of_quarter(count)
-        _place[(programs,)](
-            expert, counts, rev, offs, ks, source, count, groups, alignment, rows, span, chunks(count),
-            **sizes_of_count(buckets), **after(early and counts is not None), EARLY=early,
+        counts = expert.new_empty((chunks(count), buckets), dtype=whole_numbers(count))
+        count_keys(expert, groups, counts, early=early)
+        _place[(quarters(count),)](
+            expert, counts, rev, offs, ks, source, count, groups, alignment, rows, keys_of_quarter(count),
+            chunks(count), **sizes_of_count(buckets), **after(early),
         )  # fmt: skip
     return rev, offs, ks, source
 
@@ -171,6 +166,7 @@ def _scatter(x: Tensor, rev: Tensor, source: Tensor, rows: int, candidate: int |
     rev (M,) is the way back.
     """
     out = _scatter_output(x, rev, source, rows, candidate)
+    # Rows of x come nearer while their places are looked for.
     fetch_rows(x, source[:rows], out, 0.0, candidate, overlap=hardware_of(arch_of(x.device)).launches_early)
     return out
 
@@ -205,27 +201,22 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
 _scatter.register_autograd(_differentiate, setup_context=_save)
 
 
-@jit(do_not_specialize=["count", "groups", "alignment", "rows", "span", "chunks"])
+@jit(do_not_specialize=["count", "groups", "alignment", "rows", "quarter", "chunks"])
 def _place(  # type: ignore[no-untyped-def]
-    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, rows, span, chunks,
-    EARLY: tl.constexpr, OVERLAP: tl.constexpr, Q: tl.constexpr, B: tl.constexpr, F: tl.constexpr, T: tl.constexpr,
+    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, rows, quarter, chunks,
+    OVERLAP: tl.constexpr, Q: tl.constexpr, B: tl.constexpr, F: tl.constexpr, T: tl.constexpr,
     AHEAD: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """Where a span of rows of x go; which places of the result have none; in the first program where groups end."""
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
+    """Where a quarter of a chunk of rows of x go; which places have none; in the first program where groups end."""
     if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     DTYPE: tl.constexpr = source_ptr.dtype.element_ty
     number = tl.program_id(0).to(tl.int64)
-    start = number * span
-    if counts_ptr is None:
-        before_B = counted_here(expert_ptr, 0, start, groups, 0, DTYPE, B, T, AHEAD)
-        all_B = before_B + counted_here(expert_ptr, start, count, groups, 0, DTYPE, B, T, AHEAD)
-    else:
-        chunk = number // Q
-        all_B, before_B = counted(counts_ptr, chunk, chunks, B, F)
-        before_B += counted_here(expert_ptr, chunk * Q * span, start, groups, 0, DTYPE, B, T, AHEAD)
+    chunk = number // Q
+    start = number * quarter
+    all_B, before_B = counted(counts_ptr, chunk, chunks, B, F)
+    before_B += counted_here(expert_ptr, chunk * Q * quarter, start, groups, 0, DTYPE, B, T, AHEAD)
     group_B = tl.arange(0, B)
     ks_B = tl.where(group_B < groups, (all_B + alignment - 1) // alignment * alignment, 0)
     ends_B = tl.cumsum(ks_B, 0)
@@ -233,11 +224,11 @@ def _place(  # type: ignore[no-untyped-def]
         tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
     to_B = ends_B - ks_B + before_B
-    for first in range(start, tl.minimum(start + span, count), S):
+    for first in range(start, tl.minimum(start + quarter, count), S):
         at_S = first + tl.arange(0, S)
         inside_S = at_S < count
         key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
-        to_S = tl.gather(to_B, key_S, 0).to(tl.int64) + earlier(key_S[:, None] == key_S[None, :], S)
+        to_S = tl.gather(to_B, key_S, 0).to(tl.int64) + earlier(key_S, S)
         to_B += tl.histogram(key_S, B, mask=inside_S).to(to_B.dtype)
         tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
         tl.store(source_ptr + to_S, at_S.to(DTYPE), mask=inside_S & (key_S < groups))

@@ -104,9 +104,6 @@ def launches_of(arch: str, candidate: int | None) -> dict[str, list[Launch]]:
         "cross_entropy": partial(operators.cross_entropy, *LogitsShape(8, 128256).inputs("cpu")),
         "padded_index_gather": partial(operators.padded_index_gather, *moved.gathered("cpu")),
         "scatter_for_grouped_gemm": partial(operators.scatter_for_grouped_gemm, *moved.scattered("cpu"), 128, 1, False),
-        "scatter_for_grouped_gemm, many rows": partial(
-            operators.scatter_for_grouped_gemm, *MovedShape(20_000, 64, 256).scattered("cpu"), 128, 1, False
-        ),
         "indexed_bias_add": partial(operators.indexed_bias_add, *GroupedRows(64, 5760, 8, "equal").biased("cpu")),
         "indexed_bias_add, narrow": partial(
             operators.indexed_bias_add, *GroupedRows(64, 2880, 8, "equal").biased("cpu")

@@ -19,8 +19,7 @@ KERNELS = {
     "clamped_swiglu": {"_forward", "_backward"},
     "cross_entropy": {"_kept", "_rows", "_total", "_scale"},
     "padded_index_gather": {"_fetch", "_count", "_place", "_sum_lists", "_sum_parts"},
-    "scatter_for_grouped_gemm": {"_fetch", "_place"},
-    "scatter_for_grouped_gemm, many rows": {"_fetch", "_count", "_place"},
+    "scatter_for_grouped_gemm": {"_fetch", "_count", "_place"},
     "indexed_bias_add": {"_forward", "_sum_groups"},
     "indexed_bias_add, narrow": {"_sum_parts", "_sum_groups"},  # its forward kernel is the same
 }
