@@ -54,10 +54,16 @@ def fetch_rows(
     with on(x):
         _fetch[(cdiv(count, config.rows) * cdiv(width, config.columns),)](
             x, source, out, count, width, x.shape[0], *strides(x, out),
-            min(x.numel() * x.element_size(), _NEARER) if overlap and x.is_contiguous() else 0,
+            _nearer(x) if overlap else 0,
             MISSING_IS_NAN=missing != missing, BANDS=reused, R=config.rows, C=config.columns, num_warps=config.warps,
             LINES=_LINES, **after(overlap),
         )  # fmt: skip
+
+
+def _nearer(x: Tensor) -> int:
+    """How many of its first bytes may be asked for early, in aligned pieces."""
+    size = min(x.numel() * x.element_size(), _NEARER) // 16 * 16
+    return size if x.is_contiguous() and x.data_ptr() % 16 == 0 and size >= 256 else 0
 
 
 def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
@@ -106,7 +112,7 @@ def _fetch(  # type: ignore[no-untyped-def]
         # The first `nearer` bytes of x to the cache, LINES of 256 a program: nothing is read, so it may be too early.
         first = tl.program_id(0).to(tl.int64) * LINES * 256
         if first < nearer:
-            line = x_ptr.to(tl.int64) + tl.minimum(first + tl.arange(0, LINES) * 256, nearer // 16 * 16 - 256)
+            line = x_ptr.to(tl.int64) + tl.minimum(first + tl.arange(0, LINES) * 256, nearer - 256)
             bring: tl.constexpr = "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;"
             tl.inline_asm_elementwise(bring, "=r,l", [line], dtype=tl.int32, is_pure=False, pack=1)
         tl.extra.cuda.gdc_wait()
