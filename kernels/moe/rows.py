@@ -230,7 +230,7 @@ def _launch_spread(
             dots.zero_()
         return
     (tokens, top_k), arch = inverse.shape, arch_of(x.device)
-    config = pick(move_candidates(arch, x.shape[1]), candidate)
+    config = pick(move_candidates(arch, x.shape[1], dots=dots is not None), candidate)
     with on(x):
         _spread[(tokens,)](
             x, _dense(weights), inverse.contiguous(), out, rows, dots, x.shape[1], *strides(x), *_strides_of(rows),

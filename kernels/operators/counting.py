@@ -1,8 +1,8 @@
 """How often each small number occurs, and how often before a place: what a stable sort by counting stands on.
 
-Keys are cut into at most CHUNKS chunks, whose counts are one matrix (chunks, buckets), and a chunk into QUARTERS, each
+Keys are cut into at most CHUNKS chunks, whose counts are one matrix (chunks, buckets), and a chunk into PIECES, each
 of which one program of the next launch places: it adds up the chunks before its own, and counts what lies before its
-own quarter itself. So no program waits for another, equal keys keep their order, and nothing has to begin at zero. A
+own piece itself. So no program waits for another, equal keys keep their order, and nothing has to begin at zero. A
 key out of [0, limit) counts as `limit`.
 
 Shape suffixes: S keys at a time, T keys counted at a time, B buckets, F chunks added at a time.
@@ -16,29 +16,28 @@ from torch import Tensor
 from kernels.jit import jit, tl
 from kernels.operators.launch import cdiv
 
-CHUNKS = 64
-QUARTERS = 8
+CHUNKS = 32
+PIECES = 8
 STEP = 128  # keys that one program places at a time; every pair of them is compared
-WARPS = 4  # of a program that counts
-PLACE_WARPS = 4  # of a program that places
+WARPS = 4
 _AT_ONCE = 1024  # keys that one program counts at a time
 _COUNTS_AT_ONCE = 8192  # that one program adds, of all buckets
 _AHEAD = 3  # of these, so many are on their way
 
 
-def keys_of_quarter(count: int) -> int:
+def keys_of_piece(count: int) -> int:
     """How many keys one program places."""
-    return cdiv(max(count, 1), CHUNKS * QUARTERS * STEP) * STEP
+    return cdiv(max(count, 1), CHUNKS * PIECES * STEP) * STEP
 
 
-def quarters(count: int) -> int:
+def pieces(count: int) -> int:
     """Programs that place so many keys."""
-    return cdiv(max(count, 1), keys_of_quarter(count))
+    return cdiv(max(count, 1), keys_of_piece(count))
 
 
 def chunks(count: int) -> int:
     """Rows of the matrix of counts of so many keys."""
-    return cdiv(quarters(count), QUARTERS)
+    return cdiv(pieces(count), PIECES)
 
 
 def whole_numbers(most: int) -> torch.dtype:
@@ -62,15 +61,15 @@ def count_keys(
     """
     count = keys.shape[0]
     _count[(counts.shape[0],)](
-        keys, counts, fill, count, limit, QUARTERS * keys_of_quarter(count), 0 if fill is None else fill.numel(),
+        keys, counts, fill, count, limit, PIECES * keys_of_piece(count), 0 if fill is None else fill.numel(),
         valued, value, B=counts.shape[1], T=_AT_ONCE, AHEAD=_AHEAD, EARLY=early, num_warps=WARPS,
     )  # fmt: skip
 
 
 def sizes_of_count(buckets: int) -> dict[str, int]:
     """The constants of a kernel that calls `counted`, `counted_here` and `earlier`."""
-    sizes = {"Q": QUARTERS, "B": buckets, "F": min(CHUNKS, _COUNTS_AT_ONCE // buckets), "T": _AT_ONCE, "AHEAD": _AHEAD}
-    return {**sizes, "S": STEP, "num_warps": PLACE_WARPS}
+    sizes = {"Q": PIECES, "B": buckets, "F": min(CHUNKS, _COUNTS_AT_ONCE // buckets), "T": _AT_ONCE, "AHEAD": _AHEAD}
+    return {**sizes, "S": STEP, "num_warps": WARPS}
 
 
 @jit()

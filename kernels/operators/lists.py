@@ -26,8 +26,8 @@ from kernels.operators.counting import (
     counted_here,
     digit,
     earlier,
-    keys_of_quarter,
-    quarters,
+    keys_of_piece,
+    pieces,
     sizes_of_count,
     whole_numbers,
 )
@@ -88,9 +88,9 @@ def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
         last = number == passes - 1
         next_keys = None if last else index.new_empty(count, dtype=dtype)
         next_order = index.new_empty(count, dtype=dtype)
-        _place[(quarters(count),)](
+        _place[(pieces(count),)](
             keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
-            starts if last else None, ends if last else None, count, rows, keys_of_quarter(count), chunks(count),
+            starts if last else None, ends if last else None, count, rows, keys_of_piece(count), chunks(count),
             number * (buckets.bit_length() - 1), **sizes_of_count(buckets), **after(overlap),
         )  # fmt: skip
         keys, order = next_keys, next_order
@@ -116,25 +116,25 @@ def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig
     )  # fmt: skip
 
 
-@jit(do_not_specialize=["count", "limit", "quarter", "chunks", "shift"])
+@jit(do_not_specialize=["count", "limit", "piece", "chunks", "shift"])
 def _place(  # type: ignore[no-untyped-def]
     keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
-    count, limit, quarter, chunks, shift,
+    count, limit, piece, chunks, shift,
     OVERLAP: tl.constexpr, Q: tl.constexpr, B: tl.constexpr, F: tl.constexpr, T: tl.constexpr, AHEAD: tl.constexpr,
     S: tl.constexpr,
 ):  # fmt: skip
-    """One pass of the sort: a quarter of a chunk of keys to their places by one digit. It counts for the next pass, the
+    """One pass of the sort: a piece of a chunk of keys to their places by one digit. It counts for the next pass, the
     last one marks where the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     number = tl.program_id(0).to(tl.int64)
     chunk = number // Q
-    start = number * quarter
+    start = number * piece
     all_B, to_B = counted(counts_ptr, chunk, chunks, B, F)
     to_B += tl.cumsum(all_B, 0) - all_B
-    to_B += counted_here(keys_ptr, chunk * Q * quarter, start, limit, shift, DTYPE, B, T, AHEAD)
-    for first in range(start, tl.minimum(start + quarter, count), S):
+    to_B += counted_here(keys_ptr, chunk * Q * piece, start, limit, shift, DTYPE, B, T, AHEAD)
+    for first in range(start, tl.minimum(start + piece, count), S):
         at_S = first + tl.arange(0, S)
         inside_S = at_S < count
         key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
@@ -146,7 +146,7 @@ def _place(  # type: ignore[no-untyped-def]
         tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
         if next_keys_ptr is not None:
             tl.store(next_keys_ptr + to_S, key_S, mask=inside_S)
-            count_S = next_counts_ptr + to_S // (Q * quarter) * B + digit(key_S // B, shift, B)
+            count_S = next_counts_ptr + to_S // (Q * piece) * B + digit(key_S // B, shift, B)
             tl.atomic_add(count_S, tl.full((S,), 1, DTYPE), mask=inside_S, sem="relaxed")
         else:
             # The first and the last of keys in a row speak for their like: thousands at one address would wait for
@@ -233,9 +233,10 @@ def _sum_parts(  # type: ignore[no-untyped-def]
     first = (tl.program_id(0) // blocks).to(tl.int64) * P
     column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
     number_P = first + tl.arange(0, P)
-    if tl.max(tl.load(begins_ptr + number_P, mask=number_P < parts, other=-1), 0) >= 0:
+    row_P = tl.load(begins_ptr + number_P, mask=number_P < parts, other=-1)
+    if tl.max(row_P, 0) >= 0:
         for number in range(first, tl.minimum(first + P, parts)):
-            row = tl.load(begins_ptr + number).to(tl.int64)
+            row = tl.max(tl.where(number_P == number, row_P, -1), 0).to(tl.int64)
             if row >= 0:
                 start = tl.load(starts_ptr + row).to(tl.int64)
                 end = tl.load(ends_ptr + row).to(tl.int64)

@@ -35,8 +35,8 @@ from kernels.operators.counting import (
     counted,
     counted_here,
     earlier,
-    keys_of_quarter,
-    quarters,
+    keys_of_piece,
+    pieces,
     sizes_of_count,
     whole_numbers,
 )
@@ -122,8 +122,8 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
         expert = expert.contiguous()
         counts = expert.new_empty((chunks(count), buckets), dtype=whole_numbers(count))
         count_keys(expert, groups, counts, early=early)
-        _place[(quarters(count),)](
-            expert, counts, rev, offs, ks, source, count, groups, alignment, rows, keys_of_quarter(count),
+        _place[(pieces(count),)](
+            expert, counts, rev, offs, ks, source, count, groups, alignment, rows, keys_of_piece(count),
             chunks(count), **sizes_of_count(buckets), **after(early),
         )  # fmt: skip
     return rev, offs, ks, source
@@ -201,22 +201,22 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
 _scatter.register_autograd(_differentiate, setup_context=_save)
 
 
-@jit(do_not_specialize=["count", "groups", "alignment", "rows", "quarter", "chunks"])
+@jit(do_not_specialize=["count", "groups", "alignment", "rows", "piece", "chunks"])
 def _place(  # type: ignore[no-untyped-def]
-    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, rows, quarter, chunks,
+    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, rows, piece, chunks,
     OVERLAP: tl.constexpr, Q: tl.constexpr, B: tl.constexpr, F: tl.constexpr, T: tl.constexpr,
     AHEAD: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """Where a quarter of a chunk of rows of x go; which places have none; in the first program where groups end."""
+    """Where a piece of a chunk of rows of x go; which places have none; in the first program where groups end."""
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     DTYPE: tl.constexpr = source_ptr.dtype.element_ty
     number = tl.program_id(0).to(tl.int64)
     chunk = number // Q
-    start = number * quarter
+    start = number * piece
     all_B, before_B = counted(counts_ptr, chunk, chunks, B, F)
-    before_B += counted_here(expert_ptr, chunk * Q * quarter, start, groups, 0, DTYPE, B, T, AHEAD)
+    before_B += counted_here(expert_ptr, chunk * Q * piece, start, groups, 0, DTYPE, B, T, AHEAD)
     group_B = tl.arange(0, B)
     ks_B = tl.where(group_B < groups, (all_B + alignment - 1) // alignment * alignment, 0)
     ends_B = tl.cumsum(ks_B, 0)
@@ -224,7 +224,7 @@ def _place(  # type: ignore[no-untyped-def]
         tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
     to_B = ends_B - ks_B + before_B
-    for first in range(start, tl.minimum(start + quarter, count), S):
+    for first in range(start, tl.minimum(start + piece, count), S):
         at_S = first + tl.arange(0, S)
         inside_S = at_S < count
         key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
