@@ -1,11 +1,11 @@
 """For each row the places that ask for it, in order; and sums over them that no hot row makes slow.
 
-The lists are one stable radix sort of the index by `counting`, with as many passes as the rows have bytes.
+The lists are one stable radix sort of the index, 8 bits a pass (`counting`): as many passes as the rows have bytes.
 Summing, a list of up to LONG places has a program of its own for each block of columns. A longer one is cut at fixed
 places of the sorted order into parts of LONG, whose fp32 sums a second launch adds in order. No float is added
 atomically, so the result is the same in every run, whatever order programs run in.
 
-Shape suffixes: S places of a program, B buckets, P parts, R places added at a time, C columns of a block.
+Shape suffixes: N places, S places of a program, B buckets, R places added at a time, C columns of a block.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kernels.hardware import arch_of
 from kernels.jit import jit, tl
 from kernels.operators.configs import ListConfig, list_candidates, pick
 from kernels.operators.counting import (
-    chunks,
+    STEP,
+    add,
     clamped,
     count_keys,
     counted,
-    counted_here,
     digit,
     earlier,
-    keys_of_piece,
-    pieces,
+    rows_of_counts,
     sizes_of_count,
+    steps_of_chunk,
     whole_numbers,
 )
 from kernels.operators.launch import after, cdiv, strides
@@ -36,7 +36,7 @@ from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
 DIGIT_BITS = 8
-_PARTS = 8  # in which one program looks for the beginning of a long list: mostly there is none
+BUCKETS = 1 << DIGIT_BITS
 
 
 @dataclass(frozen=True)
@@ -74,24 +74,21 @@ def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
     """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
-    bits = rows.bit_length()  # of the keys 0 to `rows`, the last one for what is out of range
-    passes = cdiv(bits, DIGIT_BITS)
-    buckets = 1 << (DIGIT_BITS if bits > (DIGIT_BITS - 1) * passes else DIGIT_BITS - 1)  # fewer are read faster
-    counters = chunks(count) * buckets
-    first_counts = index.new_empty((chunks(count), buckets), dtype=dtype)
-    filled = index.new_empty(2 * rows + (passes - 1) * counters, dtype=dtype)
-    starts, ends = filled[:rows], filled[rows : 2 * rows]
-    counts = [first_counts, *filled[2 * rows :].view(passes - 1, chunks(count), buckets)]
-    count_keys(index, rows, first_counts, filled, valued=rows, value=count)
+    passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
+    counters = passes * rows_of_counts(count) * BUCKETS
+    zeros = torch.zeros(counters + rows, dtype=dtype, device=index.device)
+    counts, ends = zeros[:counters].view(passes, -1, BUCKETS), zeros[counters:]
+    starts = index.new_empty(rows, dtype=dtype)
+    count_keys(index, rows, counts[0], fill=starts, value=count)
     keys, order = index, None
     for number in range(passes):
         last = number == passes - 1
         next_keys = None if last else index.new_empty(count, dtype=dtype)
         next_order = index.new_empty(count, dtype=dtype)
-        _place[(pieces(count),)](
+        _place[(cdiv(count, STEP),)](
             keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
-            starts if last else None, ends if last else None, count, rows, keys_of_piece(count), chunks(count),
-            number * (buckets.bit_length() - 1), **sizes_of_count(buckets), **after(overlap),
+            starts if last else None, ends if last else None, count, rows, steps_of_chunk(count), DIGIT_BITS * number,
+            **sizes_of_count(BUCKETS), **after(overlap),
         )  # fmt: skip
         keys, order = next_keys, next_order
     assert order is not None
@@ -109,54 +106,46 @@ def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig
         BY_HAND=by_hand, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
         **after(config.overlap),
     )  # fmt: skip
-    _sum_parts[(cdiv(parts, _PARTS) * cdiv(width, config.part_columns),)](
-        partial, begins, lists.starts, lists.ends, out, width, parts,
-        BY_HAND=by_hand, LONG=config.long, P=_PARTS, R=config.part_rows, C=config.part_columns, num_warps=4,
+    _sum_parts[(parts * cdiv(width, config.part_columns),)](
+        partial, begins, lists.starts, lists.ends, out, width,
+        BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
         **after(config.overlap),
     )  # fmt: skip
 
 
-@jit(do_not_specialize=["count", "limit", "piece", "chunks", "shift"])
+@jit(do_not_specialize=["count", "limit", "steps", "shift"])
 def _place(  # type: ignore[no-untyped-def]
     keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
-    count, limit, piece, chunks, shift,
-    OVERLAP: tl.constexpr, Q: tl.constexpr, B: tl.constexpr, F: tl.constexpr, T: tl.constexpr, AHEAD: tl.constexpr,
-    S: tl.constexpr,
+    count, limit, steps, shift,
+    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """One pass of the sort: a piece of a chunk of keys to their places by one digit. It counts for the next pass, the
-    last one marks where the list of each row starts and ends."""
+    """One pass of the sort: S keys to their places by one digit. It counts for the next pass, the last one marks where
+    the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
-    number = tl.program_id(0).to(tl.int64)
-    chunk = number // Q
-    start = number * piece
-    all_B, to_B = counted(counts_ptr, chunk, chunks, B, F)
-    to_B += tl.cumsum(all_B, 0) - all_B
-    to_B += counted_here(keys_ptr, chunk * Q * piece, start, limit, shift, DTYPE, B, T, AHEAD)
-    for first in range(start, tl.minimum(start + piece, count), S):
-        at_S = first + tl.arange(0, S)
-        inside_S = at_S < count
-        key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
-        digit_S = digit(key_S, shift, B)
-        # Keys that are not there come last, and so count for none.
-        to_S = tl.gather(to_B, digit_S, 0).to(tl.int64) + earlier(digit_S, S)
-        to_B += tl.histogram(digit_S, B, mask=inside_S).to(DTYPE)
-        number_S = at_S if order_ptr is None else tl.load(order_ptr + at_S, mask=inside_S, other=0)
-        tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
-        if next_keys_ptr is not None:
-            tl.store(next_keys_ptr + to_S, key_S, mask=inside_S)
-            count_S = next_counts_ptr + to_S // (Q * piece) * B + digit(key_S // B, shift, B)
-            tl.atomic_add(count_S, tl.full((S,), 1, DTYPE), mask=inside_S, sem="relaxed")
-        else:
-            # The first and the last of keys in a row speak for their like: thousands at one address would wait for
-            # each other.
-            ahead_S = clamped(keys_ptr, at_S - 1, inside_S & (at_S > 0), limit, DTYPE)
-            behind_S = clamped(keys_ptr, at_S + 1, at_S + 1 < count, limit, DTYPE)
-            is_row_S = inside_S & (key_S < limit)
-            to_S = to_S.to(DTYPE)
-            tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & ((at_S == 0) | (ahead_S != key_S)), sem="relaxed")
-            tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & (behind_S != key_S), sem="relaxed")
+    at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
+    inside_S = at_S < count
+    key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
+    digit_S = digit(key_S, shift, B)
+    all_B, before_B = counted(counts_ptr, tl.program_id(0), steps, K, B, F)
+    first_B = tl.cumsum(all_B, 0) - all_B + before_B
+    # Keys that are not there come last, and so count for none.
+    to_S = tl.gather(first_B, digit_S, 0).to(tl.int64) + earlier(digit_S[:, None] == digit_S[None, :], S)
+    number_S = at_S if order_ptr is None else tl.load(order_ptr + at_S, mask=inside_S, other=0)
+    tl.store(next_order_ptr + to_S, number_S.to(DTYPE), mask=inside_S)
+    if next_keys_ptr is not None:
+        tl.store(next_keys_ptr + to_S, key_S, mask=inside_S)
+        add(next_counts_ptr, to_S, digit(key_S // B, shift, B), inside_S, steps, K, B, S)
+    else:
+        same_SS = key_S[:, None] == key_S[None, :]
+        before_S = earlier(same_SS, S)
+        is_row_S = key_S < limit
+        to_S = to_S.to(DTYPE)
+        # One key speaks for its like: thousands of them at one address would wait for each other.
+        tl.atomic_min(starts_ptr + key_S, to_S, mask=is_row_S & (before_S == 0), sem="relaxed")
+        is_last_S = before_S + 1 == tl.sum(same_SS.to(tl.int32), 0)
+        tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
 
 
 @jit()
@@ -219,34 +208,27 @@ def _sum_lists(  # type: ignore[no-untyped-def]
             tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
 
 
-@jit(do_not_specialize=["parts"])
+@jit()
 def _sum_parts(  # type: ignore[no-untyped-def]
-    partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width, parts,
-    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr,
-    P: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The long lists that begin in one of P parts, if any do: of each its sum here, and those of the parts that it
-    reaches into."""
+    """The long list that begins in a part, if one does: its sum here, and those of the parts that it reaches into."""
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
-    first = (tl.program_id(0) // blocks).to(tl.int64) * P
-    column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
-    number_P = first + tl.arange(0, P)
-    row_P = tl.load(begins_ptr + number_P, mask=number_P < parts, other=-1)
-    if tl.max(row_P, 0) >= 0:
-        for number in range(first, tl.minimum(first + P, parts)):
-            row = tl.max(tl.where(number_P == number, row_P, -1), 0).to(tl.int64)
-            if row >= 0:
-                start = tl.load(starts_ptr + row).to(tl.int64)
-                end = tl.load(ends_ptr + row).to(tl.int64)
-                sum_RC = tl.zeros((R, C), tl.float32)
-                for part in range(number, tl.cdiv(end, LONG), R):
-                    part_R = part + tl.arange(0, R)
-                    # Where it begins within a part it is the list of that part's last place, else that of the first.
-                    at_R = 2 * part_R + (part_R * LONG < start).to(tl.int64)
-                    inside_RC = (part_R * LONG < end)[:, None] & (column_C < width)[None, :]
-                    from_RC = partial_ptr + at_R[:, None] * width + column_C[None, :]
-                    sum_RC += tl.load(from_RC, mask=inside_RC, other=0.0)
-                sum_C = rounded(tl.sum(sum_RC, 0), out_ptr.dtype.element_ty, BY_HAND)
-                tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
+    number = (tl.program_id(0) // blocks).to(tl.int64)
+    row = tl.load(begins_ptr + number).to(tl.int64)
+    if row >= 0:
+        start = tl.load(starts_ptr + row).to(tl.int64)
+        end = tl.load(ends_ptr + row).to(tl.int64)
+        column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
+        sum_RC = tl.zeros((R, C), tl.float32)
+        for first in range(number, tl.cdiv(end, LONG), R):
+            part_R = first + tl.arange(0, R)
+            # Where it begins within a part it is the list of that part's last place, else that of the first.
+            at_R = 2 * part_R + (part_R * LONG < start).to(tl.int64)
+            inside_RC = (part_R * LONG < end)[:, None] & (column_C < width)[None, :]
+            sum_RC += tl.load(partial_ptr + at_R[:, None] * width + column_C[None, :], mask=inside_RC, other=0.0)
+        sum_C = rounded(tl.sum(sum_RC, 0), out_ptr.dtype.element_ty, BY_HAND)
+        tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)

@@ -11,13 +11,10 @@ from torch import Tensor
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
 from kernels.operators.configs import pick, power_of_two, row_candidates, sum_candidates
-from kernels.operators.launch import after, cdiv, layout_of, strides
+from kernels.operators.launch import cdiv, layout_of, strides
 from kernels.operators.tiles import tile
 from kernels.paths import Path, on, path_of
 from kernels.rounding import rounded
-
-_LINES = 128  # of 256 bytes that one program asks for early
-_NEARER = 1024 * _LINES * 256  # bytes: most of an L2 cache of 50 MB stays free for the rest
 
 
 def path(device: torch.device | str) -> Path:
@@ -26,21 +23,13 @@ def path(device: torch.device | str) -> Path:
 
 
 def fetch_rows(
-    x: Tensor,
-    source: Tensor,
-    out: Tensor,
-    missing: float,
-    candidate: int | None,
-    *,
-    reused: bool = False,
-    overlap: bool = False,
+    x: Tensor, source: Tensor, out: Tensor, missing: float, candidate: int | None, *, reused: bool = False
 ) -> None:
     """out[i] = x[source[i]] bit for bit; `missing` (0 or NaN) in every row whose source is not in [0, rows of x).
 
     x (rows, width) any strides; source (n,) int64 or int32, contiguous; out (n, width) with contiguous rows. `reused`
     says that rows of x may be asked for often: then a band of columns of all rows is fetched before the next one, so
-    that what is asked for again is still in the cache. `overlap`: it may begin while the launch ahead of it runs, and
-    asks for the first rows of x meanwhile.
+    that what is asked for again is still in the cache.
     """
     count, width = out.shape
     if out.numel() == 0:
@@ -54,16 +43,8 @@ def fetch_rows(
     with on(x):
         _fetch[(cdiv(count, config.rows) * cdiv(width, config.columns),)](
             x, source, out, count, width, x.shape[0], *strides(x, out),
-            _nearer(x) if overlap else 0,
             MISSING_IS_NAN=missing != missing, BANDS=reused, R=config.rows, C=config.columns, num_warps=config.warps,
-            LINES=_LINES, **after(overlap),
         )  # fmt: skip
-
-
-def _nearer(x: Tensor) -> int:
-    """How many of its first bytes may be asked for early, in aligned pieces."""
-    size = min(x.numel() * x.element_size(), _NEARER) // 16 * 16
-    return size if x.is_contiguous() and x.data_ptr() % 16 == 0 and size >= 256 else 0
 
 
 def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
@@ -93,29 +74,20 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
             # A bound that needs no data: each group ends with at most one part that is not whole.
             values = x.new_empty((rows // config.part + groups, width), dtype=torch.float32)
             _sum_parts[(values.shape[0] * cdiv(width, config.columns),)](
-                x, offs, values, rows, width, groups, *strides(x), EARLY=config.overlap, **sizes, **constants
+                x, offs, values, rows, width, groups, *strides(x), **sizes, **constants
             )
             sizes = {"AHEAD": 1, "R": config.part_rows, "C": config.part_columns}
         _sum_groups[(groups * cdiv(width, sizes["C"]),)](
             values, offs, out, rows, width, groups, *strides(values), *strides(out),
-            BY_HAND=arch == "cpu", **sizes, **constants, **after(config.overlap),
+            BY_HAND=arch == "cpu", **sizes, **constants,
         )  # fmt: skip
 
 
-@jit(do_not_specialize=["count", "source_rows", "nearer"])
+@jit(do_not_specialize=["count", "source_rows"])
 def _fetch(  # type: ignore[no-untyped-def]
-    x_ptr, source_ptr, out_ptr, count, width, source_rows, x_row, x_column, out_row, out_column, nearer,
-    MISSING_IS_NAN: tl.constexpr, BANDS: tl.constexpr, OVERLAP: tl.constexpr, LINES: tl.constexpr,
-    R: tl.constexpr, C: tl.constexpr,
+    x_ptr, source_ptr, out_ptr, count, width, source_rows, x_row, x_column, out_row, out_column,
+    MISSING_IS_NAN: tl.constexpr, BANDS: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        # The first `nearer` bytes of x to the cache, LINES of 256 a program: nothing is read, so it may be too early.
-        first = tl.program_id(0).to(tl.int64) * LINES * 256
-        if first < nearer:
-            line = x_ptr.to(tl.int64) + tl.minimum(first + tl.arange(0, LINES) * 256, nearer - 256)
-            bring: tl.constexpr = "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;"
-            tl.inline_asm_elementwise(bring, "=r,l", [line], dtype=tl.int32, is_pure=False, pack=1)
-        tl.extra.cuda.gdc_wait()
     row, column, inside = tile(count, width, R, C, BANDS)
     source = tl.load(source_ptr + row, mask=row < count, other=-1).to(tl.int64)
     exists = (source >= 0) & (source < source_rows)
@@ -161,12 +133,9 @@ def _ends(offs_ptr, rows, groups, PART: tl.constexpr, G: tl.constexpr):  # type:
 @jit(do_not_specialize=["rows", "groups"])
 def _sum_parts(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, partial_ptr, rows, width, groups, x_row, x_column,
-    EARLY: tl.constexpr, PART: tl.constexpr, G: tl.constexpr,
-    AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    PART: tl.constexpr, G: tl.constexpr, AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """One part of a group; programs past the last part have nothing to do."""
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
     group_G, start_G, end_G, parts_G = _ends(offs_ptr, rows, groups, PART, G)
@@ -183,12 +152,10 @@ def _sum_parts(  # type: ignore[no-untyped-def]
 @jit(do_not_specialize=["rows", "groups"])
 def _sum_groups(  # type: ignore[no-untyped-def]
     values_ptr, offs_ptr, out_ptr, rows, width, groups, values_row, values_column, out_row, out_column,
-    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr,
-    PART: tl.constexpr, G: tl.constexpr, AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, PART: tl.constexpr, G: tl.constexpr,
+    AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """What the rows of a group sum up to, or the parts of it."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     group = (tl.program_id(0) // blocks).to(tl.int64)
     if PART is None:

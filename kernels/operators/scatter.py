@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.hardware import arch_of, hardware_of
 from kernels.jit import jit, tl
 from kernels.operators.arguments import (
     require_floats,
@@ -29,18 +28,17 @@ from kernels.operators.arguments import (
 )
 from kernels.operators.configs import power_of_two
 from kernels.operators.counting import (
-    chunks,
+    STEP,
     clamped,
     count_keys,
     counted,
-    counted_here,
     earlier,
-    keys_of_piece,
-    pieces,
+    rows_of_counts,
     sizes_of_count,
+    steps_of_chunk,
     whole_numbers,
 )
-from kernels.operators.launch import after
+from kernels.operators.launch import cdiv
 from kernels.operators.rows import fetch_rows
 from kernels.paths import on, path_of
 
@@ -117,14 +115,13 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
         return _places_by_sort(expert, groups, alignment, rows)
     rev, offs, ks, source = _places_outputs(expert, groups, alignment, rows)
     count, buckets = expert.shape[0], power_of_two(groups + 1)
-    early = hardware_of(arch_of(expert.device)).launches_early
     with on(expert):
         expert = expert.contiguous()
-        counts = expert.new_empty((chunks(count), buckets), dtype=whole_numbers(count))
-        count_keys(expert, groups, counts, early=early)
-        _place[(pieces(count),)](
-            expert, counts, rev, offs, ks, source, count, groups, alignment, rows, keys_of_piece(count),
-            chunks(count), **sizes_of_count(buckets), **after(early),
+        counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=expert.device)
+        count_keys(expert, groups, counts, fill=source, value=-1)
+        _place[(cdiv(max(count, 1), STEP),)](
+            expert, counts, rev, offs, ks, source, count, groups, alignment, steps_of_chunk(count),
+            **sizes_of_count(buckets),
         )  # fmt: skip
     return rev, offs, ks, source
 
@@ -166,8 +163,7 @@ def _scatter(x: Tensor, rev: Tensor, source: Tensor, rows: int, candidate: int |
     rev (M,) is the way back.
     """
     out = _scatter_output(x, rev, source, rows, candidate)
-    # Rows of x come nearer while their places are looked for.
-    fetch_rows(x, source[:rows], out, 0.0, candidate, overlap=hardware_of(arch_of(x.device)).launches_early)
+    fetch_rows(x, source[:rows], out, 0.0, candidate)
     return out
 
 
@@ -201,43 +197,23 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
 _scatter.register_autograd(_differentiate, setup_context=_save)
 
 
-@jit(do_not_specialize=["count", "groups", "alignment", "rows", "piece", "chunks"])
+@jit(do_not_specialize=["count", "groups", "alignment", "steps"])
 def _place(  # type: ignore[no-untyped-def]
-    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, rows, piece, chunks,
-    OVERLAP: tl.constexpr, Q: tl.constexpr, B: tl.constexpr, F: tl.constexpr, T: tl.constexpr,
-    AHEAD: tl.constexpr, S: tl.constexpr,
+    expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, steps,
+    K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """Where a piece of a chunk of rows of x go; which places have none; in the first program where groups end."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    DTYPE: tl.constexpr = source_ptr.dtype.element_ty
-    number = tl.program_id(0).to(tl.int64)
-    chunk = number // Q
-    start = number * piece
-    all_B, before_B = counted(counts_ptr, chunk, chunks, B, F)
-    before_B += counted_here(expert_ptr, chunk * Q * piece, start, groups, 0, DTYPE, B, T, AHEAD)
+    """Where S rows of x go; in the first program where groups end."""
+    at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
+    inside_S = at_S < count
+    key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
+    all_B, before_B = counted(counts_ptr, tl.program_id(0), steps, K, B, F)
     group_B = tl.arange(0, B)
     ks_B = tl.where(group_B < groups, (all_B + alignment - 1) // alignment * alignment, 0)
     ends_B = tl.cumsum(ks_B, 0)
-    if number == 0:
+    if tl.program_id(0) == 0:
         tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
-    to_B = ends_B - ks_B + before_B
-    for first in range(start, tl.minimum(start + piece, count), S):
-        at_S = first + tl.arange(0, S)
-        inside_S = at_S < count
-        key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
-        to_S = tl.gather(to_B, key_S, 0).to(tl.int64) + earlier(key_S, S)
-        to_B += tl.histogram(key_S, B, mask=inside_S).to(to_B.dtype)
-        tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
-        tl.store(source_ptr + to_S, at_S.to(DTYPE), mask=inside_S & (key_S < groups))
-    filled_B = tl.where(group_B < groups, ends_B - ks_B + all_B, 0)
-    for group in range(number, groups, tl.num_programs(0)):
-        end = tl.sum(tl.where(group_B == group, ends_B, 0), 0)
-        for free in range(tl.sum(tl.where(group_B == group, filled_B, 0), 0), end, S):
-            at_S = free + tl.arange(0, S)
-            tl.store(source_ptr + at_S, tl.full((S,), -1, DTYPE), mask=at_S < end)
-    for tail in range(tl.max(ends_B, 0) + number * S, rows, tl.num_programs(0) * S):
-        at_S = tail + tl.arange(0, S)
-        tl.store(source_ptr + at_S, tl.full((S,), -1, DTYPE), mask=at_S < rows)
+    first_S = tl.gather(ends_B - ks_B + before_B, key_S, 0).to(tl.int64)
+    to_S = first_S + earlier(key_S[:, None] == key_S[None, :], S)
+    tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
+    tl.store(source_ptr + to_S, at_S.to(source_ptr.dtype.element_ty), mask=inside_S & (key_S < groups))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.operators import configs, lists, padded_index_gather, scatter
-from kernels.operators.counting import CHUNKS, PIECES, STEP
+from kernels.operators.counting import CHUNKS, STEP
 from tests.kernels.operators import gradients
 from tests.kernels.paths import KernelPath
 
@@ -25,7 +25,7 @@ INDICES = {
     "one-pass": (255, spread(300, 255)),
     "two-passes": (256, spread(300, 256)),  # the key of what is out of range is the first of two digits
     "three-passes": (70_000, spread(300, 70_000)),
-    "several-steps-a-program": (9, spread(CHUNKS * PIECES * STEP + 1, 9)),
+    "chunks-of-several-steps": (9, spread(CHUNKS * STEP + 1, 9)),
     "alternating": (600, torch.tensor([5, 5 + 256] * 100)),  # the same low digit
     "all-in-one-row": (300, torch.full((5 * LONG + 3,), 299)),
     "out-of-range": (4, torch.tensor([-1, 3, 4, 3, 2**40, 0, -(2**40)])),
@@ -92,7 +92,7 @@ def test_places_whichever_way_they_are_found(
     groups: int, triton_path: KernelPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted, and sorted where the groups are too many to count."""
-    count = 2 * PIECES * STEP + 5  # several chunks
+    count = CHUNKS * STEP + 5  # a chunk is more than a step
     expert = spread(count, groups).to(triton_path.device)
     find = partial(scatter.places_of, expert, groups, 16, count + 16 * groups)
     counted = find()
