@@ -230,7 +230,7 @@ def _launch_spread(
             dots.zero_()
         return
     (tokens, top_k), arch = inverse.shape, arch_of(x.device)
-    config = pick(move_candidates(arch, x.shape[1]), candidate)
+    config = pick(move_candidates(arch, x.shape[1], dots=dots is not None), candidate)
     with on(x):
         _spread[(tokens,)](
             x, _dense(weights), inverse.contiguous(), out, rows, dots, x.shape[1], *strides(x), *_strides_of(rows),
@@ -294,16 +294,16 @@ def _spread(  # type: ignore[no-untyped-def]
         column_C = first + tl.arange(0, C).to(tl.int64)
         inside_PC = (choice_P < K)[:, None] & (column_C < width)[None, :]
         x_C = tl.load(x_ptr + token * x_row + column_C * x_column, mask=column_C < width, other=0.0)
+        if dots_ptr is not None:  # before the store, behind which no load may be moved: both are on their way at once
+            from_PC = rows_ptr + row_P[:, None] * rows_row + column_C[None, :] * rows_column
+            row_PC = tl.load(from_PC, mask=inside_PC, other=0.0).to(tl.float32)
+            product_PC += row_PC * x_C[None, :].to(tl.float32)
         value_PC = x_C[None, :]
         if weights_ptr is not None:
             value_PC = rounded(value_PC.to(tl.float32) * weight_P[:, None], X, BY_HAND)
         if OUT != X:
             value_PC = rounded(value_PC.to(tl.float32), OUT, BY_HAND)
         tl.store(out_ptr + row_P[:, None] * width + column_C[None, :], value_PC, mask=inside_PC)
-        if dots_ptr is not None:
-            from_PC = rows_ptr + row_P[:, None] * rows_row + column_C[None, :] * rows_column
-            row_PC = tl.load(from_PC, mask=inside_PC, other=0.0).to(tl.float32)
-            product_PC += row_PC * x_C[None, :].to(tl.float32)
     if dots_ptr is not None:
         tl.store(dots_ptr + token * K + choice_P, tl.sum(product_PC, 1), mask=choice_P < K)
 

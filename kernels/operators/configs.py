@@ -32,15 +32,13 @@ class TileConfig:
 class SumConfig:
     """One way to sum the rows of groups: each thread keeps the sum of its own rows until the end."""
 
-    depth: int  # tiles that one program adds at a time, a power of two
+    ahead: int  # tiles on their way at a time, and the one that is added
     rows: int  # of a tile, a power of two
     columns: int  # of a tile, a power of two
     warps: int
     part: int | None  # rows of a partial sum; None: one program sums a whole group, whatever its length
-    part_depth: int = 8  # the same for the sums of the parts
-    part_rows: int = 8
+    part_rows: int = 16  # of a tile of the sums of the parts
     part_columns: int = 128
-    overlap: bool = False  # the sums of the parts begin as the parts end (programmatic dependent launch)
 
 
 @dataclass(frozen=True)
@@ -108,20 +106,18 @@ def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
     """Of the kernels that add the rows of groups in fp32.
 
     Over many columns even one group keeps a chip busy with a program for each block of them: 4096 x 5760 in 8 groups
-    took an H200 27.1 us so, and 44.8 in parts. Over fewer, groups are cut into parts, whose sums a second launch adds.
+    took an H200 13.8 us with the first and 15.7 with the next, all rows in one group 28.2 and 19.3, in parts 34 and 33.
+    Over fewer columns groups are cut into parts, whose sums a second launch adds.
     """
     if arch == "cpu":
-        return (SumConfig(2, 8, min(1024, power_of_two(width)), 4, part=16), SumConfig(1, 16, 32, 4, part=None))
-    hardware = hardware_of(arch)
-    most, early = hardware.max_warps or 32, hardware.launches_early
-    whole = (8, 64, 32, 8, None, False)
-    parts = ((8, 2, 512, 4, 64, False), (8, 2, 512, 4, 64, early), (4, 2, 1024, 8, 32, early))
-    tables = (whole, *parts) if width >= 4096 else (*parts, whole)
-    configs = (
-        SumConfig(depth, rows, min(columns, power_of_two(width)), min(warps, most), part, overlap=overlap)
-        for depth, rows, columns, warps, part, overlap in tables
+        return (SumConfig(1, 8, min(1024, power_of_two(width)), 4, part=16), SumConfig(2, 16, 32, 4, part=None))
+    most = hardware_of(arch).max_warps or 32
+    whole, parts = ((8, 16, 64, 2, None), (8, 32, 64, 4, None)), ((4, 32, 128, 8, 128),)
+    tables = (*whole, *parts) if width >= 2048 else (*parts, *whole)
+    return tuple(
+        SumConfig(ahead, rows, min(columns, power_of_two(width)), min(warps, most), part)
+        for ahead, rows, columns, warps, part in tables
     )
-    return tuple(dict.fromkeys(configs))  # some are the same where no launch begins early
 
 
 def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:

@@ -1,6 +1,6 @@
 """Rows fetched from elsewhere, and rows of groups added up: what gather, scatter and bias addition stand on.
 
-Shape suffixes: D tiles added at a time, R rows of a tile, C columns of a tile, G groups, P partial sums.
+Shape suffixes: R rows of a tile, C columns of a tile, G groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
 from kernels.operators.configs import pick, power_of_two, row_candidates, sum_candidates
-from kernels.operators.launch import after, cdiv, layout_of, strides
+from kernels.operators.launch import cdiv, layout_of, strides
 from kernels.operators.tiles import tile
 from kernels.paths import Path, on, path_of
 from kernels.rounding import rounded
@@ -68,7 +68,7 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
     arch = arch_of(x.device)
     config = pick(sum_candidates(arch, width), candidate)
     constants = {"G": power_of_two(groups), "PART": config.part, "num_warps": config.warps}
-    values, sizes = x, {"D": config.depth, "R": config.rows, "C": config.columns}
+    values, sizes = x, {"AHEAD": config.ahead, "R": config.rows, "C": config.columns}
     with on(x):
         if config.part is not None:
             # A bound that needs no data: each group ends with at most one part that is not whole.
@@ -76,10 +76,10 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
             _sum_parts[(values.shape[0] * cdiv(width, config.columns),)](
                 x, offs, values, rows, width, groups, *strides(x), **sizes, **constants
             )
-            sizes = {"D": config.part_depth, "R": config.part_rows, "C": config.part_columns}
+            sizes = {"AHEAD": 1, "R": config.part_rows, "C": config.part_columns}
         _sum_groups[(groups * cdiv(width, sizes["C"]),)](
             values, offs, out, rows, width, groups, *strides(values), *strides(out),
-            BY_HAND=arch == "cpu", **sizes, **constants, **after(config.overlap),
+            BY_HAND=arch == "cpu", **sizes, **constants,
         )  # fmt: skip
 
 
@@ -103,16 +103,19 @@ def _fetch(  # type: ignore[no-untyped-def]
 
 @jit()
 def _sum(  # type: ignore[no-untyped-def]
-    x_ptr, start, end, column_C, width, x_row, x_column, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    x_ptr, start, end, column_C, width, x_row, x_column, AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The sum (C,) of rows [start, end): over D within a thread as they come, over R once at the end."""
+    """The sum (C,) of rows [start, end): each thread adds its own rows as they come, over R once at the end.
+
+    All but one of AHEAD tiles are on their way to shared memory while one is added, so that few registers are enough
+    and many programs fit.
+    """
     sum_RC = tl.zeros((R, C), tl.float32)
-    column_DRC = column_C[None, None, :]
-    for first in range(start, end, D * R):
-        row_DR = first + tl.arange(0, D)[:, None] * R + tl.arange(0, R)[None, :]
-        inside_DRC = (row_DR < end)[:, :, None] & (column_DRC < width)
-        x_DRC = tl.load(x_ptr + row_DR[:, :, None] * x_row + column_DRC * x_column, mask=inside_DRC, other=0.0)
-        sum_RC += tl.sum(x_DRC.to(tl.float32), 0)
+    for first in tl.range(start, end, R, num_stages=AHEAD):
+        row_R = first + tl.arange(0, R)
+        inside_RC = (row_R < end)[:, None] & (column_C < width)[None, :]
+        x_RC = tl.load(x_ptr + row_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
+        sum_RC += x_RC.to(tl.float32)
     return tl.sum(sum_RC, 0)
 
 
@@ -130,7 +133,7 @@ def _ends(offs_ptr, rows, groups, PART: tl.constexpr, G: tl.constexpr):  # type:
 @jit(do_not_specialize=["rows", "groups"])
 def _sum_parts(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, partial_ptr, rows, width, groups, x_row, x_column,
-    PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    PART: tl.constexpr, G: tl.constexpr, AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """One part of a group; programs past the last part have nothing to do."""
     blocks = tl.cdiv(width, C)
@@ -142,19 +145,17 @@ def _sum_parts(  # type: ignore[no-untyped-def]
         start = tl.sum(tl.where(group_G == group, start_G, 0), 0) + (number - before) * PART
         end = tl.minimum(tl.sum(tl.where(group_G == group, end_G, 0), 0), start + PART)
         column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
-        sum_C = _sum(x_ptr, start, end, column_C, width, x_row, x_column, D, R, C)
+        sum_C = _sum(x_ptr, start, end, column_C, width, x_row, x_column, AHEAD, R, C)
         tl.store(partial_ptr + number * width + column_C, sum_C, mask=column_C < width)
 
 
 @jit(do_not_specialize=["rows", "groups"])
 def _sum_groups(  # type: ignore[no-untyped-def]
     values_ptr, offs_ptr, out_ptr, rows, width, groups, values_row, values_column, out_row, out_column,
-    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr,
-    PART: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    BY_HAND: tl.constexpr, PART: tl.constexpr, G: tl.constexpr,
+    AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """What the rows of a group sum up to, or the parts of it."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     group = (tl.program_id(0) // blocks).to(tl.int64)
     if PART is None:
@@ -166,6 +167,6 @@ def _sum_groups(  # type: ignore[no-untyped-def]
         start = tl.max(tl.where(group_G < group, parts_G, 0), 0)
         end = tl.max(tl.where(group_G <= group, parts_G, 0), 0)
     column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
-    sum_C = _sum(values_ptr, start, end, column_C, width, values_row, values_column, D, R, C)
+    sum_C = _sum(values_ptr, start, end, column_C, width, values_row, values_column, AHEAD, R, C)
     to_C = out_ptr + group * out_row + column_C * out_column
     tl.store(to_C, rounded(sum_C, out_ptr.dtype.element_ty, BY_HAND), mask=column_C < width)

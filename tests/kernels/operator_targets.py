@@ -106,7 +106,7 @@ def launches_of(arch: str, candidate: int | None) -> dict[str, list[Launch]]:
         "scatter_for_grouped_gemm": partial(operators.scatter_for_grouped_gemm, *moved.scattered("cpu"), 128, 1, False),
         "indexed_bias_add": partial(operators.indexed_bias_add, *GroupedRows(64, 5760, 8, "equal").biased("cpu")),
         "indexed_bias_add, narrow": partial(
-            operators.indexed_bias_add, *GroupedRows(64, 2880, 8, "equal").biased("cpu")
+            operators.indexed_bias_add, *GroupedRows(64, 1024, 8, "equal").biased("cpu")
         ),
     }
     found = {}

@@ -21,7 +21,7 @@ KERNELS = {
     "padded_index_gather": {"_fetch", "_count", "_place", "_sum_lists", "_sum_parts"},
     "scatter_for_grouped_gemm": {"_fetch", "_count", "_place"},
     "indexed_bias_add": {"_forward", "_sum_groups"},
-    "indexed_bias_add, narrow": {"_sum_parts", "_sum_groups"},  # its forward kernel is the same
+    "indexed_bias_add, narrow": {"_forward", "_sum_parts", "_sum_groups"},
 }
 
 
