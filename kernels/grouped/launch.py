@@ -60,6 +60,9 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
         return
     aligned = _has_units(a.t()) and _has_units(b)
     config = _pick(a, "groups", outer, aligned, candidate)
+    if config.specialised:
+        _specialised_groups_product(a, b, offs, out, config)
+        return
     described = config.descriptors and aligned
     with on(a):
         multiply_groups[(programs_of(a.device, config),)](
@@ -76,6 +79,30 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
             *a.stride(),
             *b.stride(),
             **_constants(config, described),
+        )
+
+
+def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, config: Config) -> None:
+    """Operands of 16 bits and an output whose rows are whole units."""
+    from kernels.grouped import specialised  # where it runs: nobody else needs Gluon
+
+    def tiles(x: Tensor, tile: list[int], layout: object) -> object:
+        return specialised.Descriptor(x, list(x.shape), _strides(x), tile, layout)
+
+    operands = specialised.operand_layout()
+    with on(a):
+        specialised.multiply_groups[(programs_of(a.device, config),)](
+            tiles(a.t(), [config.depth, config.height], operands),
+            tiles(b, [config.depth, config.width], operands),
+            tiles(out, [1, config.height // 2, config.width], specialised.output_layout()),
+            offs.contiguous(),
+            offs.numel(),
+            b.shape[0],
+            a.shape[0],
+            b.shape[1],
+            BAND=config.band,
+            STAGES=config.stages,
+            num_warps=config.warps,
         )
 
 
@@ -126,11 +153,16 @@ def _has_units(x: Tensor) -> bool:
 
 def _descriptor(x: Tensor, tile: list[int]) -> TensorDescriptor:
     """Tiles of `x`, whose memory has whole units."""
+    return TensorDescriptor(x, list(x.shape), _strides(x), tile)
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Those of `x`, told anew where torch's may be anything: of a dimension of size 1."""
     unit = 16 // x.element_size()
     unused = -(-x.shape[-1] // unit) * unit
     strides = [stride if size > 1 else unused for size, stride in zip(x.shape, x.stride(), strict=True)]
     strides[-1] = 1
-    return TensorDescriptor(x, list(x.shape), strides, tile)
+    return strides
 
 
 def _processors(device: torch.device) -> int:

@@ -1,8 +1,13 @@
-"""The gradient of the weights, (K, R) x (R, N) -> (E, K, N), for Hopper, in Gluon: one warp loads, the others multiply.
+"""The gradient of the weights, (K, R) x (R, N) -> (E, K, N), for Hopper, in Gluon: one warp loads, eight multiply.
 
-Formula: `reference.py`; order of tiles: `groups.py`.
+Formula: `reference.py`; order of tiles and ragged groups: `groups.py`. There the warps that multiply also ask for the
+next loads and write, and a tile of a thousand rows is no more than sixteen steps: what lies between two tiles counts.
+Here a warp of its own fills a ring of steps in shared memory, ahead of the others and across tiles: `full` tells that a
+slot has arrived, `empty` that both warp groups have multiplied it. Each warp group owns half of a tile's rows and waits
+for the ring alone, never for the other: while one writes its half, by the bulk copy engine, the other one multiplies.
 
-Shape suffixes: H rows and W columns of the output's tile, D rows of a group taken at a time.
+Shape suffixes: H rows (of one warp group) and W columns of the output's tile, D rows of a group taken at a time, U rows
+that one instruction takes.
 """
 
 from __future__ import annotations
@@ -20,97 +25,135 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Descript
 
 from kernels.grouped.tiles import place
 
+__all__ = ["Descriptor", "multiply_groups", "operand_layout", "output_layout"]
+
 # As Triton calls them up to 3.6, and later.
 wait_for_all = getattr(gl, "thread_barrier", None) or gl.barrier
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-LOADER_WARPS = gl.constexpr(1)
-LOADER_REGISTERS = gl.constexpr(24)  # a thread
-UNIT = gl.constexpr(16)  # rows that one instruction of the matrix units takes
+WORKER_WARPS = gl.constexpr([4, 1])  # of the second half and of the loads
+WORKER_REGISTERS = gl.constexpr([240, 24])  # a thread; the first half has what that leaves, 240
+UNIT = gl.constexpr(16)
 
 
-def shared_layout(rank: int = 2) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=rank)
+def operand_layout() -> gl.NVMMASharedLayout:
+    """How tiles of 16-bit operands lie in shared memory: as the matrix units read them, either way round."""
+    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+
+
+def output_layout() -> gl.NVMMASharedLayout:
+    """How half a tile lies there before it is written."""
+    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=3)
+
+
+# ---- what the float8 kernels share ---------------------------------------------------------------------------
 
 
 @gluon.jit
-def _next(slot, phase, STAGES: gl.constexpr):
+def rings(a_descriptor, b_descriptor, out_descriptor, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Slots for a step of both operands, the barriers of each slot, and what each warp group writes."""
+    a_tile: gl.constexpr = a_descriptor.block_shape
+    b_tile: gl.constexpr = b_descriptor.block_shape
+    out_tile: gl.constexpr = out_descriptor.block_shape
+    x_ring = gl.allocate_shared_memory(a_descriptor.dtype, [STAGES, a_tile[0], a_tile[1]], a_descriptor.layout)
+    y_ring = gl.allocate_shared_memory(b_descriptor.dtype, [STAGES, b_tile[0], b_tile[1]], b_descriptor.layout)
+    out_ring = gl.allocate_shared_memory(out_descriptor.dtype, [2, 1, out_tile[1], out_tile[2]], out_descriptor.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(empty.index(slot), count=2)
+    fence_async_shared()
+    return x_ring, y_ring, out_ring, full, empty
+
+
+@gluon.jit
+def following(slot, phase, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The slot after this one; the phase of its barriers changes each time round."""
     slot += 1
     wrapped = slot == STAGES
     return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
 
 
 @gluon.jit
-def _ends(offs_ptr, group, rows):
-    start = gl.load(offs_ptr + group - 1, mask=group > 0, other=0)
-    end = gl.load(offs_ptr + group)
-    start = gl.minimum(gl.maximum(start, 0), rows)
-    return start, gl.minimum(gl.maximum(end, start), rows)
+def give_back(empty, slot, given):  # type: ignore[no-untyped-def]
+    """Once all four warps are here their half of the slot is done."""
+    wait_for_all()
+    mbarrier.arrive(empty.index(slot), count=1, pred=given)
 
 
 @gluon.jit
-def _load(
+def write(x_HW, out_descriptor, buffer, matrix, row, column):  # type: ignore[no-untyped-def]
+    """A half tile to (matrix, row, column) on, through shared memory, once the one before is out of there.
+
+    What lies past the ends of a matrix is not written.
+    """
+    tma.store_wait(0)
+    wait_for_all()
+    buffer.reshape(x_HW.shape).store(x_HW)
+    fence_async_shared()
+    wait_for_all()
+    store_tile(out_descriptor, [matrix, row, column], buffer)
+
+
+# ---- 16-bit operands -----------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def _ends(offs_ptr, group, rows):  # type: ignore[no-untyped-def]
+    """Of a group: its first row and its end. Ends that decrease or pass the buffer are the caller's error, and still
+    touch no foreign memory."""
+    start = gl.load(offs_ptr + group - 1, mask=group > 0, other=0)
+    start = min(max(start, 0), rows)
+    return start, min(max(gl.load(offs_ptr + group), start), rows)
+
+
+@gluon.jit
+def _load(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, offs_ptr, x_ring, y_ring, full, empty, groups, rows, inner, outer,
-    HALF: gl.constexpr, W: gl.constexpr, D: gl.constexpr, BAND: gl.constexpr, STAGES: gl.constexpr,
-):
-    high = gl.cdiv(inner, 2 * HALF)
+    BAND: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    D: gl.constexpr = x_ring.shape[1]
+    H: gl.constexpr = x_ring.shape[2]
+    W: gl.constexpr = y_ring.shape[2]
+    high = gl.cdiv(inner, H)
     wide = gl.cdiv(outer, W)
     slot = 0
-    phase = 1
+    phase = 1  # an empty slot need not be waited for the first time round
     for tile in range(gl.program_id(0), groups * high * wide, gl.num_programs(0)):
         group = tile // (high * wide)
         down, across = place(tile - group * (high * wide), high, wide, BAND)
         start, end = _ends(offs_ptr, group, rows)
         for first in range(start, end, D):
             mbarrier.wait(empty.index(slot), phase)
-            mbarrier.expect(full.index(slot), (2 * HALF + W) * D * 2)
-            for part in gl.static_range(2):
-                load_tile(
-                    a_descriptor, [first, (down * 2 + part) * HALF], full.index(slot),
-                    x_ring.index(slot * 2 + part),
-                )
+            mbarrier.expect(full.index(slot), 2 * (H + W) * D)
+            load_tile(a_descriptor, [first, down * H], full.index(slot), x_ring.index(slot))
             load_tile(b_descriptor, [first, across * W], full.index(slot), y_ring.index(slot))
-            slot, phase = _next(slot, phase, STAGES)
+            slot, phase = following(slot, phase, STAGES)
 
 
 @gluon.jit
-def _clear_from(tile, left, COLUMNS: gl.constexpr):
-    """Rows from `left` on of a tile (UNIT, COLUMNS) in shared memory become zero."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [gl.num_warps(), 1], [1, 0])
-    row = gl.arange(0, UNIT, layout=gl.SliceLayout(1, LAYOUT))
-    values = tile.load(LAYOUT)
-    zeros = gl.zeros((UNIT, COLUMNS), values.dtype, layout=LAYOUT)
-    tile.store(gl.where((row < left)[:, None], values, zeros))
+def _clear_from(tile_UC, left):  # type: ignore[no-untyped-def]
+    """Rows from `left` on of a tile in shared memory become zero."""
+    U: gl.constexpr = tile_UC.shape[0]
+    C: gl.constexpr = tile_UC.shape[1]
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // C, C // 8], [gl.num_warps(), 1], [1, 0])
+    row_U = gl.arange(0, U, layout=gl.SliceLayout(1, LAYOUT))
+    values_UC = tile_UC.load(LAYOUT)
+    zeros_UC = gl.zeros((U, C), values_UC.dtype, layout=LAYOUT)
+    tile_UC.store(gl.where((row_U < left)[:, None], values_UC, zeros_UC))
 
 
 @gluon.jit
-def _halves(x_HW, H: gl.constexpr, W: gl.constexpr):
-    return x_HW.reshape((H, 2, W // 2)).permute((0, 2, 1)).split()
-
-
-@gluon.jit
-def _store(
-    x_HW, out_descriptor, out_ring, first, number: gl.constexpr, group, row, column,
-    H: gl.constexpr, W: gl.constexpr, PENDING: gl.constexpr,
-):
-    """Through shared memory, once what lay there before is read."""
-    buffer = out_ring.index(first + number)
-    tma.store_wait(PENDING)
-    wait_for_all()
-    buffer.reshape((H, W)).store(x_HW)
-    fence_async_shared()
-    wait_for_all()
-    store_tile(out_descriptor, [group, row, column], buffer)
-
-
-@gluon.jit
-def _multiply(
-    out_descriptor, offs_ptr, out_ptr, x_ring, y_ring, out_ring, full, empty, groups, rows, inner, outer,
-    part: gl.constexpr, HALF: gl.constexpr, W: gl.constexpr, D: gl.constexpr, BAND: gl.constexpr,
-    STAGES: gl.constexpr, BY_TMA: gl.constexpr, PIECES: gl.constexpr, STORES: gl.constexpr,
-):
+def _multiply(  # type: ignore[no-untyped-def]
+    out_descriptor, offs_ptr, x_ring, y_ring, out_ring, full, empty, groups, rows, inner, outer,
+    half: gl.constexpr, BAND: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    D: gl.constexpr = x_ring.shape[1]
+    H: gl.constexpr = x_ring.shape[2] // 2
+    W: gl.constexpr = y_ring.shape[2]
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, W, 16])
-    high = gl.cdiv(inner, 2 * HALF)
+    high = gl.cdiv(inner, 2 * H)
     wide = gl.cdiv(outer, W)
     slot = 0
     before = 0
@@ -119,107 +162,66 @@ def _multiply(
         group = tile // (high * wide)
         down, across = place(tile - group * (high * wide), high, wide, BAND)
         start, end = _ends(offs_ptr, group, rows)
-        acc_HW = gl.zeros((HALF, W), gl.float32, layout=MMA)
-        whole = start + (end - start) // D * D if PIECES else end
+        whole = start + (end - start) // D * D
+        acc_HW = gl.zeros((H, W), gl.float32, layout=MMA)
         for first in range(start, whole, D):
             mbarrier.wait(full.index(slot), phase)
-            if not PIECES:
-                if end - first < D:
-                    for piece in gl.static_range(D // UNIT):
-                        x_UH = x_ring.index(slot * 2 + part).slice(piece * UNIT, UNIT, dim=0)
-                        y_UW = y_ring.index(slot).slice(piece * UNIT, UNIT, dim=0)
-                        _clear_from(x_UH, end - first - piece * UNIT, HALF)
-                        _clear_from(y_UW, end - first - piece * UNIT, W)
-                    fence_async_shared()
-                    wait_for_all()
-            x_HD = x_ring.index(slot * 2 + part).permute((1, 0))
+            x_HD = x_ring.index(slot).slice(half * H, H, dim=1).permute((1, 0))
             acc_HW = warpgroup_mma(x_HD, y_ring.index(slot), acc_HW, use_acc=first > start, is_async=True)
             acc_HW = warpgroup_mma_wait(1, deps=(acc_HW,))
-            wait_for_all()
-            mbarrier.arrive(empty.index(before), count=1, pred=first > start)
+            give_back(empty, before, first > start)
             before = slot
-            slot, phase = _next(slot, phase, STAGES)
+            slot, phase = following(slot, phase, STAGES)
         acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
-        wait_for_all()
-        mbarrier.arrive(empty.index(before), count=1, pred=whole > start)
-        if PIECES:
-            if whole < end:
-                mbarrier.wait(full.index(slot), phase)
-                for piece in gl.static_range(D // UNIT):
-                    left = end - whole - piece * UNIT
-                    if left > 0:
-                        x_UH = x_ring.index(slot * 2 + part).slice(piece * UNIT, UNIT, dim=0)
-                        y_UW = y_ring.index(slot).slice(piece * UNIT, UNIT, dim=0)
-                        if left < UNIT:
-                            _clear_from(x_UH, left, HALF)
-                            _clear_from(y_UW, left, W)
-                            fence_async_shared()
-                            wait_for_all()
-                        acc_HW = warpgroup_mma(
-                            x_UH.permute((1, 0)), y_UW, acc_HW, use_acc=(whole > start) | (piece > 0), is_async=True
-                        )
-                        acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
-                wait_for_all()
-                mbarrier.arrive(empty.index(slot), count=1)
-                slot, phase = _next(slot, phase, STAGES)
-        first_row = (down * 2 + part) * HALF
-        out_HW = acc_HW.to(out_ptr.dtype.element_ty)
-        if BY_TMA:
-            if STORES == 1:
-                _store(out_HW, out_descriptor, out_ring, part, 0, group, first_row, across * W, HALF, W, 0)
-            elif STORES == 2:
-                left_HW, right_HW = _halves(out_HW, HALF, W)
-                _store(left_HW, out_descriptor, out_ring, part, 0, group, first_row, across * W, HALF, W // 2, 0)
-                _store(right_HW, out_descriptor, out_ring, part, 0, group, first_row, across * W + W // 2, HALF, W // 2, 0)
-            else:
-                left_HW, right_HW = _halves(out_HW, HALF, W)
-                first_HW, second_HW = _halves(left_HW, HALF, W // 2)
-                third_HW, fourth_HW = _halves(right_HW, HALF, W // 2)
-                _store(first_HW, out_descriptor, out_ring, 2 * part, 0, group, first_row, across * W, HALF, W // 4, 1)
-                _store(second_HW, out_descriptor, out_ring, 2 * part, 1, group, first_row, across * W + W // 4, HALF, W // 4, 1)
-                _store(third_HW, out_descriptor, out_ring, 2 * part, 0, group, first_row, across * W + W // 2, HALF, W // 4, 1)
-                _store(fourth_HW, out_descriptor, out_ring, 2 * part, 1, group, first_row, across * W + 3 * W // 4, HALF, W // 4, 1)
-        else:
-            QUAD: gl.constexpr = gl.DistributedLinearLayout(
-                reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64], [0, 128]],
-                lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-                warp_bases=[[16, 0], [32, 0]],
-                block_bases=[],
-                shape=[64, 256],
-            )
-            out_HW = gl.convert_layout(out_HW, QUAD)
-            row_H = first_row + gl.arange(0, HALF, layout=gl.SliceLayout(1, QUAD))
-            column_W = across * W + gl.arange(0, W, layout=gl.SliceLayout(0, QUAD))
-            at_HW = out_ptr + (group.to(gl.int64) * inner + row_H)[:, None] * outer + column_W[None, :]
-            gl.store(at_HW, out_HW, mask=(row_H < inner)[:, None] & (column_W < outer)[None, :])
-    if BY_TMA:
-        tma.store_wait(0)
+        give_back(empty, before, whole > start)
+        if whole < end:
+            mbarrier.wait(full.index(slot), phase)
+            for unit in gl.static_range(D // UNIT):
+                left = end - whole - unit * UNIT
+                if left > 0:
+                    x_UH = x_ring.index(slot).slice(half * H, H, dim=1).slice(unit * UNIT, UNIT, dim=0)
+                    y_UW = y_ring.index(slot).slice(unit * UNIT, UNIT, dim=0)
+                    if left < UNIT:
+                        # Rows of the next group may be NaN. Both warp groups clear those of y, whoever comes first.
+                        _clear_from(x_UH, left)
+                        _clear_from(y_UW, left)
+                        fence_async_shared()
+                        wait_for_all()
+                    used = (whole > start) | (unit > 0)
+                    acc_HW = warpgroup_mma(x_UH.permute((1, 0)), y_UW, acc_HW, use_acc=used, is_async=True)
+                    acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
+            give_back(empty, slot, True)
+            slot, phase = following(slot, phase, STAGES)
+        out_HW = acc_HW.to(out_descriptor.dtype)
+        write(out_HW, out_descriptor, out_ring.index(half), group, (2 * down + half) * H, across * W)
+    tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["groups", "rows"])
-def multiply_groups(
-    a_descriptor, b_descriptor, out_descriptor, offs_ptr, out_ptr, groups, rows, inner, outer,
-    HALF: gl.constexpr, W: gl.constexpr, D: gl.constexpr, BAND: gl.constexpr, STAGES: gl.constexpr,
-    BY_TMA: gl.constexpr, PIECES: gl.constexpr, STORES: gl.constexpr,
-):
-    x_ring = gl.allocate_shared_memory(a_descriptor.dtype, [STAGES * 2, D, HALF], a_descriptor.layout)
-    y_ring = gl.allocate_shared_memory(b_descriptor.dtype, [STAGES, D, W], b_descriptor.layout)
-    if BY_TMA:
-        out_ring = gl.allocate_shared_memory(a_descriptor.dtype, [4 if STORES == 4 else 2, 1, HALF, W // STORES], out_descriptor.layout)
-    else:
-        out_ring = 0
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=2)
-    fence_async_shared()
+def multiply_groups(  # type: ignore[no-untyped-def]
+    a_descriptor, b_descriptor, out_descriptor, offs_ptr, groups, rows, inner, outer,
+    BAND: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """a (rows, inner) in tiles (D, 2 H), b (rows, outer) in (D, W), out (groups, inner, outer) in (1, H, W).
+
+    An empty group is written as zeros. What a step loads of the next group is left out by 16 rows, and cleared.
+    """
+    x_ring, y_ring, out_ring, full, empty = rings(a_descriptor, b_descriptor, out_descriptor, STAGES)
     gl.warp_specialize(
         [
-            (_multiply, (out_descriptor, offs_ptr, out_ptr, x_ring, y_ring, out_ring, full, empty, groups, rows, inner, outer, 0, HALF, W, D, BAND, STAGES, BY_TMA, PIECES, STORES)),
-            (_multiply, (out_descriptor, offs_ptr, out_ptr, x_ring, y_ring, out_ring, full, empty, groups, rows, inner, outer, 1, HALF, W, D, BAND, STAGES, BY_TMA, PIECES, STORES)),
-            (_load, (a_descriptor, b_descriptor, offs_ptr, x_ring, y_ring, full, empty, groups, rows, inner, outer, HALF, W, D, BAND, STAGES)),
+            (_multiply, (
+                out_descriptor, offs_ptr, x_ring, y_ring, out_ring, full, empty, groups, rows, inner, outer,
+                0, BAND, STAGES,
+            )),
+            (_multiply, (
+                out_descriptor, offs_ptr, x_ring, y_ring, out_ring, full, empty, groups, rows, inner, outer,
+                1, BAND, STAGES,
+            )),
+            (_load, (
+                a_descriptor, b_descriptor, offs_ptr, x_ring, y_ring, full, empty, groups, rows, inner, outer,
+                BAND, STAGES,
+            )),
         ],
-        [4, LOADER_WARPS],
-        [240, LOADER_REGISTERS],
-    )
+        WORKER_WARPS,
+        WORKER_REGISTERS,
+    )  # fmt: skip
