@@ -9,8 +9,8 @@ What the library wants stays in here: widths that are multiples of 16 (codes are
 sliced), fewer than 1024 groups (calls are split), rows of no group and groups of no row written as zero.
 
 Which way: the first of the architecture's (`ORDER`) of which a small call gives right numbers, groups of 1, 7, 15 and
-17 rows included, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. `triton` (`products.py`) and
-`grouped` read nothing of the device; the other two read offs on the host.
+17 rows included, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. `triton` (`products.py`)
+and `grouped` read nothing of the device; the other two read offs on the host.
 
 Shape suffixes: R rows, K contraction and N columns of `2d3d`; N rows, P (padded tokens) contraction and K columns of
 `2d2d`; G groups.
