@@ -367,8 +367,9 @@ def multiply_groups(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, a_piece, b_piece, out_descriptor, a_inverse_ptr, b_inverse_ptr, offs_ptr,
     groups, codes, height, width, BAND: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """a (height, codes) in tiles (2 H, D) and (2 H, P), b (width, codes) in (W, D) and (W, P); a_inverse (groups, height),
-    b_inverse (groups, width) fp32; out (groups, height, width) in (1, H, W). `codes` and all ends are multiples of 16.
+    """a (height, codes) in tiles (2 H, D) and (2 H, P), b (width, codes) in (W, D) and (W, P); a_inverse (groups,
+    height), b_inverse (groups, width) fp32; out (groups, height, width) in (1, H, W). `codes` and all ends are
+    multiples of 16.
 
     What does not fill a step comes piece by piece; what a piece has of the next group is cleared.
     """
