@@ -25,9 +25,9 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
     outer = b.shape[2]
     if out.numel() == 0:
         return
-    b_transposed = not _has_units(b)
+    b_transposed = not is_aligned(b)
     # A group may start at any row, and the copy engine at whole units only: rows may not lie side by side.
-    aligned = _has_units(a) and (not b_transposed or _has_units(b.mT))
+    aligned = is_aligned(a) and (not b_transposed or is_aligned(b.mT))
     config = _pick(a, "rows", outer, aligned, candidate)
     described = config.descriptors and aligned
     tile_DW = [config.depth, config.width]
@@ -58,7 +58,7 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
     rows, outer = b.shape
     if out.numel() == 0:
         return
-    aligned = _has_units(a.t()) and _has_units(b)
+    aligned = is_aligned(a.t()) and is_aligned(b)
     config = _pick(a, "groups", outer, aligned, candidate)
     if config.specialised:
         _specialised_groups_product(a, b, offs, out, config)
@@ -138,7 +138,7 @@ def _constants(config: Config, described: bool) -> dict[str, object]:
     }
 
 
-def _has_units(x: Tensor) -> bool:
+def is_aligned(x: Tensor) -> bool:
     """Whether the last dimension is contiguous and all else starts on 16 bytes, without overlapping."""
     unit = 16 // x.element_size()
     # The stride of a dimension of size 1 is never used, and may be anything.
