@@ -30,9 +30,11 @@ from kernels.grouped.specialised import (
     load_tile,
     output_layout,
     rings,
+    stage,
+    store_tile,
     wait_for_all,
-    write,
 )
+from kernels.grouped.specialised_rows import first_group, seek, write_until
 from kernels.grouped.tiles import place
 
 __all__ = ["PIECE", "Descriptor", "multiply_groups", "multiply_rows", "operand_layout", "output_layout"]
@@ -88,28 +90,6 @@ def _inverses(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _first_group(offs_ptr, tile, groups, rows, wide, H: gl.constexpr):  # type: ignore[no-untyped-def]
-    """(group, its first row, its end, its first tile, the next group's), as `_seek` has them."""
-    none = gl.to_tensor(0)
-    return _seek(offs_ptr, tile, gl.to_tensor(-1), none, none, none, none, groups, rows, wide, H)
-
-
-@gluon.jit
-def _seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, H: gl.constexpr):  # type: ignore[no-untyped-def]
-    """On to the group in which `tile` lies: `groups` is the rest of the rows, and `groups` + 1 that there is none.
-
-    Ends that decrease or pass the buffer are the caller's error, and still touch no foreign memory."""
-    while (last <= tile) & (group <= groups):
-        group += 1
-        start = end
-        end = gl.load(offs_ptr + group, mask=group < groups, other=rows)
-        end = gl.minimum(gl.maximum(end, start), rows)
-        first = last
-        last += gl.cdiv(end - start, H) * wide
-    return group, start, end, first, last
-
-
-@gluon.jit
 def _load_rows(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, offs_ptr, x_ring, y_ring, full, empty, groups, rows, inner, outer,
     BAND: gl.constexpr, STAGES: gl.constexpr,
@@ -121,7 +101,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
     slot = 0
     phase = 1  # an empty slot need not be waited for the first time round
     tile = gl.program_id(0)
-    group, start, end, first, last = _first_group(offs_ptr, tile, groups, rows, wide, H)
+    group, start, end, first, last = first_group(offs_ptr, tile, groups, rows, wide, H)
     while group < groups:
         down, across = place(tile - first, gl.cdiv(end - start, H), wide, BAND)
         for step in range(gl.cdiv(inner, D)):
@@ -133,7 +113,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
             )  # fmt: skip
             slot, phase = following(slot, phase, STAGES)
         tile += gl.num_programs(0)
-        group, start, end, first, last = _seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, H)
+        group, start, end, first, last = seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, H)
 
 
 @gluon.jit
@@ -150,7 +130,7 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
     before = 0
     phase = 0
     tile = gl.program_id(0)
-    group, start, end, first, last = _first_group(offs_ptr, tile, groups, rows, wide, 2 * H)
+    group, start, end, first, last = first_group(offs_ptr, tile, groups, rows, wide, 2 * H)
     while group <= groups:
         down, across = place(tile - first, gl.cdiv(end - start, 2 * H), wide, BAND)
         row = start + (2 * down + half) * H
@@ -170,33 +150,11 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
             slot, phase = following(slot, phase, STAGES)
         acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
         give_back(empty, before, is_group)
-        out_HW = _scaled(acc_HW, a_inverse_H, b_inverse_W, out_ptr.dtype.element_ty)
-        if row + H <= end:
-            write(out_HW, out_descriptor, out_ring.index(half), 0, row, across * W)
-        elif row < end:
-            _write_until(out_HW, out_ptr, out_ring.index(half), row, end, across * W, outer)
+        out_HW = _scaled(acc_HW, a_inverse_H, b_inverse_W, out_descriptor.dtype)
+        write_until(out_HW, out_descriptor, out_ptr, out_ring.index(half), row, end, across * W, outer)
         tile += gl.num_programs(0)
-        group, start, end, first, last = _seek(
-            offs_ptr, tile, group, start, end, first, last, groups, rows, wide, 2 * H
-        )
+        group, start, end, first, last = seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, 2 * H)
     tma.store_wait(0)
-
-
-@gluon.jit
-def _write_until(out_HW, out_ptr, buffer, row, row_end, column, columns):  # type: ignore[no-untyped-def]
-    """What `write` does, where the rows from `row_end` on are the next group's: the bulk copy knows of no groups."""
-    H: gl.constexpr = out_HW.shape[0]
-    W: gl.constexpr = out_HW.shape[1]
-    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // W, W // 8], [gl.num_warps(), 1], [1, 0])
-    tma.store_wait(0)
-    wait_for_all()
-    tile_HW = buffer.reshape((H, W))
-    tile_HW.store(out_HW)
-    wait_for_all()
-    row_H = row + gl.arange(0, H, layout=gl.SliceLayout(1, WIDE))
-    column_W = column + gl.arange(0, W, layout=gl.SliceLayout(0, WIDE))
-    at_HW = out_ptr + row_H.to(gl.int64)[:, None] * columns + column_W[None, :]
-    gl.store(at_HW, tile_HW.load(WIDE), mask=(row_H < row_end)[:, None] & (column_W < columns)[None, :])
 
 
 @gluon.jit(do_not_specialize=["groups", "rows"])
@@ -357,8 +315,8 @@ def _multiply_groups(  # type: ignore[no-untyped-def]
                     acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
             give_back(empty, slot, True)
             slot, phase = following(slot, phase, STAGES)
-        out_HW = _scaled(acc_HW, a_inverse_H, b_inverse_W, out_descriptor.dtype)
-        write(out_HW, out_descriptor, out_ring.index(half), group, row, across * W)
+        stage(_scaled(acc_HW, a_inverse_H, b_inverse_W, out_descriptor.dtype), out_ring.index(half))
+        store_tile(out_descriptor, [group, row, across * W], out_ring.index(half))
     tma.store_wait(0)
 
 

@@ -69,6 +69,12 @@ _HOPPER_GROUPS = (
     Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
     Config(height=128, width=128, depth=64, warps=4, stages=3, descriptors=True, programs=2),
 )
+_HOPPER_ROWS = (
+    Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
+    Config(height=128, width=128, depth=64, warps=4, stages=3, descriptors=True, programs=2),
+    Config(height=128, width=256, depth=32, warps=4, stages=6, specialised=True),
+    Config(height=256, width=128, depth=32, warps=4, stages=6, specialised=True),
+)
 # 64 KB of shared memory of which the compiler keeps one stage less than it counts; waves of 64.
 _CDNA3 = (
     Config(height=128, width=128, depth=64, warps=4, stages=2),
@@ -121,8 +127,8 @@ def candidates(arch: str, form: Form, itemsize: int, outer: int, aligned: bool) 
     if arch == "cpu":
         return _TABLE["cpu"]
     configs = _UNALIGNED if not aligned else _WIDE if itemsize == 4 else _TABLE.get(arch, _GENERAL)
-    if configs is _HOPPER and form == "groups" and outer % 8 == 0:  # rows of the output are whole units, too
-        configs = _HOPPER_GROUPS
+    if configs is _HOPPER and outer % 8 == 0:  # rows of the output are whole units, too
+        configs = _HOPPER_GROUPS if form == "groups" else _HOPPER_ROWS
     configs = tuple(sorted(configs, key=lambda config: _waste(outer, config.width) > 1 / 16))
     if form == "groups":
         # Every tile of a group reads the same rows; a band of four leaves both operands' share in the cache.

@@ -36,9 +36,9 @@ WORKER_REGISTERS = gl.constexpr([240, 24])  # a thread; the first half has what 
 UNIT = gl.constexpr(16)
 
 
-def operand_layout() -> gl.NVMMASharedLayout:
+def operand_layout(columns: int, rank: int = 2) -> gl.NVMMASharedLayout:
     """How tiles of 16-bit operands lie in shared memory: as the matrix units read them, either way round."""
-    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    return gl.NVMMASharedLayout(swizzle_byte_width=min(2 * columns, 128), element_bitwidth=16, rank=rank)
 
 
 def output_layout() -> gl.NVMMASharedLayout:
@@ -46,18 +46,18 @@ def output_layout() -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=3)
 
 
-# ---- what the float8 kernels share ---------------------------------------------------------------------------
+# ---- what all such kernels share -----------------------------------------------------------------------------
 
 
 @gluon.jit
 def rings(a_descriptor, b_descriptor, out_descriptor, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
     """Slots for a step of both operands, the barriers of each slot, and what each warp group writes."""
-    a_tile: gl.constexpr = a_descriptor.block_shape
-    b_tile: gl.constexpr = b_descriptor.block_shape
-    out_tile: gl.constexpr = out_descriptor.block_shape
-    x_ring = gl.allocate_shared_memory(a_descriptor.dtype, [STAGES, a_tile[0], a_tile[1]], a_descriptor.layout)
-    y_ring = gl.allocate_shared_memory(b_descriptor.dtype, [STAGES, b_tile[0], b_tile[1]], b_descriptor.layout)
-    out_ring = gl.allocate_shared_memory(out_descriptor.dtype, [2, 1, out_tile[1], out_tile[2]], out_descriptor.layout)
+    a_slots: gl.constexpr = [STAGES] + a_descriptor.block_shape  # noqa: RUF005 (Gluon knows no stars in lists)
+    b_slots: gl.constexpr = [STAGES] + b_descriptor.block_shape  # noqa: RUF005
+    halves: gl.constexpr = [2] + out_descriptor.block_shape  # noqa: RUF005
+    x_ring = gl.allocate_shared_memory(a_descriptor.dtype, a_slots, a_descriptor.layout)
+    y_ring = gl.allocate_shared_memory(b_descriptor.dtype, b_slots, b_descriptor.layout)
+    out_ring = gl.allocate_shared_memory(out_descriptor.dtype, halves, out_descriptor.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
@@ -83,17 +83,13 @@ def give_back(empty, slot, given):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def write(x_HW, out_descriptor, buffer, matrix, row, column):  # type: ignore[no-untyped-def]
-    """A half tile to (matrix, row, column) on, through shared memory, once the one before is out of there.
-
-    What lies past the ends of a matrix is not written.
-    """
+def stage(x_HW, buffer):  # type: ignore[no-untyped-def]
+    """A half tile into shared memory, for the bulk copy engine, once the one before is out of there."""
     tma.store_wait(0)
     wait_for_all()
     buffer.reshape(x_HW.shape).store(x_HW)
     fence_async_shared()
     wait_for_all()
-    store_tile(out_descriptor, [matrix, row, column], buffer)
 
 
 # ---- 16-bit operands -----------------------------------------------------------------------------------------
@@ -192,8 +188,9 @@ def _multiply(  # type: ignore[no-untyped-def]
                     acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
             give_back(empty, slot, True)
             slot, phase = following(slot, phase, STAGES)
-        out_HW = acc_HW.to(out_descriptor.dtype)
-        write(out_HW, out_descriptor, out_ring.index(half), group, (2 * down + half) * H, across * W)
+        stage(acc_HW.to(out_descriptor.dtype), out_ring.index(half))
+        # What lies past the ends of a matrix is not written.
+        store_tile(out_descriptor, [group, (2 * down + half) * H, across * W], out_ring.index(half))
     tma.store_wait(0)
 
 
