@@ -9,8 +9,9 @@ What the library wants stays in here: widths that are multiples of 16 (codes are
 sliced), fewer than 1024 groups (calls are split), rows of no group and groups of no row written as zero.
 
 Which way: the first of the architecture's (`ORDER`) of which a small call gives right numbers, groups of 1, 7, 15 and
-17 rows included, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. `triton` (`products.py`)
-and `grouped` read nothing of the device; the other two read offs on the host.
+17 rows included, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. An accurate wgrad of large
+matrices (`LARGE_WGRAD`) takes `grouped` where it works, even where `triton` does. `triton` (`products.py`) and
+`grouped` read nothing of the device; the other two read offs on the host.
 
 Shape suffixes: R rows, K contraction and N columns of `2d3d`; N rows, P (padded tokens) contraction and K columns of
 `2d2d`; G groups.
@@ -48,6 +49,10 @@ MAX_GROUPS = 1023  # of one call of torch's grouped matmul
 # What is tried before emulation. Ours is tuned for Hopper alone.
 ORDER: dict[str, tuple[Backend, ...]] = {"sm_90": ("triton", "grouped", "loop")}
 _USUAL: tuple[Backend, ...] = ("grouped", "loop")
+# Values of one group's gradient from which on an accurate wgrad is the library's, if it works there: ours has not been
+# timed. With fast accumulation ours took 1505 us on an H200 (2026-11-22) and the library's 1653 for 16 matrices of 8192
+# x 5120, 197 and 305 for 64 of 1408 x 2048, 216 and 319 for 128 of 768 x 2048, all of 512 to 1040 rows.
+LARGE_WGRAD = 1 << 24
 
 
 # ---- which way -----------------------------------------------------------------------------------------------
@@ -55,10 +60,11 @@ _USUAL: tuple[Backend, ...] = ("grouped", "loop")
 
 @dataclass(frozen=True)
 class Probe:
-    """The way that matmuls take on a device, and why not the ones before it."""
+    """The way that matmuls take on a device, that of large accurate wgrads, and why not the ones before it."""
 
     backend: Backend
     refusals: tuple[str, ...]
+    large_wgrad: Backend
 
 
 _PROBES: dict[tuple[torch.device, torch.dtype], Probe] = {}
@@ -76,7 +82,7 @@ def probe(device: torch.device | str, dtype: torch.dtype | None = None) -> Probe
         device = torch.device("cuda", torch.cuda.current_device())  # type: ignore[unreachable]
     dtype = default_fp8_dtype(device) if dtype is None else dtype
     if device.type == "cpu":
-        return Probe("emulation", ("a CPU has no matrix unit for fp8",))
+        return Probe("emulation", ("a CPU has no matrix unit for fp8",), "emulation")
     if (device, dtype) not in _PROBES:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -92,9 +98,10 @@ def _try_backends(device: torch.device, dtype: torch.dtype) -> Probe:
     for backend in ORDER.get(arch_of(device), _USUAL):
         reason = refusal(backend, device, dtype)
         if reason is None:
-            return Probe(backend, tuple(refusals))
+            prefers_library = backend == "triton" and refusal("grouped", device, dtype) is None
+            return Probe(backend, tuple(refusals), "grouped" if prefers_library else backend)
         refusals.append(f"{backend}: {reason}")
-    return Probe("emulation", tuple(refusals))
+    return Probe("emulation", tuple(refusals), "emulation")
 
 
 def refusal(backend: Backend, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -238,6 +245,8 @@ def matmul_2d2d(
 ) -> Tensor:
     """a (N, P) fp8 row-major, a_inverse (G * N,), b (P, K) fp8 strides (1, P), b_inverse (G * K,), offs (G,), whose
     entries and P are multiples of 16 -> (G, N, K) bf16, contiguous: the contraction of each group, zero for none."""
+    if backend is None and not fast_accum and a.shape[0] * b.shape[1] >= LARGE_WGRAD:
+        backend = probe(a.device, a.dtype).large_wgrad
     return _run_2d2d(a, a_inverse, b, b_inverse, offs, fast_accum, _resolve(backend, a))
 
 

@@ -27,20 +27,20 @@ from kernels.grouped.specialised import (
     WORKER_WARPS,
     following,
     give_back,
+    layout_16_bit,
     load_tile,
-    output_layout,
     rings,
     stage,
     store_tile,
     wait_for_all,
 )
-from kernels.grouped.specialised_rows import first_group, seek, write_until
 from kernels.grouped.tiles import place
 
-__all__ = ["PIECE", "Descriptor", "multiply_groups", "multiply_rows", "operand_layout", "output_layout"]
+__all__ = ["OUT_COLUMNS", "PIECE", "Descriptor", "layout_16_bit", "multiply_groups", "multiply_rows", "operand_layout"]
 
 PIECE = 32
 _PIECE = gl.constexpr(PIECE)
+OUT_COLUMNS = 64  # of a half tile, that are written at a time
 # As Triton calls it up to 3.6, and later.
 _memory = gl.shared_memory_descriptor
 _seen_as = getattr(_memory, "_reinterpret", None) or _memory.reinterpret
@@ -75,6 +75,62 @@ def _scaled(acc_HW, a_inverse_H, b_inverse_W, dtype: gl.constexpr):  # type: ign
 
 
 @gluon.jit
+def _halves(x_HW):  # type: ignore[no-untyped-def]
+    """Left and right."""
+    return x_HW.reshape((x_HW.shape[0], 2, x_HW.shape[1] // 2)).permute((0, 2, 1)).split()
+
+
+@gluon.jit
+def _write(  # type: ignore[no-untyped-def]
+    out_HW, out_descriptor, out_ring, half: gl.constexpr, out_ptr, matrix, row, row_end, column, columns,
+    JAGGED: gl.constexpr,
+):  # fmt: skip
+    """Half a tile to (matrix, row, column) on, 64 columns at a time; of one 256 wide two may be on their way.
+
+    Columns past the end are not written. JAGGED: nor are rows from `row_end` on, which are the next group's.
+    """
+    W: gl.constexpr = out_HW.shape[1]
+    if JAGGED:  # noqa: SIM102 (told when it is compiled, and when it runs)
+        if row + out_HW.shape[0] > row_end:
+            tma.store_wait(0)  # the masked stores of such a tile are not counted
+    left, right = _halves(out_HW)
+    if W == 256:
+        first, second = _halves(left)
+        third, fourth = _halves(right)
+        even, odd = out_ring.index(2 * half), out_ring.index(2 * half + 1)
+        _write_part(first, out_descriptor, even, out_ptr, matrix, row, row_end, column, columns, 1, JAGGED)
+        _write_part(second, out_descriptor, odd, out_ptr, matrix, row, row_end, column + 64, columns, 1, JAGGED)
+        _write_part(third, out_descriptor, even, out_ptr, matrix, row, row_end, column + 128, columns, 1, JAGGED)
+        _write_part(fourth, out_descriptor, odd, out_ptr, matrix, row, row_end, column + 192, columns, 1, JAGGED)
+    else:
+        buffer = out_ring.index(half)
+        _write_part(left, out_descriptor, buffer, out_ptr, matrix, row, row_end, column, columns, 0, JAGGED)
+        _write_part(right, out_descriptor, buffer, out_ptr, matrix, row, row_end, column + 64, columns, 0, JAGGED)
+
+
+@gluon.jit
+def _write_part(  # type: ignore[no-untyped-def]
+    out_HC, out_descriptor, buffer, out_ptr, matrix, row, row_end, column, columns,
+    PENDING: gl.constexpr, JAGGED: gl.constexpr,
+):  # fmt: skip
+    H: gl.constexpr = out_HC.shape[0]
+    C: gl.constexpr = out_HC.shape[1]
+    stage(out_HC, buffer, PENDING)
+    if JAGGED:
+        if row + H <= row_end:
+            store_tile(out_descriptor, [matrix, row, column], buffer)
+        else:  # the bulk copy knows of no groups
+            WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // C, C // 8], [gl.num_warps(), 1], [1, 0])
+            wide_HC = buffer.reshape((H, C)).load(WIDE)
+            row_H = row + gl.arange(0, H, layout=gl.SliceLayout(1, WIDE))
+            column_C = column + gl.arange(0, C, layout=gl.SliceLayout(0, WIDE))
+            at_HC = out_ptr + row_H.to(gl.int64)[:, None] * columns + column_C[None, :]
+            gl.store(at_HC, wide_HC, mask=(row_H < row_end)[:, None] & (column_C < columns)[None, :])
+    else:
+        store_tile(out_descriptor, [matrix, row, column], buffer)
+
+
+@gluon.jit
 def _inverses(  # type: ignore[no-untyped-def]
     a_ptr, b_ptr, first_row, row_end, first_column, column_end, H: gl.constexpr, W: gl.constexpr, MMA: gl.constexpr
 ):
@@ -90,6 +146,28 @@ def _inverses(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
+def _first_group(offs_ptr, tile, groups, rows, wide, H: gl.constexpr):  # type: ignore[no-untyped-def]
+    """(group, its first row, its end, its first tile, the next group's), as `_seek` has them."""
+    none = gl.to_tensor(0)
+    return _seek(offs_ptr, tile, gl.to_tensor(-1), none, none, none, none, groups, rows, wide, H)
+
+
+@gluon.jit
+def _seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, H: gl.constexpr):  # type: ignore[no-untyped-def]
+    """On to the group in which `tile` lies: `groups` is the rest of the rows, and `groups` + 1 that there is none.
+
+    Ends that decrease or pass the buffer are the caller's error, and still touch no foreign memory."""
+    while (last <= tile) & (group <= groups):
+        group += 1
+        start = end
+        end = gl.load(offs_ptr + group, mask=group < groups, other=rows)
+        end = gl.minimum(gl.maximum(end, start), rows)
+        first = last
+        last += gl.cdiv(end - start, H) * wide
+    return group, start, end, first, last
+
+
+@gluon.jit
 def _load_rows(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, offs_ptr, x_ring, y_ring, full, empty, groups, rows, inner, outer,
     BAND: gl.constexpr, STAGES: gl.constexpr,
@@ -101,7 +179,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
     slot = 0
     phase = 1  # an empty slot need not be waited for the first time round
     tile = gl.program_id(0)
-    group, start, end, first, last = first_group(offs_ptr, tile, groups, rows, wide, H)
+    group, start, end, first, last = _first_group(offs_ptr, tile, groups, rows, wide, H)
     while group < groups:
         down, across = place(tile - first, gl.cdiv(end - start, H), wide, BAND)
         for step in range(gl.cdiv(inner, D)):
@@ -113,7 +191,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
             )  # fmt: skip
             slot, phase = following(slot, phase, STAGES)
         tile += gl.num_programs(0)
-        group, start, end, first, last = seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, H)
+        group, start, end, first, last = _seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, H)
 
 
 @gluon.jit
@@ -130,7 +208,7 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
     before = 0
     phase = 0
     tile = gl.program_id(0)
-    group, start, end, first, last = first_group(offs_ptr, tile, groups, rows, wide, 2 * H)
+    group, start, end, first, last = _first_group(offs_ptr, tile, groups, rows, wide, 2 * H)
     while group <= groups:
         down, across = place(tile - first, gl.cdiv(end - start, 2 * H), wide, BAND)
         row = start + (2 * down + half) * H
@@ -151,9 +229,11 @@ def _multiply_rows(  # type: ignore[no-untyped-def]
         acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
         give_back(empty, before, is_group)
         out_HW = _scaled(acc_HW, a_inverse_H, b_inverse_W, out_descriptor.dtype)
-        write_until(out_HW, out_descriptor, out_ptr, out_ring.index(half), row, end, across * W, outer)
+        _write(out_HW, out_descriptor, out_ring, half, out_ptr, 0, row, end, across * W, outer, True)
         tile += gl.num_programs(0)
-        group, start, end, first, last = seek(offs_ptr, tile, group, start, end, first, last, groups, rows, wide, 2 * H)
+        group, start, end, first, last = _seek(
+            offs_ptr, tile, group, start, end, first, last, groups, rows, wide, 2 * H
+        )
     tma.store_wait(0)
 
 
@@ -163,11 +243,12 @@ def multiply_rows(  # type: ignore[no-untyped-def]
     groups, rows, inner, outer, BAND: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """a (rows, inner) in tiles (2 H, D), b (groups * outer, inner) in (W, D), codes; a_inverse (rows,), b_inverse
-    (groups, outer) fp32; out (1, rows, outer) in (1, H, W).
+    (groups, outer) fp32; out (1, rows, outer) in (1, H, 64).
 
     A tile reads rows of the next group where its own ends, and columns of the next matrix; it writes neither.
     """
-    x_ring, y_ring, out_ring, full, empty = rings(a_descriptor, b_descriptor, out_descriptor, STAGES)
+    BUFFERS: gl.constexpr = 4 if b_descriptor.block_shape[0] == 256 else 2
+    x_ring, y_ring, out_ring, full, empty = rings(a_descriptor, b_descriptor, out_descriptor, 1, STAGES, BUFFERS)
     gl.warp_specialize(
         [
             (_multiply_rows, (
@@ -238,12 +319,12 @@ def _load_groups(  # type: ignore[no-untyped-def]
                 first = whole + piece * _PIECE
                 if first < end:
                     at = slot * (D // _PIECE) + piece
-                    # What a slot waits for is told with the last piece: before, it cannot be full.
-                    mbarrier.expect(full.index(slot), (piece + 1) * (H + W) * _PIECE, pred=end <= first + _PIECE)
                     _load(
                         a_piece, b_piece, down * H, across * W, first,
                         x_pieces.index(at), y_pieces.index(at), full.index(slot),
                     )  # fmt: skip
+                    if first + _PIECE >= end:  # what a slot waits for is told with the last: before, it cannot be full
+                        mbarrier.expect(full.index(slot), (piece + 1) * (H + W) * _PIECE)
             slot, phase = following(slot, phase, STAGES)
 
 
@@ -315,8 +396,8 @@ def _multiply_groups(  # type: ignore[no-untyped-def]
                     acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
             give_back(empty, slot, True)
             slot, phase = following(slot, phase, STAGES)
-        stage(_scaled(acc_HW, a_inverse_H, b_inverse_W, out_descriptor.dtype), out_ring.index(half))
-        store_tile(out_descriptor, [group, row, across * W], out_ring.index(half))
+        out_HW = _scaled(acc_HW, a_inverse_H, b_inverse_W, out_descriptor.dtype)
+        _write(out_HW, out_descriptor, out_ring, half, 0, group, row, height, across * W, width, False)
     tma.store_wait(0)
 
 
@@ -326,12 +407,13 @@ def multiply_groups(  # type: ignore[no-untyped-def]
     groups, codes, height, width, BAND: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """a (height, codes) in tiles (2 H, D) and (2 H, P), b (width, codes) in (W, D) and (W, P); a_inverse (groups,
-    height), b_inverse (groups, width) fp32; out (groups, height, width) in (1, H, W). `codes` and all ends are
+    height), b_inverse (groups, width) fp32; out (groups, height, width) in (1, H, 64). `codes` and all ends are
     multiples of 16.
 
     What does not fill a step comes piece by piece; what a piece has of the next group is cleared.
     """
-    x_ring, y_ring, out_ring, full, empty = rings(a_descriptor, b_descriptor, out_descriptor, STAGES)
+    BUFFERS: gl.constexpr = 4 if b_descriptor.block_shape[0] == 256 else 2
+    x_ring, y_ring, out_ring, full, empty = rings(a_descriptor, b_descriptor, out_descriptor, 1, STAGES, BUFFERS)
     gl.warp_specialize(
         [
             (_multiply_groups, (

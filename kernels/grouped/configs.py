@@ -60,20 +60,15 @@ _HOPPER = (
     Config(height=128, width=256, depth=64, warps=8, stages=4),
 )
 # Form "groups": a tile has few steps, so what lies between two of them counts (`specialised.py`). On an H200
-# (2026-11-22), us: 16 groups of 1,040 rows, 8192 x 5120, take 1936 with the first, 2582 with _HOPPER's first and 2231
-# with torch's; 64 of 512, 1408 x 2048, take 286, 376 and 380; 128 of 512, 768 x 2048, take 319, 418 and 387. Steps of
-# 64 rows, of which three or four fit, cost 2 to 8 % more; bands of 4 and of 16 are within 1 % of bands of 8.
+# (2026-11-22), us: 16 groups of 1,040 rows, 8192 x 5120, take 1936 with the first, 2582 and 2451 with the next two and
+# 2231 with torch's; 64 of 512, 1408 x 2048, take 286, 376, 349 and 380, 2048 x 1408 301, 354, 388 and 378; 128 of 512,
+# 768 x 2048, take 319, 418, 388 and 387. Steps of 64 rows, of which three or four fit, cost 2 to 8 % more, and bands of
+# 4 and of 16 are within 1 % of bands of 8.
 _HOPPER_GROUPS = (
     Config(height=128, width=256, depth=32, warps=4, stages=6, specialised=True),
-    Config(height=256, width=128, depth=32, warps=4, stages=6, specialised=True),
     Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
     Config(height=128, width=128, depth=64, warps=4, stages=3, descriptors=True, programs=2),
-)
-_HOPPER_ROWS = (
-    Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
-    Config(height=128, width=128, depth=64, warps=4, stages=3, descriptors=True, programs=2),
-    Config(height=128, width=256, depth=32, warps=4, stages=6, specialised=True),
-    Config(height=256, width=128, depth=32, warps=4, stages=6, specialised=True),
+    Config(height=128, width=256, depth=64, warps=8, stages=4),
 )
 # 64 KB of shared memory of which the compiler keeps one stage less than it counts; waves of 64.
 _CDNA3 = (
@@ -127,9 +122,10 @@ def candidates(arch: str, form: Form, itemsize: int, outer: int, aligned: bool) 
     if arch == "cpu":
         return _TABLE["cpu"]
     configs = _UNALIGNED if not aligned else _WIDE if itemsize == 4 else _TABLE.get(arch, _GENERAL)
-    if configs is _HOPPER and outer % 8 == 0:  # rows of the output are whole units, too
-        configs = _HOPPER_GROUPS if form == "groups" else _HOPPER_ROWS
-    configs = tuple(sorted(configs, key=lambda config: _waste(outer, config.width) > 1 / 16))
+    if configs is _HOPPER and form == "groups" and outer % 8 == 0:  # rows of the output are whole units, too
+        configs = _HOPPER_GROUPS
+    # What a specialised one gains is more than it loses at 1408 columns, a tenth; nothing past that was measured.
+    configs = tuple(sorted(configs, key=lambda c: _waste(outer, c.width) > (1 / 10 if c.specialised else 1 / 16)))
     if form == "groups":
         # Every tile of a group reads the same rows; a band of four leaves both operands' share in the cache.
         configs = tuple(

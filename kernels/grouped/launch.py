@@ -29,9 +29,6 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
     # A group may start at any row, and the copy engine at whole units only: rows may not lie side by side.
     aligned = is_aligned(a) and (not b_transposed or is_aligned(b.mT))
     config = _pick(a, "rows", outer, aligned, candidate)
-    if config.specialised:
-        _specialised_rows_product(a, b.mT if b_transposed else b, b_transposed, offs, out, config)
-        return
     described = config.descriptors and aligned
     tile_DW = [config.depth, config.width]
     b_tile = [1, *(reversed(tile_DW) if b_transposed else tile_DW)]
@@ -85,42 +82,19 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
         )
 
 
-def _specialised_rows_product(
-    a: Tensor, b: Tensor, b_transposed: bool, offs: Tensor, out: Tensor, config: Config
-) -> None:
-    """Operands of 16 bits and an output whose rows are whole units; b (E, N, K) where it is transposed."""
-    from kernels.grouped import specialised_rows  # where it runs: nobody else needs Gluon
-
-    (rows, inner), outer = a.shape, out.shape[1]
-    tile = [config.width, config.depth] if b_transposed else [config.depth, config.width]
-    with on(a):
-        specialised_rows.multiply_rows[(programs_of(a.device, config),)](
-            _operand(a, [config.height, config.depth]),
-            _operand(b, [1, *tile]),
-            _output(out[None], config),
-            offs.contiguous(),
-            out,
-            offs.numel(),
-            rows,
-            inner,
-            outer,
-            W=config.width,
-            B_TRANSPOSED=b_transposed,
-            BAND=config.band,
-            STAGES=config.stages,
-            num_warps=config.warps,
-        )
-
-
 def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, config: Config) -> None:
     """Operands of 16 bits and an output whose rows are whole units."""
-    from kernels.grouped import specialised
+    from kernels.grouped import specialised  # where it runs: nobody else needs Gluon
 
+    def tiles(x: Tensor, tile: list[int]) -> object:
+        return specialised.Descriptor(x, list(x.shape), _strides(x), tile, specialised.layout_16_bit(len(tile)))
+
+    half = config.height // 2
     with on(a):
         specialised.multiply_groups[(programs_of(a.device, config),)](
-            _operand(a.t(), [config.depth, config.height]),
-            _operand(b, [config.depth, config.width]),
-            _output(out, config),
+            tiles(a.t(), [config.depth, half]),
+            tiles(b, [config.depth, config.width]),
+            tiles(out, [1, half, config.width]),
             offs.contiguous(),
             offs.numel(),
             b.shape[0],
@@ -130,22 +104,6 @@ def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor,
             STAGES=config.stages,
             num_warps=config.warps,
         )
-
-
-def _operand(x: Tensor, tile: list[int]) -> object:
-    """Tiles of `x` for a specialised kernel."""
-    from kernels.grouped import specialised
-
-    layout = specialised.operand_layout(tile[-1], len(tile))
-    return specialised.Descriptor(x, list(x.shape), _strides(x), tile, layout)
-
-
-def _output(out: Tensor, config: Config) -> object:
-    """Half tiles, as each warp group writes them."""
-    from kernels.grouped import specialised
-
-    half_tile = [1, config.height // 2, config.width]
-    return specialised.Descriptor(out, list(out.shape), _strides(out), half_tile, specialised.output_layout())
 
 
 def clear_rows(out: Tensor, offs: Tensor) -> None:

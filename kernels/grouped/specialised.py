@@ -25,7 +25,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Descript
 
 from kernels.grouped.tiles import place
 
-__all__ = ["Descriptor", "multiply_groups", "operand_layout", "output_layout"]
+__all__ = ["Descriptor", "layout_16_bit", "multiply_groups"]
 
 # As Triton calls them up to 3.6, and later.
 wait_for_all = getattr(gl, "thread_barrier", None) or gl.barrier
@@ -36,28 +36,27 @@ WORKER_REGISTERS = gl.constexpr([240, 24])  # a thread; the first half has what 
 UNIT = gl.constexpr(16)
 
 
-def operand_layout(columns: int, rank: int = 2) -> gl.NVMMASharedLayout:
-    """How tiles of 16-bit operands lie in shared memory: as the matrix units read them, either way round."""
-    return gl.NVMMASharedLayout(swizzle_byte_width=min(2 * columns, 128), element_bitwidth=16, rank=rank)
-
-
-def output_layout() -> gl.NVMMASharedLayout:
-    """How half a tile lies there before it is written."""
-    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=3)
+def layout_16_bit(rank: int) -> gl.NVMMASharedLayout:
+    """How 16-bit operands, in tiles of 64 columns or more, lie in shared memory: as the matrix units read them, either
+    way round. Results lie there the same way."""
+    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=rank)
 
 
 # ---- what all such kernels share -----------------------------------------------------------------------------
 
 
 @gluon.jit
-def rings(a_descriptor, b_descriptor, out_descriptor, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Slots for a step of both operands, the barriers of each slot, and what each warp group writes."""
-    a_slots: gl.constexpr = [STAGES] + a_descriptor.block_shape  # noqa: RUF005 (Gluon knows no stars in lists)
+def rings(  # type: ignore[no-untyped-def]
+    a_descriptor, b_descriptor, out_descriptor, A_TILES: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr
+):
+    """Slots for a step of both operands, a's of several tiles maybe, the barriers of each slot, and buffers for what is
+    written."""
+    a_slots: gl.constexpr = [STAGES * A_TILES] + a_descriptor.block_shape  # noqa: RUF005 (Gluon knows no stars here)
     b_slots: gl.constexpr = [STAGES] + b_descriptor.block_shape  # noqa: RUF005
-    halves: gl.constexpr = [2] + out_descriptor.block_shape  # noqa: RUF005
+    buffers: gl.constexpr = [BUFFERS] + out_descriptor.block_shape  # noqa: RUF005
     x_ring = gl.allocate_shared_memory(a_descriptor.dtype, a_slots, a_descriptor.layout)
     y_ring = gl.allocate_shared_memory(b_descriptor.dtype, b_slots, b_descriptor.layout)
-    out_ring = gl.allocate_shared_memory(out_descriptor.dtype, halves, out_descriptor.layout)
+    out_ring = gl.allocate_shared_memory(out_descriptor.dtype, buffers, out_descriptor.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
@@ -83,9 +82,9 @@ def give_back(empty, slot, given):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def stage(x_HW, buffer):  # type: ignore[no-untyped-def]
-    """A half tile into shared memory, for the bulk copy engine, once the one before is out of there."""
-    tma.store_wait(0)
+def stage(x_HW, buffer, PENDING: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Into shared memory, for the bulk copy engine, once no more than PENDING earlier copies are on their way."""
+    tma.store_wait(PENDING)
     wait_for_all()
     buffer.reshape(x_HW.shape).store(x_HW)
     fence_async_shared()
@@ -100,8 +99,9 @@ def _ends(offs_ptr, group, rows):  # type: ignore[no-untyped-def]
     """Of a group: its first row and its end. Ends that decrease or pass the buffer are the caller's error, and still
     touch no foreign memory."""
     start = gl.load(offs_ptr + group - 1, mask=group > 0, other=0)
-    start = min(max(start, 0), rows)
-    return start, min(max(gl.load(offs_ptr + group), start), rows)
+    end = gl.load(offs_ptr + group)
+    start = gl.minimum(gl.maximum(start, 0), rows)
+    return start, gl.minimum(gl.maximum(end, start), rows)
 
 
 @gluon.jit
@@ -112,7 +112,7 @@ def _load(  # type: ignore[no-untyped-def]
     D: gl.constexpr = x_ring.shape[1]
     H: gl.constexpr = x_ring.shape[2]
     W: gl.constexpr = y_ring.shape[2]
-    high = gl.cdiv(inner, H)
+    high = gl.cdiv(inner, 2 * H)
     wide = gl.cdiv(outer, W)
     slot = 0
     phase = 1  # an empty slot need not be waited for the first time round
@@ -122,8 +122,9 @@ def _load(  # type: ignore[no-untyped-def]
         start, end = _ends(offs_ptr, group, rows)
         for first in range(start, end, D):
             mbarrier.wait(empty.index(slot), phase)
-            mbarrier.expect(full.index(slot), 2 * (H + W) * D)
-            load_tile(a_descriptor, [first, down * H], full.index(slot), x_ring.index(slot))
+            mbarrier.expect(full.index(slot), (2 * H + W) * D * 2)
+            for half in gl.static_range(2):
+                load_tile(a_descriptor, [first, (down * 2 + half) * H], full.index(slot), x_ring.index(slot * 2 + half))
             load_tile(b_descriptor, [first, across * W], full.index(slot), y_ring.index(slot))
             slot, phase = following(slot, phase, STAGES)
 
@@ -146,7 +147,7 @@ def _multiply(  # type: ignore[no-untyped-def]
     half: gl.constexpr, BAND: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     D: gl.constexpr = x_ring.shape[1]
-    H: gl.constexpr = x_ring.shape[2] // 2
+    H: gl.constexpr = x_ring.shape[2]
     W: gl.constexpr = y_ring.shape[2]
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, W, 16])
     high = gl.cdiv(inner, 2 * H)
@@ -162,7 +163,7 @@ def _multiply(  # type: ignore[no-untyped-def]
         acc_HW = gl.zeros((H, W), gl.float32, layout=MMA)
         for first in range(start, whole, D):
             mbarrier.wait(full.index(slot), phase)
-            x_HD = x_ring.index(slot).slice(half * H, H, dim=1).permute((1, 0))
+            x_HD = x_ring.index(slot * 2 + half).permute((1, 0))
             acc_HW = warpgroup_mma(x_HD, y_ring.index(slot), acc_HW, use_acc=first > start, is_async=True)
             acc_HW = warpgroup_mma_wait(1, deps=(acc_HW,))
             give_back(empty, before, first > start)
@@ -175,7 +176,7 @@ def _multiply(  # type: ignore[no-untyped-def]
             for unit in gl.static_range(D // UNIT):
                 left = end - whole - unit * UNIT
                 if left > 0:
-                    x_UH = x_ring.index(slot).slice(half * H, H, dim=1).slice(unit * UNIT, UNIT, dim=0)
+                    x_UH = x_ring.index(slot * 2 + half).slice(unit * UNIT, UNIT, dim=0)
                     y_UW = y_ring.index(slot).slice(unit * UNIT, UNIT, dim=0)
                     if left < UNIT:
                         # Rows of the next group may be NaN. Both warp groups clear those of y, whoever comes first.
@@ -188,9 +189,9 @@ def _multiply(  # type: ignore[no-untyped-def]
                     acc_HW = warpgroup_mma_wait(0, deps=(acc_HW,))
             give_back(empty, slot, True)
             slot, phase = following(slot, phase, STAGES)
-        stage(acc_HW.to(out_descriptor.dtype), out_ring.index(half))
         # What lies past the ends of a matrix is not written.
-        store_tile(out_descriptor, [group, (2 * down + half) * H, across * W], out_ring.index(half))
+        stage(acc_HW.to(out_descriptor.dtype), out_ring.index(half), 0)
+        store_tile(out_descriptor, [group, (down * 2 + half) * H, across * W], out_ring.index(half))
     tma.store_wait(0)
 
 
@@ -199,11 +200,11 @@ def multiply_groups(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, out_descriptor, offs_ptr, groups, rows, inner, outer,
     BAND: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """a (rows, inner) in tiles (D, 2 H), b (rows, outer) in (D, W), out (groups, inner, outer) in (1, H, W).
+    """a (rows, inner) in tiles (D, H), b (rows, outer) in (D, W), out (groups, inner, outer) in (1, H, W).
 
     An empty group is written as zeros. What a step loads of the next group is left out by 16 rows, and cleared.
     """
-    x_ring, y_ring, out_ring, full, empty = rings(a_descriptor, b_descriptor, out_descriptor, STAGES)
+    x_ring, y_ring, out_ring, full, empty = rings(a_descriptor, b_descriptor, out_descriptor, 2, STAGES, 2)
     gl.warp_specialize(
         [
             (_multiply, (

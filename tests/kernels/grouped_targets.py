@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.grouped import specialised, specialised_rows
+from kernels.grouped import specialised
 from kernels.grouped.configs import Config, Form, candidates
 from kernels.grouped.groups import multiply_groups
 from kernels.grouped.rows import multiply_rows
@@ -47,7 +47,7 @@ def target_of(arch: str) -> GPUTarget:
 def build(arch: str, layout: str, config: Config, dtype: str = "bf16", aligned: bool = True) -> Any:
     """The compiled kernel, specialised as the launcher's arguments would; not `aligned`: no stride divides by 16."""
     if config.specialised:
-        return _build_specialised(arch, layout, config, dtype)
+        return _build_specialised(arch, config, dtype)
     form, b_transposed = LAYOUTS[layout]
     kernel = KERNELS[form]
     described = config.descriptors and aligned
@@ -90,29 +90,24 @@ def build(arch: str, layout: str, config: Config, dtype: str = "bf16", aligned: 
     return triton.compile(source, target=target_of(arch), options=options)
 
 
-def _build_specialised(arch: str, layout: str, config: Config, dtype: str) -> Any:
-    """With a warp that loads; all widths are multiples of 16."""
-    form, b_transposed = LAYOUTS[layout]
-    kernel = specialised_rows.multiply_rows if form == "rows" else specialised.multiply_groups
-    constants: dict[str, Any] = {"BAND": config.band, "STAGES": config.stages}
-    a_tile, b_tile = [config.depth, config.height], [config.depth, config.width]
-    if form == "rows":
-        constants |= {"W": config.width, "B_TRANSPOSED": b_transposed}
-        a_tile, b_tile = a_tile[::-1], [1, *(b_tile[::-1] if b_transposed else b_tile)]
-    half_tile = [1, config.height // 2, config.width]
-    types = {"out_descriptor": f"tensordesc<{dtype}{half_tile},{specialised.output_layout()!r}>"}
-    types |= {"offs_ptr": "*i32", "out_ptr": f"*{dtype}"}
-    for name, tile in (("a_descriptor", a_tile), ("b_descriptor", b_tile)):
-        types[name] = f"tensordesc<{dtype}{tile},{specialised.operand_layout(tile[-1], len(tile))!r}>"
+def _build_specialised(arch: str, config: Config, dtype: str) -> Any:
+    """The gradient of the weights with a warp that loads; all widths are multiples of 16."""
+    kernel = specialised.multiply_groups
+    constants = {"BAND": config.band, "STAGES": config.stages}
+    half = config.height // 2
+    tiles = {"a": [config.depth, half], "b": [config.depth, config.width], "out": [1, half, config.width]}
+    types = {
+        f"{name}_descriptor": f"tensordesc<{dtype}{tile},{specialised.layout_16_bit(len(tile))!r}>"
+        for name, tile in tiles.items()
+    }
+    types["offs_ptr"] = "*i32"
     names = kernel.arg_names
     source = GluonASTSource(
         fn=kernel,
         signature={name: "constexpr" if name in constants else types.get(name, "i32") for name in names},
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={
-            (names.index(name),): [["tt.divisibility", 16]]
-            for name in names
-            if name in ("offs_ptr", "out_ptr", "inner", "outer")
+            (names.index(name),): [["tt.divisibility", 16]] for name in names if name in ("offs_ptr", "inner", "outer")
         },
     )
     return triton.compile(source, target=target_of(arch), options={"num_warps": config.warps})

@@ -38,8 +38,8 @@ def build(arch: str, form: Form, config: Config, accurate: bool) -> Any:
             layout = specialised.operand_layout(depth)
             types[f"a_{name}"] = f"tensordesc<fp8e4nv{[config.height, depth]},{layout!r}>"
             types[f"b_{name}"] = f"tensordesc<fp8e4nv{[config.width, depth]},{layout!r}>"
-        half_tile = [1, config.height // 2, config.width]
-        types["out_descriptor"] = f"tensordesc<bf16{half_tile},{specialised.output_layout()!r}>"
+        out_tile = [1, config.height // 2, specialised.OUT_COLUMNS]
+        types["out_descriptor"] = f"tensordesc<bf16{out_tile},{specialised.layout_16_bit(3)!r}>"
     else:
         constants |= {"H": config.height, "W": config.width, "D": config.depth}
         constants |= {"ACCURATE": accurate, "EMULATE": False}

@@ -556,14 +556,15 @@ def test_a_probe_tries_each_way_once_and_tells_why() -> None:
     """Wrong numbers are a refusal as an error is: bits of another format come back without one."""
     meta, e4m3fn = torch.device("cpu"), torch.float8_e4m3fn
     with mock.patch.object(torch, "_scaled_grouped_mm", Library()) as good:
-        assert scaled._try_backends(meta, e4m3fn) == scaled.Probe("grouped", ())
+        assert scaled._try_backends(meta, e4m3fn) == scaled.Probe("grouped", (), "grouped")
         assert good.calls == 2
     with mock.patch.object(torch, "_scaled_grouped_mm", Library(factor=0.5)):
         assert scaled.refusal("grouped", meta, e4m3fn) == "results are off by 0.5 of their norm in 2d3d"
     broken = mock.Mock(side_effect=RuntimeError("only sm_90\nand a stack"))
     with mock.patch.object(torch, "_scaled_grouped_mm", broken), mock.patch.object(torch, "_scaled_mm", broken):
-        refusals = ("grouped: only sm_90", "loop: only sm_90")
-        assert scaled._try_backends(meta, e4m3fn) == scaled.Probe("emulation", refusals)
+        assert scaled._try_backends(meta, e4m3fn) == scaled.Probe(
+            "emulation", ("grouped: only sm_90", "loop: only sm_90"), "emulation"
+        )
     full = mock.Mock(side_effect=torch.OutOfMemoryError("full"))
     with mock.patch.object(torch, "_scaled_grouped_mm", full), pytest.raises(torch.OutOfMemoryError):
         scaled.refusal("grouped", meta, e4m3fn)
@@ -588,7 +589,7 @@ def test_a_hopper_takes_our_way_and_a_blackwell_torchs(gpu: torch.device) -> Non
     taken: dict[str, scaled.Backend] = {"sm_90": "triton", "sm_100": "grouped"}
     if arch_of(gpu) not in taken:
         pytest.skip(f"needs sm_90 or sm_100: this is {arch_of(gpu)}")
-    assert scaled.probe(gpu) == scaled.Probe(taken[arch_of(gpu)], ())
+    assert scaled.probe(gpu) == scaled.Probe(taken[arch_of(gpu)], (), "grouped")
 
 
 def test_a_forced_way_is_the_way_of_backward_too() -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -132,6 +133,27 @@ def test_the_autograd_function_takes_it(triton_path: KernelPath) -> None:
         results.append((out.detach(), *torch.autograd.grad(out, (a, w), grad)))
     for got, expected in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "fast", "expected"),
+    [
+        (1408, 2048, False, "triton"),
+        (8192, 5120, False, "grouped"),
+        (4096, 4096, False, "grouped"),
+        (8192, 5120, True, "triton"),
+    ],
+)
+def test_large_accurate_wgrads_are_the_librarys(height: int, width: int, fast: bool, expected: str) -> None:
+    """Where it works: ours, measured faster with fast accumulation, has not been timed without."""
+    a, b = torch.empty(height, 16, dtype=torch.float8_e4m3fn), torch.empty(width, 16, dtype=torch.float8_e4m3fn).t()
+    inverses = torch.ones(height), torch.ones(width)
+    with (
+        mock.patch.object(scaled, "probe", return_value=scaled.Probe("triton", (), "grouped")),
+        mock.patch.object(scaled, "_run_2d2d", return_value=torch.empty(1, height, width)) as run,
+    ):
+        scaled.matmul_2d2d(a, inverses[0], b, inverses[1], torch.tensor([16], dtype=torch.int32), fast, None)
+    assert run.call_args.args[-1] == expected
 
 
 def test_a_bad_candidate_is_refused(triton_path: KernelPath) -> None:
