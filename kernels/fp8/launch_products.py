@@ -28,9 +28,10 @@ Form = Literal["rows", "groups"]
 
 
 # Tiles of 128 x 256 read least for each product. Where the width is not made of 256s, 1408 for one, the long side lies
-# along the rows. On an H200 (2026-11-21), us: 16,640 rows of 5120 -> 8192 take 1089 with the first, 1208, 1105 and 1236
-# with the others, dgrad 1093, 1228, 1072 and 1227; 32,768 rows of 2048 -> 1408 take 179, 168, 182 and 176, dgrad 179,
-# 180, 196 and 201, wgrad 247, 262, 300 and 323. Bands of 4 and of 16 rows are within 3 % of bands of 8, either way.
+# along the rows. On an H200 (2026-11-22), us, with the first and the second: 16,640 rows of 5120 -> 8192 take 1205 and
+# 1326, dgrad 1065 and 1200, wgrad 1505 and 1499; 32,768 rows of 2048 -> 1408 take 165 and 155, dgrad 162 and 164, wgrad
+# 197 and 206. With the others (2026-11-21, when a first one took 1089 and 179) 1105 and 1236, and 182 and 176. Steps of
+# 64 codes, of which six fit, made forward and backward together 12 % slower at the first shape.
 _HOPPER = (
     Config(height=128, width=256, depth=128, warps=4, stages=4, specialised=True),
     Config(height=256, width=128, depth=128, warps=4, stages=4, specialised=True),
