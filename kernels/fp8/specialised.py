@@ -38,7 +38,7 @@ from kernels.grouped.tiles import place
 
 __all__ = ["OUT_COLUMNS", "PIECE", "Descriptor", "layout_16_bit", "multiply_groups", "multiply_rows", "operand_layout"]
 
-PIECE = 32
+PIECE = 32  # codes that one instruction takes
 _PIECE = gl.constexpr(PIECE)
 OUT_COLUMNS = 64  # of a half tile, that are written at a time
 # As Triton calls it up to 3.6, and later.
