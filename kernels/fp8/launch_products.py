@@ -9,7 +9,6 @@ Shape suffixes: R rows, K contraction and N columns of form "rows"; N and K the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -28,40 +27,34 @@ from kernels.paths import on
 Form = Literal["rows", "groups"]
 
 
-@dataclass(frozen=True)
-class ProductConfig(Config):
-    """One way to run a product. `specialised`: a warp of its own loads (`specialised.py`)."""
-
-    specialised: bool = False
-
-
 # Tiles of 128 x 256 read least for each product. Where the width is not made of 256s, 1408 for one, the long side lies
-# along the rows. On an H200 (2026-11-21), us: 16,640 rows of 5120 -> 8192 take 1089 with the first, 1208, 1105 and 1236
-# with the others, dgrad 1093, 1228, 1072 and 1227; 32,768 rows of 2048 -> 1408 take 179, 168, 182 and 176, dgrad 179,
-# 180, 196 and 201, wgrad 247, 262, 300 and 323. Bands of 4 and of 16 rows are within 3 % of bands of 8, either way.
+# along the rows. On an H200 (2026-11-22), us, with the first and the second: 16,640 rows of 5120 -> 8192 take 1205 and
+# 1326, dgrad 1065 and 1200, wgrad 1505 and 1499; 32,768 rows of 2048 -> 1408 take 165 and 155, dgrad 162 and 164, wgrad
+# 197 and 206. With the others (2026-11-21, when a first one took 1089 and 179) 1105 and 1236, and 182 and 176. Steps of
+# 64 codes, of which six fit, made forward and backward together 12 % slower at the first shape.
 _HOPPER = (
-    ProductConfig(height=128, width=256, depth=128, warps=8, stages=4, specialised=True),
-    ProductConfig(height=256, width=128, depth=128, warps=8, stages=4, specialised=True),
-    ProductConfig(height=128, width=256, depth=128, warps=8, stages=4),
-    ProductConfig(height=256, width=128, depth=128, warps=8, stages=4),
+    Config(height=128, width=256, depth=128, warps=4, stages=4, specialised=True),
+    Config(height=256, width=128, depth=128, warps=4, stages=4, specialised=True),
+    Config(height=128, width=256, depth=128, warps=8, stages=4),
+    Config(height=256, width=128, depth=128, warps=8, stages=4),
 )
 # Sums that leave the matrix unit need its accumulators twice.
 _ACCURATE = (
-    ProductConfig(height=128, width=128, depth=128, warps=8, stages=3),
-    ProductConfig(height=64, width=128, depth=128, warps=4, stages=3, programs=2),
+    Config(height=128, width=128, depth=128, warps=8, stages=3),
+    Config(height=64, width=128, depth=128, warps=4, stages=3, programs=2),
 )
 # Everything else: fits 99 KB and 64 KB.
 _GENERAL = (
-    ProductConfig(height=128, width=128, depth=64, warps=8, stages=3),
-    ProductConfig(height=64, width=128, depth=64, warps=4, stages=3, programs=2),
+    Config(height=128, width=128, depth=64, warps=8, stages=3),
+    Config(height=64, width=128, depth=64, warps=4, stages=3, programs=2),
 )
 _INTERPRETED = (
-    ProductConfig(height=32, width=32, depth=32, warps=4, stages=1, band=2, programs=3, emulate=True),
-    ProductConfig(height=16, width=32, depth=16, warps=4, stages=1, band=1, programs=5, emulate=True),
+    Config(height=32, width=32, depth=32, warps=4, stages=1, band=2, programs=3, emulate=True),
+    Config(height=16, width=32, depth=16, warps=4, stages=1, band=1, programs=5, emulate=True),
 )
 
 
-def candidates(arch: str, width: int, fast_accum: bool) -> tuple[ProductConfig, ...]:
+def candidates(arch: str, width: int, fast_accum: bool) -> tuple[Config, ...]:
     """Candidates for outputs of so many columns, the default first."""
     if arch == "cpu":
         return _INTERPRETED
@@ -88,25 +81,26 @@ def rows_product(
     a_RK, b_GNK = _dense(a_RK), _dense(b_GNK)
     out_RN = a_RK.new_empty((rows, outer), dtype=torch.bfloat16)
     config = pick(candidates(arch_of(out_RN.device), outer, fast_accum), candidate)
-    b_matrix, b_tile = (b_GNK.flatten(0, 1), []) if config.specialised else (b_GNK, [1])
-    kernel = specialised.multiply_rows if config.specialised else multiply_rows
-    constants = _constants(config, fast_accum)
-    if not config.specialised:
-        constants["GROUPS"] = triton.next_power_of_2(groups + 1)
+    inverses_and_ends = a_inverse_R.contiguous(), b_inverse_GN.contiguous(), offs.contiguous()
+    sizes = groups, rows, inner, outer
+    grid = (programs_of(out_RN.device, config),)
     with on(out_RN):
-        kernel[(programs_of(out_RN.device, config),)](
-            _descriptor(a_RK, [config.height, config.depth], config),
-            _descriptor(b_matrix, [*b_tile, config.width, config.depth], config),
-            a_inverse_R.contiguous(),
-            b_inverse_GN.contiguous(),
-            offs.contiguous(),
-            out_RN,
-            groups,
-            rows,
-            inner,
-            outer,
-            **constants,
-        )
+        if config.specialised:
+            a_tiles, b_tiles = _operands(a_RK, b_GNK.flatten(0, 1), config, config.depth)
+            out_tiles = _output(out_RN[None], config)
+            specialised.multiply_rows[grid](
+                a_tiles, b_tiles, out_tiles, *inverses_and_ends, out_RN, *sizes, **_pipeline(config)
+            )
+        else:
+            multiply_rows[grid](
+                _descriptor(a_RK, [config.height, config.depth]),
+                _descriptor(b_GNK, [1, config.width, config.depth]),
+                *inverses_and_ends,
+                out_RN,
+                *sizes,
+                GROUPS=triton.next_power_of_2(groups + 1),
+                **_constants(config, fast_accum),
+            )
     return out_RN
 
 
@@ -124,31 +118,39 @@ def groups_product(
     a_NP, b_KP = _dense(a_NP), _dense(b_KP)
     out_GNK = a_NP.new_empty((groups, height, width), dtype=torch.bfloat16)
     config = pick(candidates(arch_of(out_GNK.device), width, fast_accum), candidate)
-    kernel = specialised.multiply_groups if config.specialised else multiply_groups
-    remainders = () if config.specialised else (a_NP, b_KP)  # what the other one reads without the copy engine
+    inverses_and_ends = a_inverse_GN.contiguous(), b_inverse_GK.contiguous(), offs.contiguous()
+    sizes = groups, codes, height, width
+    grid = (programs_of(out_GNK.device, config),)
     with on(out_GNK):
-        kernel[(programs_of(out_GNK.device, config),)](
-            *remainders,
-            _descriptor(a_NP, [config.height, config.depth], config),
-            _descriptor(b_KP, [config.width, config.depth], config),
-            a_inverse_GN.contiguous(),
-            b_inverse_GK.contiguous(),
-            offs.contiguous(),
-            out_GNK,
-            groups,
-            codes,
-            height,
-            width,
-            **_constants(config, fast_accum),
-        )
+        if config.specialised:
+            tiles = (
+                *_operands(a_NP, b_KP, config, config.depth),
+                *_operands(a_NP, b_KP, config, specialised.PIECE),
+                _output(out_GNK, config),
+            )
+            specialised.multiply_groups[grid](*tiles, *inverses_and_ends, *sizes, **_pipeline(config))
+        else:
+            multiply_groups[grid](
+                a_NP,
+                b_KP,
+                _descriptor(a_NP, [config.height, config.depth]),
+                _descriptor(b_KP, [config.width, config.depth]),
+                *inverses_and_ends,
+                out_GNK,
+                *sizes,
+                **_constants(config, fast_accum),
+            )
     return out_GNK
 
 
-def _constants(config: ProductConfig, fast_accum: bool) -> dict[str, object]:
+def _constants(config: Config, fast_accum: bool) -> dict[str, object]:
     tile = {"H": config.height, "W": config.width, "D": config.depth, "BAND": config.band, "num_warps": config.warps}
-    if config.specialised:
-        return {**tile, "STAGES": config.stages}
     return {**tile, "ACCURATE": not fast_accum, "EMULATE": config.emulate, "num_stages": config.stages}
+
+
+def _pipeline(config: Config) -> dict[str, object]:
+    """Constants of the specialised kernels; the tile is their descriptors'."""
+    return {"BAND": config.band, "STAGES": config.stages, "num_warps": config.warps}
 
 
 def _dense(codes: Tensor) -> Tensor:
@@ -157,12 +159,27 @@ def _dense(codes: Tensor) -> Tensor:
     return codes if codes.data_ptr() % 16 == 0 else codes.clone()
 
 
-def _descriptor(codes: Tensor, tile: list[int], config: ProductConfig) -> TensorDescriptor | specialised.Descriptor:
-    """Strides are told anew: torch's of a dimension of size 1 may be anything."""
+def _descriptor(codes: Tensor, tile: list[int]) -> TensorDescriptor:
+    return TensorDescriptor(codes, list(codes.shape), _strides(codes), tile)
+
+
+def _operands(
+    a: Tensor, b: Tensor, config: Config, depth: int
+) -> tuple[specialised.Descriptor, specialised.Descriptor]:
+    layout = specialised.operand_layout(depth)
+    a_tiles = specialised.Descriptor(a, list(a.shape), _strides(a), [config.height, depth], layout)
+    return a_tiles, specialised.Descriptor(b, list(b.shape), _strides(b), [config.width, depth], layout)
+
+
+def _output(out: Tensor, config: Config) -> specialised.Descriptor:
+    """What a warp group writes at a time."""
+    tile = [1, config.height // 2, specialised.OUT_COLUMNS]
+    return specialised.Descriptor(out, list(out.shape), _strides(out), tile, specialised.layout_16_bit(3))
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Of contiguous memory, told anew: torch's of a dimension of size 1 may be anything."""
     strides = [1]
-    for size in reversed(codes.shape[1:]):
+    for size in reversed(x.shape[1:]):
         strides.insert(0, strides[0] * size)
-    if config.specialised:
-        layout = specialised.shared_layout(config.depth)
-        return specialised.Descriptor(codes, list(codes.shape), strides, tile, layout)
-    return TensorDescriptor(codes, list(codes.shape), strides, tile)
+    return strides

@@ -9,9 +9,9 @@ What the library wants stays in here: widths that are multiples of 16 (codes are
 sliced), fewer than 1024 groups (calls are split), rows of no group and groups of no row written as zero.
 
 Which way: the first of the architecture's (`ORDER`) of which a small call gives right numbers, groups of 1, 7, 15 and
-17 rows included, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. A wgrad of large matrices
-(`LARGE_WGRAD`) takes `grouped` where it works, even where `triton` does. `triton` (`products.py`) and `grouped` read
-nothing of the device; the other two read offs on the host.
+17 rows included, else `emulation`; tried once a device and dtype (`probe`). A CPU emulates. An accurate wgrad of large
+matrices (`LARGE_WGRAD`) takes `grouped` where it works, even where `triton` does. `triton` (`products.py`) and
+`grouped` read nothing of the device; the other two read offs on the host.
 
 Shape suffixes: R rows, K contraction and N columns of `2d3d`; N rows, P (padded tokens) contraction and K columns of
 `2d2d`; G groups.
@@ -49,9 +49,9 @@ MAX_GROUPS = 1023  # of one call of torch's grouped matmul
 # What is tried before emulation. Ours is tuned for Hopper alone.
 ORDER: dict[str, tuple[Backend, ...]] = {"sm_90": ("triton", "grouped", "loop")}
 _USUAL: tuple[Backend, ...] = ("grouped", "loop")
-# Values of one group's gradient from which on wgrad is the library's, if it works there. On an H200 (2026-11-21) the
-# library took 305 us and ours 247 for 64 matrices of 1408 x 2048, 318 and 270 for 128 of 768 x 2048, and 1582 and 1841
-# for 16 of 8192 x 5120, all of 512 to 1040 rows. Nothing between them was measured.
+# Values of one group's gradient from which on an accurate wgrad is the library's, if it works there: ours has not been
+# timed. With fast accumulation ours took 1505 us on an H200 (2026-11-22) and the library's 1653 for 16 matrices of 8192
+# x 5120, 197 and 305 for 64 of 1408 x 2048, 216 and 319 for 128 of 768 x 2048, all of 512 to 1040 rows.
 LARGE_WGRAD = 1 << 24
 
 
@@ -60,7 +60,7 @@ LARGE_WGRAD = 1 << 24
 
 @dataclass(frozen=True)
 class Probe:
-    """The way that matmuls take on a device, that of wgrads with large matrices, and why not the ones before it."""
+    """The way that matmuls take on a device, that of large accurate wgrads, and why not the ones before it."""
 
     backend: Backend
     refusals: tuple[str, ...]
@@ -245,7 +245,7 @@ def matmul_2d2d(
 ) -> Tensor:
     """a (N, P) fp8 row-major, a_inverse (G * N,), b (P, K) fp8 strides (1, P), b_inverse (G * K,), offs (G,), whose
     entries and P are multiples of 16 -> (G, N, K) bf16, contiguous: the contraction of each group, zero for none."""
-    if backend is None and a.shape[0] * b.shape[1] >= LARGE_WGRAD:
+    if backend is None and not fast_accum and a.shape[0] * b.shape[1] >= LARGE_WGRAD:
         backend = probe(a.device, a.dtype).large_wgrad
     return _run_2d2d(a, a_inverse, b, b_inverse, offs, fast_accum, _resolve(backend, a))
 

@@ -4,8 +4,8 @@ A choice is a pure function of (architecture, form, element size, outer width, a
 of rows or groups, and nothing is timed in a user's process. Every candidate is correct for every input; they differ
 in the order of summation alone.
 
-None of the entries has been swept yet: they are what the architecture's limits suggest, and stand here so
-that a sweep changes a table and no kernel.
+Entries without figures have not been swept: they are what the architecture's limits suggest, and stand here so that a
+sweep changes a table and no kernel.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ Form = Literal["rows", "groups"]  # (R, K) x (E, K, N) -> (R, N), and (K, R) x (
 Impl = Literal["auto", "torch", "triton", "loop"]
 
 # What "auto" tries first, by form. Where PyTorch's product runs natively it is the choice that needs no trust in
-# a compiler; an architecture and form where ours is ahead gets an entry from the sweep that shows it.
+# a compiler; an architecture and form where ours is ahead has an entry, which holds for aligned 16-bit operands: others
+# are slower here than with the copies that PyTorch's is given. Figures: _HOPPER_GROUPS.
 _USUAL: tuple[Impl, ...] = ("torch", "triton", "loop")
-PREFERENCES: dict[tuple[str, Form], tuple[Impl, ...]] = {}
+PREFERENCES: dict[tuple[str, Form], tuple[Impl, ...]] = {("sm_90", "groups"): ("triton", "torch", "loop")}
 
 
-def preference(arch: str, form: Form) -> tuple[Impl, ...]:
+def preference(arch: str, form: Form, aligned: bool = True) -> tuple[Impl, ...]:
     """The implementations in the order in which "auto" asks whether they run."""
-    return PREFERENCES.get((arch, form), _USUAL)
+    return PREFERENCES.get((arch, form), _USUAL) if aligned else _USUAL
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ class Config:
     descriptors: bool = False  # load whole tiles by the bulk copy engine where operands are aligned
     flatten: bool = False  # one pipeline through all tiles: the next one's loads start under this one's stores
     emulate: bool = False  # bf16 by arithmetic in fp32
+    specialised: bool = False  # a warp of its own loads; `warps` is what each half of a tile has
 
     def shared_memory_bytes(self, itemsize: int) -> int:
-        """What the stages in flight take at least; the compiler adds little."""
-        return self.stages * self.depth * (self.height + self.width) * itemsize
+        """What the stages in flight take at least, and a tile on its way out; the compiler adds little."""
+        tile = self.height * self.width if self.specialised else 0
+        return (self.stages * self.depth * (self.height + self.width) + tile) * itemsize
 
 
 # 16-bit operands. A tile of 128 x 256 reads least for each product: two warp groups of four warps, 64 rows each
@@ -53,6 +56,17 @@ class Config:
 _HOPPER = (
     Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
     Config(height=128, width=256, depth=64, warps=8, stages=3, descriptors=True, flatten=True),
+    Config(height=128, width=128, depth=64, warps=4, stages=3, descriptors=True, programs=2),
+    Config(height=128, width=256, depth=64, warps=8, stages=4),
+)
+# Form "groups": a tile has few steps, so what lies between two of them counts (`specialised.py`). On an H200
+# (2026-11-22), us: 16 groups of 1,040 rows, 8192 x 5120, take 1936 with the first, 2582 and 2451 with the next two and
+# 2231 with torch's; 64 of 512, 1408 x 2048, take 286, 376, 349 and 380, 2048 x 1408 301, 354, 388 and 378; 128 of 512,
+# 768 x 2048, take 319, 418, 388 and 387. Steps of 64 rows, of which three or four fit, cost 2 to 8 % more, and bands of
+# 4 and of 16 are within 1 % of bands of 8.
+_HOPPER_GROUPS = (
+    Config(height=128, width=256, depth=32, warps=4, stages=6, specialised=True),
+    Config(height=128, width=256, depth=64, warps=8, stages=4, descriptors=True),
     Config(height=128, width=128, depth=64, warps=4, stages=3, descriptors=True, programs=2),
     Config(height=128, width=256, depth=64, warps=8, stages=4),
 )
@@ -108,10 +122,15 @@ def candidates(arch: str, form: Form, itemsize: int, outer: int, aligned: bool) 
     if arch == "cpu":
         return _TABLE["cpu"]
     configs = _UNALIGNED if not aligned else _WIDE if itemsize == 4 else _TABLE.get(arch, _GENERAL)
-    configs = tuple(sorted(configs, key=lambda config: _waste(outer, config.width) > 1 / 16))
+    if configs is _HOPPER and form == "groups" and outer % 8 == 0:  # rows of the output are whole units, too
+        configs = _HOPPER_GROUPS
+    # What a specialised one gains is more than it loses at 1408 columns, a tenth; nothing past that was measured.
+    configs = tuple(sorted(configs, key=lambda c: _waste(outer, c.width) > (1 / 10 if c.specialised else 1 / 16)))
     if form == "groups":
         # Every tile of a group reads the same rows; a band of four leaves both operands' share in the cache.
-        configs = tuple(replace(config, band=min(config.band, 4)) for config in configs)
+        configs = tuple(
+            config if config.specialised else replace(config, band=min(config.band, 4)) for config in configs
+        )
     return configs
 
 

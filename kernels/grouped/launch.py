@@ -25,9 +25,9 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
     outer = b.shape[2]
     if out.numel() == 0:
         return
-    b_transposed = not _has_units(b)
+    b_transposed = not is_aligned(b)
     # A group may start at any row, and the copy engine at whole units only: rows may not lie side by side.
-    aligned = _has_units(a) and (not b_transposed or _has_units(b.mT))
+    aligned = is_aligned(a) and (not b_transposed or is_aligned(b.mT))
     config = _pick(a, "rows", outer, aligned, candidate)
     described = config.descriptors and aligned
     tile_DW = [config.depth, config.width]
@@ -58,8 +58,11 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
     rows, outer = b.shape
     if out.numel() == 0:
         return
-    aligned = _has_units(a.t()) and _has_units(b)
+    aligned = is_aligned(a.t()) and is_aligned(b)
     config = _pick(a, "groups", outer, aligned, candidate)
+    if config.specialised:
+        _specialised_groups_product(a, b, offs, out, config)
+        return
     described = config.descriptors and aligned
     with on(a):
         multiply_groups[(programs_of(a.device, config),)](
@@ -76,6 +79,30 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
             *a.stride(),
             *b.stride(),
             **_constants(config, described),
+        )
+
+
+def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, config: Config) -> None:
+    """Operands of 16 bits and an output whose rows are whole units."""
+    from kernels.grouped import specialised  # where it runs: nobody else needs Gluon
+
+    def tiles(x: Tensor, tile: list[int]) -> object:
+        return specialised.Descriptor(x, list(x.shape), _strides(x), tile, specialised.layout_16_bit(len(tile)))
+
+    half = config.height // 2
+    with on(a):
+        specialised.multiply_groups[(programs_of(a.device, config),)](
+            tiles(a.t(), [config.depth, half]),
+            tiles(b, [config.depth, config.width]),
+            tiles(out, [1, half, config.width]),
+            offs.contiguous(),
+            offs.numel(),
+            b.shape[0],
+            a.shape[0],
+            b.shape[1],
+            BAND=config.band,
+            STAGES=config.stages,
+            num_warps=config.warps,
         )
 
 
@@ -111,7 +138,7 @@ def _constants(config: Config, described: bool) -> dict[str, object]:
     }
 
 
-def _has_units(x: Tensor) -> bool:
+def is_aligned(x: Tensor) -> bool:
     """Whether the last dimension is contiguous and all else starts on 16 bytes, without overlapping."""
     unit = 16 // x.element_size()
     # The stride of a dimension of size 1 is never used, and may be anything.
@@ -126,11 +153,16 @@ def _has_units(x: Tensor) -> bool:
 
 def _descriptor(x: Tensor, tile: list[int]) -> TensorDescriptor:
     """Tiles of `x`, whose memory has whole units."""
+    return TensorDescriptor(x, list(x.shape), _strides(x), tile)
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Those of `x`, told anew where torch's may be anything: of a dimension of size 1."""
     unit = 16 // x.element_size()
     unused = -(-x.shape[-1] // unit) * unit
     strides = [stride if size > 1 else unused for size, stride in zip(x.shape, x.stride(), strict=True)]
     strides[-1] = 1
-    return TensorDescriptor(x, list(x.shape), strides, tile)
+    return strides
 
 
 def _processors(device: torch.device) -> int:

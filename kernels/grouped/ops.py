@@ -42,9 +42,12 @@ def path(
     *,
     groups: int = 1,
     form: Form = "rows",
+    aligned: bool = True,
     impl: Impl = "auto",
 ) -> Path:
     """What a call of this kind runs now; it never becomes another one silently.
+
+    aligned: rows of both operands, and of the result, start and end on 16 bytes wherever a group starts.
 
     "torch" is `torch._grouped_mm`, chosen by "auto" only where it runs natively; "triton" and "interpreter" are our
     kernel; "loop" multiplies group by group and reads `offs` on the host. Raises ValueError where `impl` is "triton"
@@ -62,7 +65,7 @@ def path(
                 "or install triton and, for a CPU, set TRITON_INTERPRET=1 before the first import"
             )
         return ours
-    for choice in preference(arch_of(device), form):
+    for choice in preference(arch_of(device), form, aligned and dtype.itemsize == 2):
         if choice == "torch" and groups <= library.MAX_GROUPS and library.runs_natively(device, dtype):
             return "torch"
         if choice == "triton" and ours != "eager":
@@ -115,7 +118,9 @@ def _rows_output(a: Tensor, b: Tensor, offs: Tensor, impl: str, candidate: int |
 
 @torch.library.custom_op("perfguard_kernels::grouped_mm_groups", mutates_args=())
 def _groups(a: Tensor, b: Tensor, offs: Tensor, impl: str, candidate: int | None) -> Tensor:
-    taken = path(a.device, a.dtype, groups=offs.numel(), form="groups", impl=impl)  # type: ignore[arg-type]
+    aligned = launch is not None and launch.is_aligned(a.t()) and launch.is_aligned(b)
+    aligned = aligned and b.shape[1] * b.element_size() % 16 == 0
+    taken = path(a.device, a.dtype, groups=offs.numel(), form="groups", aligned=aligned, impl=impl)  # type: ignore[arg-type]
     if taken == "loop":
         return reference.grouped_mm(a, b, offs)
     if taken == "torch":

@@ -19,7 +19,9 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
+from kernels.grouped import specialised
 from kernels.grouped.configs import Config, Form, candidates
 from kernels.grouped.groups import multiply_groups
 from kernels.grouped.rows import multiply_rows
@@ -44,6 +46,8 @@ def target_of(arch: str) -> GPUTarget:
 
 def build(arch: str, layout: str, config: Config, dtype: str = "bf16", aligned: bool = True) -> Any:
     """The compiled kernel, specialised as the launcher's arguments would; not `aligned`: no stride divides by 16."""
+    if config.specialised:
+        return _build_specialised(arch, config, dtype)
     form, b_transposed = LAYOUTS[layout]
     kernel = KERNELS[form]
     described = config.descriptors and aligned
@@ -86,6 +90,29 @@ def build(arch: str, layout: str, config: Config, dtype: str = "bf16", aligned: 
     return triton.compile(source, target=target_of(arch), options=options)
 
 
+def _build_specialised(arch: str, config: Config, dtype: str) -> Any:
+    """The gradient of the weights with a warp that loads; all widths are multiples of 16."""
+    kernel = specialised.multiply_groups
+    constants = {"BAND": config.band, "STAGES": config.stages}
+    half = config.height // 2
+    tiles = {"a": [config.depth, half], "b": [config.depth, config.width], "out": [1, half, config.width]}
+    types = {
+        f"{name}_descriptor": f"tensordesc<{dtype}{tile},{specialised.layout_16_bit(len(tile))!r}>"
+        for name, tile in tiles.items()
+    }
+    types["offs_ptr"] = "*i32"
+    names = kernel.arg_names
+    source = GluonASTSource(
+        fn=kernel,
+        signature={name: "constexpr" if name in constants else types.get(name, "i32") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={
+            (names.index(name),): [["tt.divisibility", 16]] for name in names if name in ("offs_ptr", "inner", "outer")
+        },
+    )
+    return triton.compile(source, target=target_of(arch), options={"num_warps": config.warps})
+
+
 def facts(compiled: Any) -> dict[str, int]:
     """Resources and instructions, from the binary and its assembly."""
     found = {"shared_bytes": compiled.metadata.shared}
@@ -113,7 +140,8 @@ def main(arch: str, every: bool) -> None:
         configs = candidates(arch, form, 2, 4096, True)
         for number, config in enumerate(configs if every else configs[:1]):
             found = facts(build(arch, layout, config))
-            print(json.dumps({"arch": arch, "layout": layout, "candidate": number} | found), flush=True)
+            named = {"arch": arch, "layout": layout, "candidate": number, "specialised": config.specialised}
+            print(json.dumps(named | found), flush=True)
     if every:
         wide = candidates(arch, "rows", 4, 4096, True)
         for number, config in enumerate(wide):

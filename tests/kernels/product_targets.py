@@ -17,33 +17,39 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from kernels.fp8 import products, specialised
-from kernels.fp8.launch_products import Form, ProductConfig, candidates
+from kernels.fp8.launch_products import Form, candidates
+from kernels.grouped.configs import Config
 from tests.kernels.grouped_targets import facts, target_of
 
 FORMS: tuple[Form, ...] = ("rows", "groups")
 
 
-def build(arch: str, form: Form, config: ProductConfig, accurate: bool) -> Any:
+def build(arch: str, form: Form, config: Config, accurate: bool) -> Any:
     """The compiled kernel, specialised as the launcher's arguments would; all widths are multiples of 16."""
     module: Any = specialised if config.specialised else products
     kernel = module.multiply_rows if form == "rows" else module.multiply_groups
-    constants: dict[str, Any] = {"H": config.height, "W": config.width, "D": config.depth, "BAND": config.band}
+    constants: dict[str, Any] = {"BAND": config.band}
     types = {f"{name}_ptr": "*fp8e4nv" for name in "ab"} | {f"{name}_inverse_ptr": "*fp32" for name in "ab"}
     types |= {"out_ptr": "*bf16", "offs_ptr": "*i32"}
-    b_tile = [config.width, config.depth]
     options = {"num_warps": config.warps}
-    ending = ""
     if config.specialised:
         constants["STAGES"] = config.stages
-        ending = f",{specialised.shared_layout(config.depth)!r}"
+        for name, depth in (("descriptor", config.depth), ("piece", specialised.PIECE)):
+            layout = specialised.operand_layout(depth)
+            types[f"a_{name}"] = f"tensordesc<fp8e4nv{[config.height, depth]},{layout!r}>"
+            types[f"b_{name}"] = f"tensordesc<fp8e4nv{[config.width, depth]},{layout!r}>"
+        out_tile = [1, config.height // 2, specialised.OUT_COLUMNS]
+        types["out_descriptor"] = f"tensordesc<bf16{out_tile},{specialised.layout_16_bit(3)!r}>"
     else:
+        constants |= {"H": config.height, "W": config.width, "D": config.depth}
         constants |= {"ACCURATE": accurate, "EMULATE": False}
         options["num_stages"] = config.stages
+        b_tile = [config.width, config.depth]
         if form == "rows":
             constants["GROUPS"] = 128
             b_tile = [1, *b_tile]
-    types["a_descriptor"] = f"tensordesc<fp8e4nv{[config.height, config.depth]}{ending}>"
-    types["b_descriptor"] = f"tensordesc<fp8e4nv{b_tile}{ending}>"
+        types["a_descriptor"] = f"tensordesc<fp8e4nv{[config.height, config.depth]}>"
+        types["b_descriptor"] = f"tensordesc<fp8e4nv{b_tile}>"
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
     divisible = [

@@ -26,7 +26,7 @@ from kernels.fp8.shapes import Split, around_block, random_split, splits
 from kernels.grouped import configs, library, reference
 from kernels.grouped.configs import Config, Form
 from kernels.hardware import HARDWARE
-from tests.kernels.grouped_products import Product, assert_right
+from tests.kernels.grouped_products import NAMES, Product, assert_right
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, VARIABLE
 
@@ -168,16 +168,20 @@ def test_the_contraction_is_accumulated_in_fp32(impl: str) -> None:
     assert grouped.grouped_mm(a, b, offs, impl=impl).eq(384).all()  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("a_layout", ["row-major", "column-major"])
 @FORMS
-def test_a_nan_stays_in_its_group(form: str, impl: str) -> None:
-    """Neighbours in a tile, or in a block of the contraction, may not meet."""
-    product = Product.draw(form, Split("", (9, 12, 11)), 16, 24, DEVICE)
-    (product.a[12] if form == "rows" else product.a[:, 12]).fill_(torch.nan)
-    got = grouped.grouped_mm(product.a, product.b, product.offs, impl=impl)  # type: ignore[arg-type]
-    bad = ~got.isfinite()
-    owner = bad[12] if form == "rows" else bad[1]
-    assert owner.any()
-    assert bad.sum() == owner.sum(), "what is not finite reached another row or group"
+def test_a_nan_stays_in_its_group(form: str, a_layout: str, impl: str) -> None:
+    """Neighbours in a tile, or in a block of the contraction, may not meet; column-major ones are loaded in bulk."""
+    product = Product.draw(form, Split("", (9, 12, 11)), 16, 24, DEVICE, a_layout=LAYOUTS[a_layout])
+    for operand in (product.a,) if form == "rows" else (product.a, product.b.t()):
+        clean = operand.clone()
+        (operand[12] if form == "rows" else operand[:, 12]).fill_(torch.nan)
+        got = grouped.grouped_mm(product.a, product.b, product.offs, impl=impl)  # type: ignore[arg-type]
+        bad = ~got.isfinite()
+        owner = bad[12] if form == "rows" else bad[1]
+        assert owner.any()
+        assert bad.sum() == owner.sum(), "what is not finite reached another row or group"
+        operand.copy_(clean)
 
 
 @FORMS
@@ -290,7 +294,11 @@ def compiled() -> list[dict[str, Any]]:
 def test_compiles_for_hopper(compiled: list[dict[str, Any]]) -> None:
     """Warp-group products, bulk copies and no spills, in all three directions."""
     found = [one for one in compiled if one["arch"] == "sm_90"]
-    assert [one["layout"] for one in found] == ["forward", "dgrad", "wgrad"]
+    assert [(one["layout"], one["specialised"]) for one in found] == [
+        ("forward", False),
+        ("dgrad", False),
+        ("wgrad", True),
+    ]
     for one in found:
         assert one["wgmma"] > 0, one
         assert one["bulk_loads"] > 0, one
@@ -329,10 +337,27 @@ def test_path_says_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_is_what_path_says(form: Form, impl: str) -> None:
     """`auto` gives the bits of the implementation that `path` names, through forward and backward."""
     product = Product.draw(form, ODD, 24, 40, DEVICE)
-    taken = grouped.path(DEVICE, groups=3, form=form)
-    named = {"interpreter": "triton"}.get(taken, taken)
-    for one, other in zip(product.run(grouped.grouped_mm), product.run(grouped.grouped_mm, impl=named), strict=True):
-        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+    auto = product.run(grouped.grouped_mm)
+    forms: tuple[Form, ...] = (form, "rows", "groups" if form == "rows" else "rows")  # of output and gradients
+    for number, one in enumerate(forms):
+        taken = grouped.path(DEVICE, groups=3, form=one, aligned=form == "rows")  # (K, R) has odd rows
+        named = {"interpreter": "triton"}.get(taken, taken)
+        other = product.run(grouped.grouped_mm, impl=named)[number]
+        assert torch.equal(auto[number].nan_to_num(), other.nan_to_num()), NAMES[number]
+
+
+def test_our_wgrad_on_hopper_is_for_aligned_operands() -> None:
+    assert configs.preference("sm_90", "groups")[0] == "triton"
+    assert configs.preference("sm_90", "groups", aligned=False)[0] == "torch"
+    assert configs.preference("sm_90", "rows")[0] == configs.preference("sm_100", "groups")[0] == "torch"
+
+
+def test_a_wgrad_whose_rows_are_no_whole_units_takes_another_kernel() -> None:
+    """The bulk copy reads and writes rows that start on 16 bytes."""
+    for outer in (8192, 1408):
+        assert configs.candidates("sm_90", "groups", 2, outer, True)[0].specialised
+    for outer, itemsize, aligned in ((8191, 2, True), (8192, 4, True), (8192, 2, False)):
+        assert not any(c.specialised for c in configs.candidates("sm_90", "groups", itemsize, outer, aligned))
 
 
 def test_native_is_asked_by_form_and_groups(monkeypatch: pytest.MonkeyPatch) -> None:
