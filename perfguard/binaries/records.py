@@ -51,12 +51,14 @@ class Recording(Struct, frozen=True):
         walked: the launches of its walk, the plain call's among them.
         tunings: one for each key that tuners would meet on the walk.
         problem: why the call could not be followed to its end.
+        entries: of a table, that the configurations come from, by number; empty where none was named.
     """
 
     launches: list[Launch] = []
     walked: list[Launch] = []
     tunings: list[Tuning] = []
     problem: str = ""
+    entries: list[str] = []
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):

@@ -89,6 +89,7 @@ OF_TARGETS: dict[str, Limits] = {
     "binary": Limits(Better.SAME, gated=False),
     "compilations": Limits(Better.LOWER),
     "configuration": Limits(Better.SAME, gated=False),
+    "entry": Limits(Better.SAME),
     "instructions": Limits(Better.LOWER, gated=False),
     "load_bits": Limits(Better.HIGHER, tolerance=0.1),
     "mix": Limits(Better.SAME, gated=False),
