@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfguard.binaries.disassembly import Code, mean_bits, read_gcn, read_sass
+from perfguard.binaries.disassembly import mean_bits, read_gcn, read_sass
 from perfguard.binaries.records import Facts
+from perfguard.binaries.sectors import sector_bytes
 from perfguard.binaries.targets import Target
 
 _REGISTER_UNIT = 256  # registers are given to a warp of NVIDIA's in such portions
@@ -43,20 +44,17 @@ def read_facts(compiled: Any, target: Target) -> Facts:
         spills, shared = _amd(text, "vgpr_spill_count"), metadata.shared
         occupancy = re.findall(r"^;\s*Occupancy:\s*(\d+)", text, re.MULTILINE)
         warps = _amd_warps(target, threads, int(occupancy[0]) if occupancy else 8, shared)
-    return _facts(code, machine_code(binary) or "", threads, registers, spills, stack, shared, warps)
-
-
-def _facts(
-    code: Code, binary: str, threads: int, registers: int, spills: int, stack: int, shared: int, warps: int | None
-) -> Facts:
+    # Gluon's kernels have none.
+    used = sector_bytes(compiled.asm["ttir"]) if "ttir" in compiled.asm else 0.0
     return Facts(
-        binary=binary,
+        binary=machine_code(binary) or "",
         threads=threads,
         registers=registers,
         spills=spills,
         stack_bytes=stack,
         shared_bytes=shared,
         resident_warps=warps,
+        sector_bytes=used,
         load_bits=mean_bits(code.loads),
         store_bits=mean_bits(code.stores),
         special=sorted(code.special),

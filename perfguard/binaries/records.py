@@ -74,6 +74,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
         shared_bytes: of a block.
         resident_warps: of a processor, at most; None where the block does not fit.
         load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 where there are none.
+        sector_bytes: that its tiles use of each 32-byte sector they touch, in the mean; 0 where that is not to be seen.
         special: the instructions that have units of their own: matrices, conversions to fp8, copy engines.
         mix: instructions by kind.
     """
@@ -89,6 +90,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     resident_warps: int | None = None
     load_bits: float = 0.0
     store_bits: float = 0.0
+    sector_bytes: float = 0.0
     special: list[str] = []
     mix: dict[str, int] = {}
 

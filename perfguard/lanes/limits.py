@@ -95,6 +95,7 @@ OF_TARGETS: dict[str, Limits] = {
     "mix": Limits(Better.SAME, gated=False),
     "registers": Limits(Better.LOWER, gated=False),
     "resident_warps": Limits(Better.HIGHER),
+    "sector_bytes": Limits(Better.HIGHER, tolerance=0.1),
     "shared_bytes": Limits(Better.LOWER, gated=False),
     "special": Limits(Better.SAME),
     "spills": Limits(Better.LOWER),

@@ -146,10 +146,11 @@ class Corpus:
 
 
 def fingerprint(name: str) -> str:
-    """Of all that a clean project is made of."""
+    """Of all that a clean project is made of, and of what reads it."""
     folder = ROOT / "tests" / "corpus"
     files = [
         *sorted((ROOT / "kernels").rglob("*.py")),
+        *sorted((ROOT / "perfguard").rglob("*.py")),
         folder / "suites" / f"{name}.py",
         *sorted(folder.glob("*/_*.py")),
     ]
