@@ -17,6 +17,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.corpus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("words", nargs="*", help="classes, or words of names; all mutants without")
+    parser.add_argument("words", nargs="*", help="classes, or words of names; all mutants without. Of --clean: suites")
     parser.add_argument("--rivals", action="store_true", help="ask the rivals instead of perfguard")
     parser.add_argument("--clean", type=int, metavar="N", help="run clean suites N times instead")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep what was said as JSON")
@@ -57,7 +58,7 @@ def main() -> None:
         corpus = Corpus(given.folder or Path(folder), gpu=torch.cuda.is_available())
         try:
             if given.clean is not None:
-                run_clean(corpus, given.clean, saving)
+                run_clean(corpus, given.words or CLEAN_SUITES, given.clean, saving)
             elif given.rivals:
                 ask_rivals(corpus, given.words, saving)
             else:
@@ -121,9 +122,9 @@ def ask_rivals(corpus: Corpus, words: list[str], saving: Saving) -> None:
             print(f"{mutant.name} on {place}: {rival_cells(mutant, place, [], seen)}", flush=True)
 
 
-def run_clean(corpus: Corpus, times: int, saving: Saving) -> None:
+def run_clean(corpus: Corpus, suites: Sequence[str], times: int, saving: Saving) -> None:
     """Nothing is planted: whatever fails is a false alarm."""
-    for suite in CLEAN_SUITES:
+    for suite in suites:
         corpus.recorded(suite)
         saving.lap()
         verdicts, alarms = [], []

@@ -48,7 +48,7 @@ on a GPU only. On the simulated GPU they are not asked: they would time the simu
 
 # What has no mutant, and why; classes of wrong results have a file of their own.
 MISSING = (
-    "K15, slower than the naive way: a verdict compares a case with its own past. One that says \"slower than the loop\" "
+    'K15, slower than the naive way: a verdict compares a case with its own past. One that says "slower than the loop" '
     "needs the rival timed in turns with it, its noise in the interval, and a word of its own. What of the class happens "
     "between two commits is K05's finding: a launch for each group. Two calls in one test, told apart by `label`, guard "
     "both ways.",
