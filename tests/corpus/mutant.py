@@ -64,7 +64,7 @@ class Expect:
         says: text that the cases' verdicts have to hold, as a terminal shows them.
         also: patterns of metrics that the same cause moves as well, in the same cases.
         status: of the run, where the word does not tell.
-        effect: the true ratio of times, which the interval that is told has to hold.
+        effect: the true ratio of times, which the interval that is told has to hold, stretched from 95 % to 99.9 %.
     """
 
     word: str

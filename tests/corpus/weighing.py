@@ -106,7 +106,7 @@ def _problems(
         problems += [
             f"{result.case.key}: told {verdict.interval}, the truth is {expect.effect}"
             for verdict in verdicts
-            if expect.effect and not (verdict.interval and verdict.interval[0] <= expect.effect <= verdict.interval[1])
+            if expect.effect and not _holds(verdict.interval, expect.effect)
         ]
         metrics = {verdict.metric for verdict in verdicts}
         if verdicts and not any(_fits(metric, (expect.metric,)) for metric in metrics):
@@ -122,6 +122,15 @@ def _problems(
     if ran.status != status:
         problems.append(f"exit status: {ran.status}, not {int(status)}")
     return problems
+
+
+def _holds(interval: tuple[float, float] | None, effect: float) -> bool:
+    """Whether an interval of 95 % speaks for the truth: one in twenty misses it, one in a thousand by so much."""
+    if interval is None:
+        return False
+    low, high = interval
+    slack = (3.29 / 1.96 - 1) * (high - low) / 2  # 99.9 % of a normal's, and 95 %
+    return low - slack <= effect <= high + slack
 
 
 def _verdicts(result: CaseResult, word: Word) -> list[Verdict]:
