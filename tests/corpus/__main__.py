@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--rivals", action="store_true", help="ask the rivals instead of perfguard")
     parser.add_argument("--clean", type=int, metavar="N", help="run clean suites N times instead")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep what was said as JSON")
+    parser.add_argument("--note", default="", help="stands beside the machine on the page")
     parser.add_argument("--table", type=Path, metavar="PAGE", help="write the page of what was saved; run nothing")
     parser.add_argument("--folder", type=Path, help="keep what was recorded of clean suites here for the next time")
     parser.add_argument("--output", action="store_true", help="show what each run printed")
@@ -53,7 +54,7 @@ def main() -> None:
     if given.table is not None:
         given.table.write_text(page([*shown()], read_parts(sorted(SEEN.glob("*.json")))))
         return
-    saving = Saving(given.save, machine())
+    saving = Saving(given.save, machine(), given.note)
     with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
         corpus = Corpus(given.folder or Path(folder), gpu=torch.cuda.is_available())
         try:

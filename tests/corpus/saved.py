@@ -49,9 +49,11 @@ class Part(Struct):
 
     Attributes:
         machine: kind of processor or GPU, versions, load.
+        note: what whoever reads of these runs has to know besides.
     """
 
     machine: str
+    note: str = ""
     judged: dict[str, Judged] = {}
     rivals: dict[str, Seen] = {}
     clean: dict[str, CleanRuns] = {}
@@ -69,9 +71,9 @@ def key(mutant: Mutant, place: Place) -> str:
 class Saving:
     """Writes a part after each thing that was judged, so that whatever ends a run leaves what it knew."""
 
-    def __init__(self, path: Path | None, machine: str) -> None:
+    def __init__(self, path: Path | None, machine: str, note: str = "") -> None:
         self._path = path
-        self.part = Part(machine)
+        self.part = Part(machine, note)
         self._started = time.monotonic()
 
     def lap(self) -> float:

@@ -156,7 +156,8 @@ def _machines(parts: Sequence[Part]) -> str:
             f"{len(part.clean)} clean suites" * bool(part.clean),
         ]
         minutes = f" in {part.minutes:.0f} minutes" if part.judged or part.clean else ""
-        return f"- {', '.join(each for each in what if each)}{minutes}: {part.machine}"
+        note = f". {part.note}" if part.note else ""
+        return f"- {', '.join(each for each in what if each)}{minutes}: {part.machine}{note}"
 
     return "\n".join(told(part) for part in parts) + "\n"
 

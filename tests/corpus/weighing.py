@@ -66,7 +66,11 @@ def weigh(expect: Expect, ran: Ran) -> Weighed:
     word = Word(expect.word)
     affected = {result.case.key for result in ran.report.results if _fits(result.case.key, expect.cases)}
     named = {result.case.key for result in ran.report.results if _verdicts(result, word)}
-    failing = {result.case.key for result in ran.report.results if any(each.word.fails for each in result.verdicts)}
+    failing = {
+        result.case.key
+        for result in ran.report.results
+        if any(each.word.fails for each in result.verdicts) and not _fits(result.case.key, expect.beside)
+    }
     told = _told(ran.report, affected | failing, word)
     problems = _problems(expect, ran, word, affected, named, failing)
     if not problems:
