@@ -134,8 +134,14 @@ def page(mutants: Sequence[tuple[Mutant, Place]], parts: Sequence[Part]) -> str:
 
 def _summary(planted: Sequence[Row], events: Sequence[Row]) -> str:
     lines = ["| | planted | events |", "|---|---|---|"]
-    quiet = ["quiet" if row.judged.grade is Grade.CAUGHT else row.judged.grade for row in events]
-    lines.append(f"| perfguard | {_counted([row.judged.grade for row in planted])} | {_counted(quiet)} |")
+    for name, on_a_gpu in (("perfguard, without a GPU", False), ("perfguard, on a GPU", True)):
+        grades = [row.judged.grade for row in planted if (row.place == "G") is on_a_gpu]
+        quiet = [
+            "quiet" if row.judged.grade is Grade.CAUGHT else row.judged.grade
+            for row in events
+            if (row.place == "G") is on_a_gpu
+        ]
+        lines.append(f"| {name} | {_counted(grades)} | {_counted(quiet)} |")
     for number, name in enumerate(NAMES):
         cells = [_counted([row.rivals[number] for row in rows]) for rows in (planted, events)]
         lines.append(f"| {name} | {cells[0]} | {cells[1]} |")

@@ -85,7 +85,12 @@ def weigh(expect: Expect, ran: Ran) -> Weighed:
     verdicts = [each for result in hit for each in _verdicts(result, word) if _fits(each.metric, (expect.metric,))]
     tests = frozenset(result.case.nodeid.partition("::")[2] for result in hit)
     moved = any(each.word is not Word.PASS or each.reason for result in hit for each in result.verdicts)
-    return Weighed(grade, problems, told, tests, next(iter(_lines(verdicts)), ""), moved)
+    return Weighed(grade, problems, told, tests, _figure(_lines(verdicts)), moved)
+
+
+def _figure(lines: list[str]) -> str:
+    """The first line, or the one behind it where that says more than the word."""
+    return next((line.strip() for line in lines[:2] if ": " in line), lines[0] if lines else "")
 
 
 def _problems(
