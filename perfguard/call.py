@@ -12,7 +12,8 @@ Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
 
 
 Layers = Mapping[int, Callable[[], Callable[..., Outputs]]]
-Configurations = Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]]
+Choices = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]
+Configurations = Choices | Callable[[], Choices]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,8 @@ class Call:
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
         walk: further inputs that a compiled candidate is taken over: each a tuple like `args`, or a function that
             prepares one.
-        configurations: keyword arguments that choose another configuration each, or a function that returns them.
+        configurations: keyword arguments that choose another configuration each, in a list or by the names of the
+            table's entries that they come from, or a function that returns them.
         every: whether all configurations are checked, however long that takes.
         groups: where groups of rows end, inclusive running ends as a tensor or numbers; failures name the group.
         settings: of the compiler when the test began (`perfguard.compiling.settings`); None where nobody looked.
@@ -115,3 +117,10 @@ class Call:
     def run(self) -> Outputs:
         """The candidate, once."""
         return self.fn(*self.args, **self.kwargs)
+
+    @property
+    def choices(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """The configurations on the device that the inputs say they are on; the name of an entry is empty where the
+        test gave none."""
+        given = self.configurations() if callable(self.configurations) else self.configurations
+        return [*given.items()] if isinstance(given, Mapping) else [("", chosen) for chosen in given]

@@ -62,9 +62,8 @@ def check_configurations(call: Call) -> Checked:
 
 
 def _named(call: Call) -> Iterator[_Other]:
-    given = call.configurations
-    for number, chosen in enumerate(given() if callable(given) else given):
-        described = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
+    for number, (entry, chosen) in enumerate(call.choices):
+        described = ", ".join([*filter(None, [entry]), *(f"{name}={value!r}" for name, value in chosen.items())])
         other = replace(call, kwargs={**call.kwargs, **chosen}, reference=_without(call, chosen))
         yield _Other(f"configuration {number} ({described})", other)
 

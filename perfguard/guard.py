@@ -132,7 +132,8 @@ class Guarded:
             configurations: keyword arguments that choose another configuration of the kernels each, as
                 [{"candidate": 0}, {"candidate": 1}], or a function that returns them for the device that the inputs
                 say they are on when it is called: every one is checked, and compiled for every target. A kernel under
-                triton.autotune needs none: its configurations are found.
+                triton.autotune needs none: its configurations are found. As {"width <= 512": {"candidate": 0}} they
+                name the entries of a table: which one the plain call takes is then gated.
             groups: where groups of rows end (inclusive running ends, a tensor or numbers): a failure then names the
                 group and how many rows it has.
             label: tells a second call in the same test from the first.

@@ -160,10 +160,9 @@ class Followed:
 
     call: Call
 
-    def configurations(self) -> Sequence[Mapping[str, Any]]:
-        """Keyword arguments that choose another configuration each, on the device that the inputs say they are on."""
-        given = self.call.configurations
-        return given() if callable(given) else given
+    def configurations(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """As `Call.choices`."""
+        return self.call.choices
 
     def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
         """With `kwargs` laid over the call's own, forward, and backward where outputs depend on what requires grad."""

@@ -29,6 +29,7 @@ class RowsConfig:
     whole: bool  # block and tail cover the width, so that a row is read once
     warps: int
     tail: int = 0
+    entry: str = "default"  # of the table
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,8 @@ def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -
     if block <= 512:
         rows = 1024 // block
         return (
-            RowsConfig(rows=rows, block=block, whole=True, warps=1),
-            RowsConfig(rows=4 * rows, block=block, whole=True, warps=4),
+            RowsConfig(rows=rows, block=block, whole=True, warps=1, entry="512 or narrower"),
+            RowsConfig(rows=4 * rows, block=block, whole=True, warps=4, entry="512 or narrower"),
         )
     head, tail = _head_and_tail(width)
     # Few warps: a row that stays within one meets no barrier. 192 values a thread still fit its registers.

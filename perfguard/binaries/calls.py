@@ -104,7 +104,9 @@ def _distinct(recording: Recording) -> Recording:
         seen.setdefault(key, launch)
     walked = {_identity(launch): launch for launch in recording.walked}
     tunings = dict.fromkeys(recording.tunings)
-    return Recording(list(seen.values()), list(walked.values()), list(tunings), recording.problem)
+    return msgspec.structs.replace(
+        recording, launches=list(seen.values()), walked=list(walked.values()), tunings=list(tunings)
+    )
 
 
 def _identity(launch: Launch) -> tuple[str, str, str, str]:

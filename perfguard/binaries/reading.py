@@ -13,6 +13,7 @@ import msgspec
 
 from perfguard.binaries.disassembly import Code, mean_bits, read_gcn, read_sass, split_sass
 from perfguard.binaries.records import Built, Facts
+from perfguard.binaries.sectors import sector_bytes
 from perfguard.binaries.targets import Target
 
 _REGISTER_UNIT = 256  # registers are given to a warp of NVIDIA's in such portions
@@ -30,6 +31,8 @@ def read_facts(compiled: Any, target: Target) -> Built:
     threads = metadata.num_warps * target.warp_width
     # Warps that a specialised kernel adds to those that were asked for.
     threads = max(threads, (getattr(metadata, "total_num_warps", None) or 0) * target.warp_width)
+    # Gluon's kernels have none.
+    used = sector_bytes(compiled.asm["ttir"]) if "ttir" in compiled.asm else 0.0
     if target.backend == "cuda":
         binary = compiled.asm["cubin"]
         usage = _resources(binary)
@@ -42,6 +45,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
             stack_bytes=stack,
             shared_bytes=shared,
             resident_warps=_nvidia_warps(target, threads, registers, shared),
+            sector_bytes=used,
         )
         return Built(facts, instructions(binary))
     binary, text = compiled.asm["hsaco"], compiled.asm["amdgcn"]
@@ -54,6 +58,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
         stack_bytes=_amd(text, "private_segment_fixed_size"),
         shared_bytes=metadata.shared,
         resident_warps=_amd_warps(target, threads, int(occupancy[0]) if occupancy else 8, metadata.shared),
+        sector_bytes=used,
     )
     return Built(_counted(facts, read_gcn(text)))
 

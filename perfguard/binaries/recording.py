@@ -36,8 +36,8 @@ class Followed(Protocol):
     def walk(self, entering: Callable[[Pass], None]) -> None:
         """On each of its further inputs, if it has any."""
 
-    def configurations(self) -> Sequence[Mapping[str, Any]]:
-        """Keyword arguments that choose another configuration each."""
+    def configurations(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Names of a table's entries, or nothing, and the keyword arguments that choose a configuration each."""
 
 
 class Recorder:
@@ -50,6 +50,7 @@ class Recorder:
         self.launches: list[Launch] = []
         self.walked: list[Launch] = []
         self.tunings: list[Tuning] = []
+        self.entries: list[str] = []
         self._sources = sources or Sources()
 
     @contextmanager
@@ -93,8 +94,9 @@ class Recorder:
         found, tunings = list(self.launches), list(self.tunings)
         configurations = followed.configurations()  # may try which there are
         self.launches = found
-        for number, chosen in enumerate(configurations):
+        for number, (name, chosen) in enumerate(configurations):
             self.configuration = number
+            self.entries.append(name)
             followed.once(chosen, enter)
         self.tunings = tunings
 
@@ -304,7 +306,7 @@ def _record(trace: Trace, target: Target, sources: Sources | None) -> Recording:
             trace(recorder)
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    return Recording(recorder.launches, recorder.walked, recorder.tunings, problem)
+    return Recording(recorder.launches, recorder.walked, recorder.tunings, problem, recorder.entries)
 
 
 def _uncompiled() -> AbstractContextManager[Any]:

@@ -51,12 +51,14 @@ class Recording(Struct, frozen=True):
         walked: the launches of its walk, the plain call's among them.
         tunings: one for each key that tuners would meet on the walk.
         problem: why the call could not be followed to its end.
+        entries: of a table, that the configurations come from, by number; empty where none was named.
     """
 
     launches: list[Launch] = []
     walked: list[Launch] = []
     tunings: list[Tuning] = []
     problem: str = ""
+    entries: list[str] = []
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):
@@ -72,6 +74,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
         shared_bytes: of a block.
         resident_warps: of a processor, at most; None where the block does not fit.
         load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 where there are none.
+        sector_bytes: that its tiles use of each 32-byte sector they touch, in the mean; 0 where that is not to be seen.
         special: the instructions that have units of their own: matrices, conversions to fp8, copy engines.
         mix: instructions by kind.
     """
@@ -87,6 +90,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     resident_warps: int | None = None
     load_bits: float = 0.0
     store_bits: float = 0.0
+    sector_bytes: float = 0.0
     special: list[str] = []
     mix: dict[str, int] = {}
 

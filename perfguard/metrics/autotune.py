@@ -27,9 +27,9 @@ _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "m
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """For each target `configuration`, not gated, and `tunings`, gated: how often the call, or its walk, makes tuners
-    choose; on a GPU also `autotune`, `autotune_spread` and `autotune_seconds`, which explain a time and gate
-    nothing."""
+    """For each target `configuration`, not gated; gated are `entry`, which of the table's entries that the call names
+    is taken, and `tunings`, how often the call, or its walk, makes tuners choose; on a GPU also `autotune`,
+    `autotune_spread` and `autotune_seconds`, which explain a time and gate nothing."""
     if subject.binaries is None or subject.followed is None:
         return []
     readings = []
@@ -53,6 +53,14 @@ def _of_target(found: OnTarget, direction: Pass) -> list[Reading]:
         if tuning.configurations > 1:
             counts[tuning.kernel] = int(counts.get(tuning.kernel, 0)) + 1
     readings = [Reading(f"{target}.configuration", Unit.TEXT, chosen, better=Better.SAME, gated=False, target=target)]
+    entries = found.recording.entries
+    taken: Parts = {
+        kernel.name: entries[kernel.launch.twin]
+        for kernel in launches
+        if kernel.launch.twin is not None and kernel.launch.twin < len(entries) and entries[kernel.launch.twin]
+    }
+    if taken:
+        readings.append(Reading(f"{target}.entry", Unit.TEXT, taken, better=Better.SAME, target=target))
     compiled: Parts = {}
     for launch in found.recording.walked:
         if launch.direction == direction:

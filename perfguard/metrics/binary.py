@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from perfguard.binaries.calls import Kernel, OnTarget
 from perfguard.binaries.limits import unfit
 from perfguard.binaries.records import Facts
@@ -66,6 +68,15 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
     first = Reading(f"{target}.unfit", Unit.TEXT, problems, target=target, drifts=True, note=note)
     if not binaries:
         return [first]
+    used = reading(
+        "sector_bytes",
+        lambda facts: facts.sector_bytes,
+        better=Better.HIGHER,
+        unit=Unit.BYTES,
+        tolerance=_WIDTH_TOLERANCE,
+    )
+    assert isinstance(used.value, dict)
+    used = msgspec.structs.replace(used, value={name: value for name, value in used.value.items() if value})
     return [
         first,
         reading("spills", lambda facts: facts.spills),
@@ -73,6 +84,7 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         reading("resident_warps", lambda facts: facts.resident_warps or 0, better=Better.HIGHER),
         reading("load_bits", lambda facts: facts.load_bits, better=Better.HIGHER, tolerance=_WIDTH_TOLERANCE),
         reading("store_bits", lambda facts: facts.store_bits, better=Better.HIGHER, tolerance=_WIDTH_TOLERANCE),
+        *([used] if used.value else []),
         reading("special", lambda facts: " ".join(facts.special) or "none", better=Better.SAME, unit=Unit.TEXT),
         reading("registers", lambda facts: facts.registers, gated=False),
         reading("shared_bytes", lambda facts: facts.shared_bytes, unit=Unit.BYTES, gated=False),

@@ -66,10 +66,14 @@ MUTANTS = [
         imitates="vllm#52192 (-2.35 %), sglang#37072: a width that had been tuned takes the default",
         suite="cross",
         apply=(Edit(FP8, "    if block <= 512:\n        rows", "    if block < 0:\n        rows"),),
-        shown={"X": Expect("CHANGED", "*.configuration", cases=("rows[256]/forward",), also=("*",))},
-        open={
-            "X": "half: the widths of accesses tell that the code got worse; that a table's entry went, and what is "
-            "taken instead, nobody says: where a choice comes from is not read"
+        shown={
+            "X": Expect(
+                "CHANGED",
+                "sm_90.entry",
+                cases=("rows[256]/forward",),
+                says=("sm_90.entry: quantize_rows 512 or narrower -> quantize_rows default",),
+                also=("*",),
+            )
         },
     ),
     Mutant(
@@ -126,11 +130,13 @@ MUTANTS = [
         ),
         shown={
             "G": Expect("SLOWER", "device_time_us", cases=("gate[transposed]/forward",)),
-            "X": Expect("CHANGED", "*_bits", cases=("gate[transposed]/forward",)),
-        },
-        open={
-            "X": "the widths of accesses stay as they were; how far the addresses of neighbouring threads lie apart is "
-            "not read of a binary"
+            "X": Expect(
+                "CHANGED",
+                "*.sector_bytes",
+                cases=("gate[transposed]/forward",),
+                says=("sm_90.sector_bytes: _forward 32 B -> _forward 5.6 B",),
+                also=("*",),
+            ),
         },
     ),
     Mutant(

@@ -63,8 +63,9 @@ class Expect:
         cases: patterns of the affected cases, e.g. "dispatch[hot]/*": all that fit are, no other is.
         says: text that the cases' verdicts have to hold, as a terminal shows them.
         also: patterns of metrics that the same cause moves as well, in the same cases.
+        beside: patterns of cases that the same cause harms in other ways: they may fail, by any metric.
         status: of the run, where the word does not tell.
-        effect: the true ratio of times, which the interval that is told has to hold.
+        effect: the true ratio of times, which the interval that is told has to hold, stretched from 95 % to 99.9 %.
     """
 
     word: str
@@ -72,6 +73,7 @@ class Expect:
     cases: tuple[str, ...] = ("*",)
     says: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     status: int | None = None
     effect: float | None = None
 

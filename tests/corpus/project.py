@@ -20,7 +20,7 @@ from filelock import FileLock
 from perfguard.records import Report, load_report
 from tests.corpus.mutant import Change
 from tests.corpus.nursery import OUTPUT
-from tests.corpus.suites import SETTINGS
+from tests.corpus.suites import ON_A_GPU, SETTINGS
 
 ROOT = Path(__file__).parents[2]
 MINUTES = 5.0  # of one run, after which it is ended
@@ -59,6 +59,8 @@ class Nursery:
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         if not gpu:
             environment["TRITON_INTERPRET"] = "1"
+        # A driver that was started does not survive a fork: whoever asks whether there is a GPU must not start it.
+        environment |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         line = [sys.executable, "-m", "tests.corpus.nursery"]
         self._process = subprocess.Popen(
             line, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -144,10 +146,11 @@ class Corpus:
 
 
 def fingerprint(name: str) -> str:
-    """Of all that a clean project is made of."""
+    """Of all that a clean project is made of, and of what reads it."""
     folder = ROOT / "tests" / "corpus"
     files = [
         *sorted((ROOT / "kernels").rglob("*.py")),
+        *sorted((ROOT / "perfguard").rglob("*.py")),
         folder / "suites" / f"{name}.py",
         *sorted(folder.glob("*/_*.py")),
     ]
@@ -174,9 +177,9 @@ class Project:
         folder = ROOT / "tests" / "corpus" / "suites"
         shutil.copy(folder / "_project.py", self.path / "conftest.py")
         shutil.copy(folder / f"{self.name}.py", self.path / self.test_file)
-        settings: dict[str, Any] = {"device": "auto" if self.corpus.gpu else "cpu", "targets": []} | SETTINGS.get(
-            self.name, {}
-        )
+        gpu = self.corpus.gpu
+        settings: dict[str, Any] = {"device": "auto" if gpu else "cpu", "targets": []} | SETTINGS.get(self.name, {})
+        settings |= ON_A_GPU.get(self.name, {}) if gpu else {}
         lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         (self.path / "pyproject.toml").write_text(INI + "\n".join(lines) + "\n")
         cache = self.corpus.folder / "cache"  # of compiled kernels, by what they are: the same for all runs

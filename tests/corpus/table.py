@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,16 @@ from dataclasses import dataclass
 from perfguard.records import Word
 from tests.corpus.mutant import Mutant, Place
 from tests.corpus.rivals import NAMES, Seen
-from tests.corpus.weighing import Grade, Weighed
+from tests.corpus.saved import Judged, Part, key
+from tests.corpus.weighing import Grade
 
-COMMAND = "python -m tests.corpus --table docs/corpus.md"
+COMMANDS = """\
+python -m tests.corpus --save tests/corpus/seen/cpu.json               # on a machine without a GPU
+python -m tests.corpus --rivals --save tests/corpus/seen/rivals.json
+python -m tests.corpus --clean 20 --save tests/corpus/seen/clean.json
+python -m tests.corpus --save tests/corpus/seen/gpu.json               # on one with a GPU
+python -m tests.corpus --table docs/corpus.md
+"""
 PLACES = {
     "I": "Triton's interpreter",
     "C": "torch operators on a CPU",
@@ -25,11 +31,12 @@ HEAD = f"""\
 
 For whoever asks what perfguard catches: classes of regressions that happened in public, each planted in our own kernels
 by the smallest change that makes it, and what was said of it; then events that look like one and are none. The mutants
-stand in `tests/corpus/`; `pytest tests/corpus` judges them again. This page is written by
+stand in `tests/corpus/`; `pytest tests/corpus` judges them again. This page is written by the last of
 
 ```
-{COMMAND}
-```
+{COMMANDS}```
+
+of what the others saved in `tests/corpus/seen/`.
 
 **Caught** means all at once: the right word, by the metric that names the cause, on the affected cases and no others,
 in words to act on. **Half**: the affected cases fail, but nothing says why. A rival that compares times can be half at
@@ -41,8 +48,9 @@ on a GPU only. On the simulated GPU they are not asked: they would time the simu
 
 # What has no mutant, and why; classes of wrong results have a file of their own.
 MISSING = (
-    "K15, slower than the naive way: a case cannot name a rival that is timed beside it; against its own baseline a "
-    "launch for each group is K05's finding.",
+    "K15, slower than the naive way: a verdict compares a case with its own past. One against a rival needs both timed "
+    "in turns, the rival's noise in the interval, and a word of its own. What of it happens between two commits is "
+    "K05's finding, a launch for each group; two calls in one test, told apart by `label`, guard either way.",
     "K16 by `perfguard compare` on a CPU: 4 % lie below what its times can tell; `tests/flows/test_compare.py` holds "
     "the words.",
     "Equally fast configurations that swap: there is no word for another configuration.",
@@ -56,71 +64,119 @@ MISSING = (
 
 @dataclass(frozen=True)
 class Row:
-    """One mutant in one place, judged by all."""
+    """One mutant in one place, judged by perfguard, and by rivals where they were asked."""
 
     mutant: Mutant
     place: Place
-    weighed: Weighed
+    judged: Judged
     seen: Seen | None
-
-    @property
-    def event(self) -> bool:
-        """Whether nothing may fail."""
-        word = self.mutant.shown[self.place].word
-        return bool(word) and not Word(word).fails
 
     @property
     def hygiene(self) -> bool:
         return "K38" in self.mutant.classes
 
+    @property
+    def event(self) -> bool:
+        return is_event(self.mutant, self.place) and not self.hygiene
+
+    @property
     def rivals(self) -> list[str]:
         """A cell for each rival."""
-        if self.seen is None:
-            return ["not asked"] * len(NAMES)
-        wrong = self.mutant.shown[self.place].word == Word.WRONG
-        best = [Grade.CAUGHT if wrong else Grade.HALF, Grade.HALF, Grade.HALF]
-        return [self._rival(fails, grade) for fails, grade in zip(self.seen.of(), best, strict=True)]
-
-    def _rival(self, fails: Mapping[str, str] | None, best: Grade) -> str:
-        if fails is None:
-            return "not run"
-        others = sorted(fails) if self.event else sorted(set(fails) - self.weighed.tests)
-        hit = [] if self.event else sorted(set(fails) & self.weighed.tests)
-        cells = [f"{best} ({_short(fails[hit[0]])})"] if hit else [] if others or self.event else [str(Grade.MISSED)]
-        cells += [f"{Grade.FALSE} ({len(others)}: {_short(fails[others[0]])})"] if others else []
-        return "; ".join(cells) or "quiet"
+        return rival_cells(self.mutant, self.place, self.judged.tests, self.seen)
 
 
-def page(rows: Sequence[Row], waiting: Sequence[tuple[Mutant, Place]], seconds: float, versions: str) -> str:
-    """Markdown. `waiting`: what could not be shown here."""
+def is_event(mutant: Mutant, place: Place) -> bool:
+    """Whether nothing may fail."""
+    word = mutant.shown[place].word
+    return bool(word) and not Word(word).fails
+
+
+def rival_cells(mutant: Mutant, place: Place, affected: Sequence[str], seen: Seen | None) -> list[str]:
+    """What each rival said, with the first failing test's words; `affected`: the tests that ought to fail."""
+    if seen is None:
+        return ["not asked"] * len(NAMES)
+    best = [Grade.CAUGHT if mutant.shown[place].word == Word.WRONG else Grade.HALF, Grade.HALF, Grade.HALF]
+    hits = () if is_event(mutant, place) else affected
+    return [_rival_cell(fails, hits, grade) for fails, grade in zip(seen.of(), best, strict=True)]
+
+
+def _rival_cell(fails: Mapping[str, str] | None, affected: Sequence[str], best: Grade) -> str:
+    if fails is None:
+        return "not run"
+    hit, others = sorted(set(fails) & set(affected)), sorted(set(fails) - set(affected))
+    cells = [f"{best} ({_short(fails[hit[0]])})"] if hit else []
+    cells += [f"{Grade.FALSE} ({len(others)}: {_short(fails[others[0]])})"] if others else []
+    return "; ".join(cells) or (Grade.MISSED if affected else "quiet")
+
+
+def page(mutants: Sequence[tuple[Mutant, Place]], parts: Sequence[Part]) -> str:
+    """Markdown: all mutants of which a part speaks, the last that does, and the names of the others."""
+    judged = {name: each for part in parts for name, each in part.judged.items()}
+    seen = {name: each for part in parts for name, each in part.rivals.items()}
+    rows = [
+        Row(m, place, judged[key(m, place)], seen.get(key(m, place))) for m, place in mutants if key(m, place) in judged
+    ]
     planted = [row for row in rows if not row.event and not row.hygiene]
     guard = [row for row in rows if row.hygiene]
-    events = [row for row in rows if row.event and not row.hygiene]
-    parts = [HEAD, _summary(planted, events, seconds, versions)]
-    parts += ["## Planted\n", _table(planted)]
-    parts += ["## The guard itself\n", "K38. No rival has a word for these.\n", _table(guard, rivals=False)]
-    parts += ["## Events that must stay quiet\n", _table(events)]
-    parts += _open(rows)
-    parts += ["## Not planted yet\n", "\n".join(f"- {each}" for each in MISSING) + "\n"]
+    events = [row for row in rows if row.event]
+    text = [HEAD, _summary(planted, events), _machines(parts), _clean(parts)]
+    text += ["## Planted\n", _table(planted)]
+    text += ["## The guard itself\n", "K38. No rival has a word for these.\n", _table(guard, rivals=False)]
+    text += ["## Events that must stay quiet\n", _table(events)]
+    text += _open(rows)
+    text += ["## Out of reach, or held elsewhere\n", "\n".join(f"- {each}" for each in MISSING) + "\n"]
+    waiting = [(mutant, place) for mutant, place in mutants if key(mutant, place) not in judged]
     if waiting:
         lines = [f"- {', '.join(mutant.classes)}: {mutant.name} ({PLACES[place]})" for mutant, place in waiting]
-        parts += ["## Not shown on this machine\n", "\n".join(lines) + "\n"]
-    return "\n".join(parts)
+        text += ["## Not run yet\n", "\n".join(lines) + "\n"]
+    return "\n".join(text)
 
 
-def _summary(planted: Sequence[Row], events: Sequence[Row], seconds: float, versions: str) -> str:
-    def counted(rows: Sequence[Row], cells: Sequence[str]) -> str:
-        found = Counter(cell.partition(" (")[0] if not cell.startswith("false") else "false alarm" for cell in cells)
-        return ", ".join(f"{count} {name}" for name, count in sorted(found.items())) or f"0 of {len(rows)}"
-
-    lines = [f"{versions}, {platform.machine()}; {seconds / 60:.0f} minutes, rivals included.\n"]
-    lines += ["| | planted | events |", "|---|---|---|"]
-    own = [counted(planted, [row.weighed.grade for row in planted])]
-    own += [counted(events, ["quiet" if row.weighed.grade is Grade.CAUGHT else row.weighed.grade for row in events])]
-    lines.append(f"| perfguard | {own[0]} | {own[1]} |")
+def _summary(planted: Sequence[Row], events: Sequence[Row]) -> str:
+    lines = ["| | planted | events |", "|---|---|---|"]
+    for name, on_a_gpu in (("perfguard, without a GPU", False), ("perfguard, on a GPU", True)):
+        grades = [row.judged.grade for row in planted if (row.place == "G") is on_a_gpu]
+        quiet = [
+            "quiet" if row.judged.grade is Grade.CAUGHT else row.judged.grade
+            for row in events
+            if (row.place == "G") is on_a_gpu
+        ]
+        lines.append(f"| {name} | {_counted(grades)} | {_counted(quiet)} |")
     for number, name in enumerate(NAMES):
-        cells = [counted(rows, [row.rivals()[number] for row in rows]) for rows in (planted, events)]
+        cells = [_counted([row.rivals[number] for row in rows]) for rows in (planted, events)]
         lines.append(f"| {name} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _counted(cells: Sequence[str]) -> str:
+    """By how each cell begins; a false alarm counts as one, whatever else was seen."""
+    found = Counter(str(Grade.FALSE) if Grade.FALSE in cell else cell.partition(" (")[0] for cell in cells)
+    return ", ".join(f"{count} {name}" for name, count in sorted(found.items())) or "none"
+
+
+def _machines(parts: Sequence[Part]) -> str:
+    def told(part: Part) -> str:
+        what = [
+            f"{len(part.judged)} judged by perfguard" * bool(part.judged),
+            f"rivals asked of {len(part.rivals)}" * bool(part.rivals),
+            f"{len(part.clean)} clean suites" * bool(part.clean),
+        ]
+        minutes = f" in {part.minutes:.0f} minutes" if part.judged or part.clean else ""
+        note = f". {part.note}" if part.note else ""
+        return f"- {', '.join(each for each in what if each)}{minutes}: {part.machine}{note}"
+
+    return "\n".join(told(part) for part in parts) + "\n"
+
+
+def _clean(parts: Sequence[Part]) -> str:
+    clean = {suite: each for part in parts for suite, each in part.clean.items()}
+    if not clean:
+        return ""
+    lines = ["Clean suites against their own baselines:\n"]
+    lines += ["| suite | runs | verdicts | false alarms | unresolved |", "|---|---|---|---|---|"]
+    for suite, each in sorted(clean.items()):
+        alarms = f"{len(each.alarms)}: {_short(each.alarms[0])}" if each.alarms else "0"
+        lines.append(f"| {suite} | {each.runs} | {each.verdicts} | {alarms} | {each.unresolved} |")
     return "\n".join(lines) + "\n"
 
 
@@ -129,19 +185,22 @@ def _table(rows: Sequence[Row], rivals: bool = True) -> str:
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     for row in sorted(rows, key=lambda row: (row.mutant.classes, row.mutant.name)):
         name = row.mutant.name.removeprefix("guard: ").removeprefix("event: ")
-        told = row.weighed.figure or row.mutant.shown[row.place].word or row.mutant.shown[row.place].says[0]
+        told = row.judged.figure or row.mutant.shown[row.place].word or row.mutant.shown[row.place].says[0]
         cells = [", ".join(row.mutant.classes), name, row.mutant.imitates, row.place]
-        cells += [f"{row.weighed.grade}: `{_short(told, 100)}`", *(row.rivals() if rivals else ())]
+        cells += [f"{row.judged.grade}: `{_short(told, 100)}`", *(row.rivals if rivals else ())]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def _open(rows: Sequence[Row]) -> list[str]:
-    lines = [
-        f"- {', '.join(row.mutant.classes)}: {row.mutant.name}, {PLACES[row.place]}: {row.mutant.open[row.place]}"
-        for row in rows
-        if row.place in row.mutant.open
-    ]
+    """What is known not to be caught, with the reason; what was not caught all the same, with what was missing."""
+    lines = []
+    for row in rows:
+        reason = row.mutant.open.get(row.place)
+        if reason is None and row.judged.grade is not Grade.CAUGHT:
+            reason = "; ".join(_short(problem, 160) for problem in row.judged.problems[:2])
+        if reason is not None:
+            lines.append(f"- {', '.join(row.mutant.classes)}: {row.mutant.name}, {PLACES[row.place]}: {reason}")
     return ["## Not caught yet\n", "\n".join(lines) + "\n"] if lines else []
 
 

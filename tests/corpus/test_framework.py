@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfguard.records import Case, CaseResult, Hardware, Report, Toolchain, Verdict, Word
@@ -11,7 +12,9 @@ from perfguard.units import Unit
 from tests.corpus.catalogue import all_mutants, shown
 from tests.corpus.mutant import Append, Edit, Expect, NotApplied
 from tests.corpus.project import ROOT, Ran
-from tests.corpus.rivals import FAILED
+from tests.corpus.rivals import FAILED, Seen
+from tests.corpus.saved import CleanRuns, Judged, Saving, key, read_parts
+from tests.corpus.table import page
 from tests.corpus.weighing import Grade, weigh
 
 HARDWARE = Hardware(slug="cpu", vendor="cpu", name="CPU", architecture="x86_64")
@@ -65,7 +68,7 @@ def test_a_miss_tells_whether_the_mutant_was_run() -> None:
 
 def test_an_interval_that_misses_the_truth_is_half() -> None:
     slower = Verdict(Word.SLOWER, "device_time_us", ratio=1.04, interval=(1.03, 1.05))
-    for effect, grade in ((1.04, Grade.CAUGHT), (1.10, Grade.HALF)):
+    for effect, grade in ((1.04, Grade.CAUGHT), (1.055, Grade.CAUGHT), (1.06, Grade.HALF), (1.02, Grade.HALF)):
         expect = Expect("SLOWER", cases=("f[1]/*",), effect=effect)
         assert weigh(expect, ran({"f[1]": [slower]})).grade is grade
 
@@ -94,3 +97,26 @@ def test_every_mutant_has_a_suite_and_stands_somewhere() -> None:
 def test_what_pytest_benchmark_says_of_a_slower_test() -> None:
     line = "\ttest_layer[32] (0001_clean) - Field 'median' has failed PercentageRegressionCheck: 36.1234567 > 5.0000"
     assert FAILED.findall(line) == [("test_layer[32]", "36.1234567")]
+
+
+def test_one_page_is_made_of_parts_and_the_last_word_counts(tmp_path: Path) -> None:
+    mutants = [each for each in shown() if "K05" in each[0].classes]
+    names = {place: key(mutant, place) for mutant, place in mutants}
+    said = Judged(Grade.HALF, ["text: does not say 'x'"], ["test_layer[32]"], "CHANGED operators: 1 -> 2", 3.0)
+    first, second = Saving(tmp_path / "1.json", "a laptop"), Saving(tmp_path / "2.json", "another")
+    first.part.judged[names["C"]] = said
+    first.part.rivals[names["C"]] = Seen({}, {"test_layer[32]": "+38 %", "test_spread": "+7 %"}, None)
+    second.part.clean["moe"] = CleanRuns(20, 900, [], 3, 60.0)
+    for saving in (first, second):
+        saving.save()
+    text = page(mutants, read_parts([tmp_path / "1.json", tmp_path / "2.json"]))
+    assert "| C | half: `CHANGED operators: 1 -> 2` | missed | half (+38 %); false alarm (1: +7 %) | not run |" in text
+    assert "on a CPU: text: does not say 'x'" in text
+    assert "- 1 judged by perfguard, rivals asked of 1 in 0 minutes: a laptop" in text
+    assert "| moe | 20 | 900 | 0 | 3 |" in text
+    assert "## Not run yet\n\n- K05: the grouped product falls back to a loop (GPU)" in text
+    second.part.judged[names["C"]] = msgspec.structs.replace(said, grade=Grade.CAUGHT, problems=[])
+    second.save()
+    text = page(mutants, read_parts([tmp_path / "1.json", tmp_path / "2.json"]))
+    assert "| C | caught: `CHANGED operators: 1 -> 2` |" in text
+    assert "does not say" not in text

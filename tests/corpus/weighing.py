@@ -66,7 +66,11 @@ def weigh(expect: Expect, ran: Ran) -> Weighed:
     word = Word(expect.word)
     affected = {result.case.key for result in ran.report.results if _fits(result.case.key, expect.cases)}
     named = {result.case.key for result in ran.report.results if _verdicts(result, word)}
-    failing = {result.case.key for result in ran.report.results if any(each.word.fails for each in result.verdicts)}
+    failing = {
+        result.case.key
+        for result in ran.report.results
+        if any(each.word.fails for each in result.verdicts) and not _fits(result.case.key, expect.beside)
+    }
     told = _told(ran.report, affected | failing, word)
     problems = _problems(expect, ran, word, affected, named, failing)
     if not problems:
@@ -81,7 +85,12 @@ def weigh(expect: Expect, ran: Ran) -> Weighed:
     verdicts = [each for result in hit for each in _verdicts(result, word) if _fits(each.metric, (expect.metric,))]
     tests = frozenset(result.case.nodeid.partition("::")[2] for result in hit)
     moved = any(each.word is not Word.PASS or each.reason for result in hit for each in result.verdicts)
-    return Weighed(grade, problems, told, tests, next(iter(_lines(verdicts)), ""), moved)
+    return Weighed(grade, problems, told, tests, _figure(_lines(verdicts)), moved)
+
+
+def _figure(lines: list[str]) -> str:
+    """The first line, or the one behind it where that says more than the word."""
+    return next((line.strip() for line in lines[:2] if ": " in line), lines[0] if lines else "")
 
 
 def _problems(
@@ -106,7 +115,7 @@ def _problems(
         problems += [
             f"{result.case.key}: told {verdict.interval}, the truth is {expect.effect}"
             for verdict in verdicts
-            if expect.effect and not (verdict.interval and verdict.interval[0] <= expect.effect <= verdict.interval[1])
+            if expect.effect and not _holds(verdict.interval, expect.effect)
         ]
         metrics = {verdict.metric for verdict in verdicts}
         if verdicts and not any(_fits(metric, (expect.metric,)) for metric in metrics):
@@ -122,6 +131,15 @@ def _problems(
     if ran.status != status:
         problems.append(f"exit status: {ran.status}, not {int(status)}")
     return problems
+
+
+def _holds(interval: tuple[float, float] | None, effect: float) -> bool:
+    """Whether an interval of 95 % speaks for the truth: one in twenty misses it, one in a thousand by so much."""
+    if interval is None:
+        return False
+    low, high = interval
+    slack = (3.29 / 1.96 - 1) * (high - low) / 2  # 99.9 % of a normal's, and 95 %
+    return low - slack <= effect <= high + slack
 
 
 def _verdicts(result: CaseResult, word: Word) -> list[Verdict]:

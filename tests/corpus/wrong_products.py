@@ -113,6 +113,7 @@ MUTANTS = [
                 "capturable",
                 cases=("depth[*]/*", "groups[*]/*", "far/*"),
                 says=("a replayed graph writes to memory that it does not own",),
+                also=("*",),
             )
         },
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,23 @@ def test_growth_on_a_gpu(backend: Any) -> None:
         5, 5 * STEP, 5 * STEP
     )
     assert gpu_memory.growth_of(lambda: machine.allocate(STEP), 5, machine, 0) == Growth(5, 0, 0)
+
+
+def test_what_another_thread_lets_go_of_late_is_neither_residue_nor_growth(backend: Any) -> None:
+    """As the thread that runs a backward pass does."""
+    machine = backend()
+    late: list[threading.Timer] = []
+
+    def backward() -> Any:
+        allocation = machine.allocate(10)
+        late.append(threading.Timer(0.03, allocation.free))
+        late[-1].start()
+        return machine.allocate(100)
+
+    assert gpu_memory.use_of(backward, machine, 0).residue == 0
+    assert gpu_memory.growth_of(backward, 5, machine, 0).allocated == 0
+    for timer in late:
+        timer.join()
 
 
 def test_blocks_of_a_snapshot_as_torch_writes_it(backend: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from perfguard.binaries.tuners import pinned, tuners_of
 from perfguard.records import Word
-from tests.metrics.binaries import TUNED, Reader, changed, load
+from tests.metrics.binaries import SCALE, TUNED, Reader, changed, load
 
 X = torch.randn(64, 128)
 WALK = tuple((X[:count],) for count in (1, 2, 7, 8, 16, 33, 48, 63))  # token counts
@@ -46,6 +46,20 @@ def test_another_choice_explains_and_fails_nothing(reader: Reader) -> None:
     before, after = text(1024), text(2048)
     assert changed(before, after) == {}
     assert "BLOCK=2048 num_warps=4" in str(after["sm_90.configuration"].value)
+
+
+def test_an_entry_that_went_is_told_by_the_one_that_is_taken_instead(reader: Reader) -> None:
+    """The table is asked by the test, and answers what it would for the plain call."""
+
+    def read(entry: str) -> Any:
+        return reader.read(SCALE, X, configurations={entry: {"block": 1024}, "another": {"block": 2048}})
+
+    before, after = read("width <= 512"), read("default")
+    assert before["sm_90.entry"].value == {"scale_kernel": "width <= 512"}
+    (verdict,) = changed(before, after).values()
+    assert (verdict.word, verdict.metric) == (Word.CHANGED, "sm_90.entry")
+    assert verdict.reason == "sm_90.entry scale_kernel width <= 512 -> default"
+    assert "sm_90.entry" not in reader.read(SCALE, X, configurations=[{"block": 1024}])
 
 
 def test_what_a_tuner_chose_is_read_from_it(tmp_path: Path) -> None:

@@ -245,6 +245,6 @@ def test_the_limits_that_lanes_hold_are_these(reader: Reader) -> None:
     from perfguard.lanes.limits import OF_TARGETS
 
     walk = tuple((X[:count],) for count in (1, 63))
-    readings = reader.read(TUNED, X, walk=walk) | reader.read(SCALE, X)
+    readings = reader.read(TUNED, X, walk=walk) | reader.read(SCALE, X, configurations={"default": {"block": 1024}})
     written = {name.partition(".")[2]: (each.better, each.gated, each.tolerance) for name, each in readings.items()}
     assert written == {name: (each.better, each.gated, each.tolerance) for name, each in OF_TARGETS.items()}

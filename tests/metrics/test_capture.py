@@ -115,6 +115,21 @@ def test_a_replay_in_used_memory(replay: Callable[[Memory], None], problem: str)
     assert bool(reading.problem) is bool(problem)
 
 
+def test_a_workspace_that_is_swapped_with_another_is_found_in_the_second_round() -> None:
+    """After the first call more it is the cache's own again, and not free."""
+
+    class Swapping(Memory):
+        rounds = 0
+
+        def occupy(self) -> list[torch.Tensor]:
+            self.rounds += 1
+            return super().occupy() if self.rounds % 2 == 0 else []
+
+    device = Swapping(writes_the_workspace)
+    (reading,) = read(Subject(device.call), device)
+    assert reading.problem.startswith("a replayed graph writes to memory that it does not own")
+
+
 def test_without_memory_for_a_copy_nothing_is_told() -> None:
     def full(device: Memory) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -17,3 +17,8 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
     "timed": {"case_seconds": 0.2},
     "tuned": {"targets": ["sm_90"]},
 }
+# The same on a GPU, over those above. One session: no time is judged, and counts need no more.
+ON_A_GPU: dict[str, Mapping[str, Any]] = {
+    "cross": {"targets": ["sm_90"]},
+    "tuned": {"sessions": 1},
+}

@@ -2,7 +2,8 @@
 
 close       torch.testing.assert_close of outputs and gradients against the reference, at tolerances that are common
             for bf16: rtol 0.016, atol 0.01
-benchmark   pytest-benchmark of the forward call, which judges by itself: --benchmark-compare-fail=median:5%
+benchmark   pytest-benchmark of the forward call, up to its end on the device, which judges by itself:
+            --benchmark-compare-fail=median:5%
 do_bench    triton.testing.do_bench's median of the forward call, ms; a GPU only
 """
 
@@ -41,6 +42,11 @@ class Rivals:
         def call() -> Any:
             return fn(*args, **(kwargs or {}))
 
+        def call_and_wait() -> None:
+            call()
+            if GPU:
+                torch.cuda.synchronize()
+
         noted = {"test": self.name, "close": close(call, lambda: reference(*args, **(kwargs or {})), fn, args)}
         if GPU:
             from triton.testing import do_bench
@@ -48,7 +54,7 @@ class Rivals:
             noted["do_bench"] = do_bench(call, return_mode="median")
         with NOTED.open("a") as file:
             file.write(json.dumps(noted) + "\n")
-        self.benchmark(call)
+        self.benchmark(call_and_wait)
 
 
 def close(call: Callable[[], Any], reference: Callable[[], Any], fn: Any, args: Any) -> str:
