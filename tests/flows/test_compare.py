@@ -131,6 +131,7 @@ def test_a_signal_leaves_nothing_behind(checkout: Checkout, number: signal.Signa
     assert workers_of(checkout.temporary) == []
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_perfguard_itself_can_be_compared(checkout: Checkout) -> None:
     """A folder `perfguard` in the repository, found before all others, is code under test and not the tool."""
     (checkout.path / "perfguard").mkdir()
