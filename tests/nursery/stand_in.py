@@ -26,7 +26,10 @@ PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signa
 THREADS = "OMP_NUM_THREADS"
 
 # What Python, the linker and libraries ask for when they are loaded, and not later.
-_DECISIVE = ("ATEN", "CUDA", "GOMP", "HIP", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH", "TRITON_INTERPRET")  # fmt: skip
+_DECISIVE = (
+    "ATEN", "CUDA", "GOMP", "HIP", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH",
+    "TRITON_INTERPRET",
+)  # fmt: skip
 _LATER = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", THREADS)
 
 
