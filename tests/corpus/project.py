@@ -65,7 +65,7 @@ class Corpus:
         self.gpu = gpu
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         # One thread: as many as the machine has are other numbers elsewhere.
-        self.environment = environment | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self.environment = environment | {"OMP_NUM_THREADS": "1"}
         self._nursery = Nursery(interpreted=not gpu, environment=self.environment, executable=python)
 
     def close(self) -> None:
