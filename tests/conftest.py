@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from tests.nursery import Nursery
+
+# There is a worker a core: more threads in each would only wait for one another, which makes some tests take ten times
+# as long. Libraries ask for this when they are loaded, which is later, and processes that tests start inherit it.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest_plugins = ["pytester"]
 
@@ -10,3 +21,11 @@ pytest_plugins = ["pytester"]
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=1000, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Starts Python processes that find torch imported."""
+    made = Nursery()
+    yield made
+    made.close()

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from tests.corpus.project import Corpus
+from tests.nursery import Nursery
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Corpus]:
+def corpus(tmp_path_factory: pytest.TempPathFactory, worker_id: str, nursery: Nursery) -> Iterator[Corpus]:
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent  # of all workers of one run
-    made = Corpus(shared / "corpus", gpu=torch.cuda.is_available())
+    made = Corpus(shared / "corpus", torch.cuda.is_available(), nursery.python)
     yield made
     made.close()

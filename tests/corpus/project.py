@@ -19,11 +19,13 @@ from filelock import FileLock
 
 from perfguard.records import Report, load_report
 from tests.corpus.mutant import Change
-from tests.corpus.nursery import OUTPUT
 from tests.corpus.suites import ON_A_GPU, SETTINGS
+from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 MINUTES = 5.0  # of one run, after which it is ended
+TOO_LONG = 124  # status of a run that was ended
+OUTPUT = "output.txt"
 
 INI = """\
 [tool.pytest.ini_options]
@@ -49,71 +51,38 @@ class Ran:
     report: Report | None
 
 
-class Nursery:
-    """Starts runs quickly: a process with torch imported forks itself for each (`nursery.py`)."""
-
-    def __init__(self, gpu: bool) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])}
-        # One thread: as many as the machine has are other numbers elsewhere, and threads do not survive a fork.
-        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        if not gpu:
-            environment["TRITON_INTERPRET"] = "1"
-        # A driver that was started does not survive a fork: whoever asks whether there is a GPU must not start it.
-        environment |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        line = [sys.executable, "-m", "tests.corpus.nursery"]
-        self._process = subprocess.Popen(
-            line, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._answer("be ready")
-
-    def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-        """`pytest arguments` in `folder`; returns the exit status."""
-        asked = {"folder": str(folder), "arguments": [*arguments], "environment": dict(environment), "minutes": MINUTES}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        status: int = json.loads(self._answer(f"run pytest in {folder}"))["status"]
-        return status
-
-    def _answer(self, what: str) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"nursery: ended when asked to {what}; run python -m tests.corpus.nursery to see why")
-        return line
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
-
-
 class Corpus:
-    """All runs of one session: the nursery, and the baselines of the clean suites, each recorded once.
+    """All runs of one session: what starts them, and the baselines of the clean suites, each recorded once.
 
     Args:
         folder: of baselines and caches; other processes may share it.
         gpu: whether runs are on a GPU.
+        python: what their fresh processes are started by.
     """
 
-    def __init__(self, folder: Path, gpu: bool) -> None:
+    def __init__(self, folder: Path, gpu: bool, python: str = sys.executable) -> None:
         self.folder = folder
         self.gpu = gpu
-        self._nursery: Nursery | None = None
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        # One thread: as many as the machine has are other numbers elsewhere. A GPU's driver, once started, dies in
+        # forks: whoever asks whether there is one must not start it.
+        self.environment = environment | {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        self._nursery = Nursery(interpreted=not gpu, environment=self.environment, executable=python)
 
     def close(self) -> None:
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        self._nursery.close()
 
-    @property
-    def nursery(self) -> Nursery:
-        if self._nursery is None:
-            self._nursery = Nursery(self.gpu)
-        return self._nursery
+    def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+        """`pytest arguments` in `folder`; returns the exit status. What it prints goes to OUTPUT there."""
+        line = [self._nursery.python, "-m", "pytest", *arguments]
+        with (folder / OUTPUT).open("wb") as output:
+            try:
+                return subprocess.run(
+                    line, cwd=folder, env={**self.environment, **environment}, stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=subprocess.STDOUT, timeout=60 * MINUTES, check=False,
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                return TOO_LONG
 
     @contextlib.contextmanager
     def project(self, name: str, changes: Sequence[Change] = (), *, recorded: bool = True) -> Iterator[Project]:
@@ -194,7 +163,7 @@ class Project:
         environment = {}
         if not self.corpus.gpu:  # where nothing is timed beside each other, runs need not wait for each other's lock
             environment["TMPDIR"] = str(self.path.parent / "tmp")
-        status = self.corpus.nursery.run(self.path, given, environment)
+        status = self.corpus.run(self.path, given, environment)
         reports = sorted((self.path / ".perfguard").glob("report-*.json"))
         report = load_report(reports[0].read_bytes()) if reports else None
         return Ran(status, (self.path / OUTPUT).read_text(errors="replace"), report)

@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from tests.nursery import Nursery
+
+PYTHON = sys.executable  # which `project` replaces: it is started where a process's number is asked for
+
 KERNEL = """
 import torch
 from perfguard.hardware import fake
@@ -93,9 +97,18 @@ class Project:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+def real_processes() -> None:
+    """For flows that try what a process is: how it starts, its number, what it imports. All others are forked."""
+
+
+@pytest.fixture
+def project(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, nursery: Nursery
+) -> Project:
     """Nothing recorded yet."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the project is no worker of this run
+    if "real_processes" not in request.fixturenames:
+        monkeypatch.setattr(sys, "executable", nursery.python)
     temporary = pytester.path.parent / f"{pytester.path.name}-tmp"  # simulated devices and their locks are its own
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -108,23 +121,23 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 
 
 @pytest.fixture(scope="session")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
     """The baselines of the unchanged project, recorded once for all flows that start from them, in all workers."""
     own = tmp_path_factory.getbasetemp()
     path = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "recording"
     with FileLock(f"{path}.lock"):
         if not (path / "baselines").exists():
             path.mkdir(exist_ok=True)
-            _record(path, tmp_path_factory.mktemp("temporary"))
+            _record(path, tmp_path_factory.mktemp("temporary"), nursery.python)
     return path / "baselines"
 
 
-def _record(path: Path, temporary: Path) -> None:
+def _record(path: Path, temporary: Path, python: str) -> None:
     made = Project(path, None)  # type: ignore[arg-type]
     made.configure(device="fake", sessions=5, case_seconds=0.2)
     made.kernel()
     made.test_file()
-    line = [sys.executable, "-m", "pytest", "--perfguard", "--perfguard-update=new"]
+    line = [python, "-m", "pytest", "--perfguard", "--perfguard-update=new"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
     environment["TMPDIR"] = str(temporary)
     done = subprocess.run(line, cwd=path, env=environment, capture_output=True, text=True, check=False)

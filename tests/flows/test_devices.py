@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -15,7 +14,7 @@ from perfguard import ExitStatus
 from perfguard.lanes.judging import judge_again
 from perfguard.lanes.remembered import read_files
 from perfguard.reports import read_report
-from tests.flows.conftest import TEST, Project
+from tests.flows.conftest import PYTHON, TEST, Project
 
 # Notes which device every call runs on, and in which worker.
 WHERE = """
@@ -135,7 +134,7 @@ def test_a_broken_baseline_stops_all_workers(project: Project) -> None:
 
 def test_another_run_waits_for_the_device_and_gives_up(project: Project) -> None:
     project.configure(device="fake*2", lock_minutes=0.02)
-    line = [sys.executable, "-m", "pytest", "--perfguard", "--perfguard-device=fake:0", "-k", "64"]
+    line = [PYTHON, "-m", "pytest", "--perfguard", "--perfguard-device=fake:0", "-k", "64"]
     project.test_file("import time\n" + TEST.replace("    x = ", "    if n == 64: time.sleep(600)\n    x = "))
     with subprocess.Popen(line, cwd=project.path, stdout=subprocess.DEVNULL) as holder:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
 
@@ -75,6 +77,7 @@ def test_a_slower_time_names_launches_before_memory_and_the_clocks(recorded: Pro
     )
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_a_cold_start_is_read_in_a_process_of_its_own(project: Project) -> None:
     project.test_file(COLD)
     assert project.guard().ret == ExitStatus.PASSED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from perfguard import ExitStatus
 from perfguard.cli import main
-from tests.flows.conftest import TEST, Project
+from tests.flows.conftest import PYTHON, TEST, Project
 
 # One more case behind the two, so that there is something to survive.
 CASES = TEST.replace("[64, 96]", "[64, 96, 128]")
@@ -151,7 +150,7 @@ def test_printing_is_part_of_the_contract(recorded: Project) -> None:
 
 def test_a_killed_run_leaves_its_report_and_the_device(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.test_file("import time\n" + TEST.replace("    x = ", "    if n == 96: time.sleep(600)\n    x = "))
-    line = [sys.executable, "-m", "pytest", "--perfguard"]
+    line = [PYTHON, "-m", "pytest", "--perfguard"]
     report = project.path / ".perfguard" / "report-fake-gpu.json"
     with subprocess.Popen(line, cwd=project.path, stdout=subprocess.DEVNULL) as process:
         while not report.exists():

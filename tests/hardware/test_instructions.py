@@ -107,9 +107,14 @@ def test_the_cheapest_call_counts(counts: list[int | None], value: list[int], mo
     monkeypatch.setattr(instructions, "Counters", counted)
     monkeypatch.setattr(host_instructions, "_MOST_US", 1e12)
     before = torch.get_num_threads()
-    found = host_instructions.read(Subject(run=lambda: None), CpuDevice())
+    torch.set_num_threads(before + 1)  # not 1, however many this process has
+    try:
+        found = host_instructions.read(Subject(run=lambda: None), CpuDevice())
+        after = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
     assert [reading.value for reading in found] == value
-    assert (counted.threads, torch.get_num_threads(), counted.opened, counted.closed) == (1, before, [0], True)
+    assert (counted.threads, after, counted.opened, counted.closed) == (1, before + 1, [0], True)
     assert host_instructions.read(Subject(run=lambda: None, timed=False), CpuDevice()) == []
 
 

@@ -1,0 +1,78 @@
+"""Fresh Python processes without the seconds that torch takes to import: a process that has imported it forks itself.
+
+`Nursery.python` stands in for `sys.executable`. What it starts is a process of its own, with the arguments,
+environment, folder, open files and exit status that it was given; only the modules that many runs import are there
+already, and the hash seed is the nursery's. It imports nothing of a project's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.nursery.stand_in import SOCKET, START, decisive
+
+ROOT = Path(__file__).parents[2]
+
+
+# Nothing that starts a thread: threads do not survive a fork. `perfguard.plugin` is left for pytest to import.
+SLOW = (
+    "numpy", "scipy.stats", "torch", "torch._dynamo", "torch._library.custom_ops", "torch.utils._python_dispatch",
+    "triton", "triton.language", "triton.compiler", "triton.experimental.gluon", "xml.etree.ElementTree", "pdb",
+    "execnet", "pytest", "perfguard.guard", "perfguard.hooks", "perfguard.hooks.measuring", "perfguard.binaries.worker",
+    "perfguard.hardware.cpu", "perfguard.hardware.fake", "perfguard.render.terminal", "perfguard.sessions",
+    *(f"perfguard.metrics.{module.name}" for module in pkgutil.iter_modules([str(ROOT / "perfguard" / "metrics")])),
+)  # fmt: skip
+
+
+class Nursery:
+    """A process that forks, and the program that has it do so.
+
+    Args:
+        interpreted: Triton's own functions are for its interpreter, as its environment asks for where kernels are to
+            be interpreted.
+        environment: that processes are going to be started with; this process's if left out.
+        executable: what its processes take for Python; `python` if left out.
+
+    Attributes:
+        python: the program to start. Where a nursery's process cannot be what is asked for (another flag, another hash
+            seed, a library's variable that is not as in `environment`), Python itself is started.
+    """
+
+    def __init__(
+        self, *, interpreted: bool = False, environment: Mapping[str, str] | None = None, executable: str | None = None
+    ) -> None:
+        own = dict(os.environ if environment is None else environment)
+        self.folder = Path(tempfile.mkdtemp(prefix="nursery-"))
+        self.python = str(self.folder / "python")
+        (self.folder / START).write_text(json.dumps({"python": sys.executable, "decisive": decisive(own)}))
+        stand_in = [sys.executable, "-IS", str(ROOT / "tests" / "nursery" / "stand_in.py"), str(self.folder)]
+        Path(self.python).write_text(f'#!/bin/sh\nexec {shlex.join(stand_in)} "$@"\n')
+        Path(self.python).chmod(0o755)
+        self._server: subprocess.Popen[bytes] | None = None
+        if not hasattr(os, "pidfd_open"):  # no Linux: without a socket the stand-in always starts Python itself
+            return
+        own |= {"PYTHONPATH": os.pathsep.join([str(ROOT), own.get("PYTHONPATH", "")])}
+        if interpreted:
+            own["TRITON_INTERPRET"] = "1"
+        line = [sys.executable, "-m", "tests.nursery.server", str(self.folder / SOCKET), executable or self.python]
+        self._server = subprocess.Popen(
+            [*line, *SLOW], cwd=ROOT, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._server.stdout is not None
+        if not self._server.stdout.readline():
+            raise RuntimeError(f"nursery: did not start; run {shlex.join(line)} {' '.join(SLOW)} to see why")
+
+    def close(self) -> None:
+        """End it, and whatever it still runs."""
+        if self._server is not None:
+            self._server.communicate()  # closes its standard input, which is the sign
+        shutil.rmtree(self.folder)
