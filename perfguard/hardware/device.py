@@ -158,15 +158,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def activity(self, call: Callable[[], object]) -> Activity:
-        """What a warm `call` sets going: launches, copies and fills in order, and where the host waits."""
-
-    def fingerprint(self, call: Callable[[], object]) -> str | None:
-        """A short hash of everything that a warm `call` runs on the device, in order: binaries, grids, copies.
-
-        Equal hashes under one toolchain mean that the device runs the very same code. None where anything that
-        ran has no known binary.
-        """
-        return None
+        """What a warm `call` sets going: launches, copies and fills in order, their code, and where the host waits."""
 
     @abc.abstractmethod
     def copy_bytes_per_second(self) -> float:

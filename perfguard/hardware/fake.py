@@ -333,17 +333,11 @@ class FakeDevice(Device):
             self._waits = None
         self.synchronize()
         names = [each.name for each in launched]
-        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
-        return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits)
-
-    def fingerprint(self, call: Callable[[], object]) -> str | None:
-        with self._recording() as launched:
-            call()
-        self.synchronize()
         code = [(each.name, each.binary) for each in launched]
-        if not code or any(binary is None for _, binary in code):
-            return None
-        return hashlib.sha256(repr(code).encode()).hexdigest()[:16]
+        known = bool(code) and all(binary is not None for _, binary in code)
+        digest = hashlib.sha256(repr(code).encode()).hexdigest()[:16] if known else None
+        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
+        return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
 
     def copy_bytes_per_second(self) -> float:
         return self._copy_bytes_per_second

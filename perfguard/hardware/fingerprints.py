@@ -154,10 +154,12 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
     `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
     """
     found = []
-    for kernel in gc.get_objects():
-        kind: Any = type(kernel)
-        launcher = _launcher(kind)
-        if launcher and getattr(kernel, "name", None) in names and kernel.function is not None:
+    objects = gc.get_objects()
+    launchers = {kind: launcher for kind in set(map(type, objects)) if (launcher := _launcher(kind))}  # few of many
+    kernels: list[Any] = [each for each in objects if type(each) in launchers]
+    for kernel in kernels:
+        launcher = launchers[type(kernel)]
+        if getattr(kernel, "name", None) in names and kernel.function is not None:
             triton = launcher == "triton"
             binary = kernel.kernel if triton else _binary_of_static(kernel)
             code = machine_code(binary) if isinstance(binary, bytes) else None
@@ -169,7 +171,6 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
     return found
 
 
-@functools.cache  # a process holds many more objects than types
 def _launcher(kind: type) -> str:
     """Whose compiled kernels are of this type: "triton", "inductor"; "" for anything else."""
     if kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton."):

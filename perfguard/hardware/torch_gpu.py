@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import fingerprints, gpu_activity, gpu_memory, graphs, intervals, kineto, waiting
+from perfguard.hardware import gpu_activity, gpu_memory, graphs, intervals, waiting
 from perfguard.hardware.activity import Activity, Growth, MemoryUse
 from perfguard.hardware.device import Device, Event, Graph, Interval
 from perfguard.records import Toolchain
@@ -172,17 +172,6 @@ class TorchGpu(Device):
     def activity(self, call: Callable[[], object]) -> Activity:
         self.synchronize()
         return gpu_activity.of_call(call, self.synchronize, self.kind)
-
-    def fingerprint(self, call: Callable[[], object]) -> str | None:
-        def finished() -> object:
-            result = call()
-            self.synchronize()
-            return result
-
-        self.synchronize()
-        with fingerprints.triton_launches() as launched:
-            work = kineto.detailed_work(finished, self.kind)
-        return fingerprints.fingerprint(work, launched)
 
     def copy_bytes_per_second(self) -> float:
         source, target = self._buffer(_COPY_BYTES), self._buffer(_COPY_BYTES)
