@@ -84,6 +84,12 @@ class Device(abc.ABC):
     def conditions(self) -> Conditions:
         """Clocks, temperature, throttle reasons, other processes, now; unknown fields stay empty."""
 
+    def settle(self) -> None:  # noqa: B027  # a device whose times depend on no such state has nothing to do
+        """Bring the process into the state in which everything is timed; once, before the first work on the device.
+
+        What a launch costs must not depend on which cases came before, nor on what was read of them.
+        """
+
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait for all enqueued work."""

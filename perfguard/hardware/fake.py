@@ -144,6 +144,7 @@ class FakeDevice(Device):
         state: what `conditions()` answers; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
         clock: of its processors; None, unless it is given: the device tells no clock, and keeps it.
+        settled: whether the process that times was told to settle.
         lost: what every further use raises, as RuntimeError; empty while the device is well.
     """
 
@@ -198,6 +199,7 @@ class FakeDevice(Device):
         self.host_us = 0.0
         self.busy_until_us = 0.0
         self.slowdown = 1.0
+        self.settled = False
         self.lost = ""
         self.state = state or Conditions(
             clock_mhz=1000,
@@ -245,6 +247,9 @@ class FakeDevice(Device):
 
     def conditions(self) -> Conditions:
         return self.state
+
+    def settle(self) -> None:
+        self.settled = True
 
     def synchronize(self) -> None:
         if self._waits is not None:
