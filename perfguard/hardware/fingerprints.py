@@ -7,6 +7,7 @@ leaves no fingerprint at all.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import hashlib
@@ -154,13 +155,9 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
     `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
     """
     found = []
-    objects = gc.get_objects()
-    launchers = {kind: launcher for kind in set(map(type, objects)) if (launcher := _launcher(kind))}  # few of many
-    kernels: list[Any] = [each for each in objects if type(each) in launchers]
-    for kernel in kernels:
-        launcher = launchers[type(kernel)]
+    for kernel in _compiled():
         if getattr(kernel, "name", None) in names and kernel.function is not None:
-            triton = launcher == "triton"
+            triton = _launcher(type(kernel)) == "triton"
             binary = kernel.kernel if triton else _binary_of_static(kernel)
             code = machine_code(binary) if isinstance(binary, bytes) else None
             metadata = kernel.metadata if triton else kernel
@@ -169,6 +166,21 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
             registers = getattr(kernel, "n_regs", None)
             found.append(Kernel(kernel.name, kernel.function, threads, registers, code))
     return found
+
+
+def forget_objects_without_kernels() -> None:
+    """Keep from `loaded_kernels` all objects that are there now: of a million that imports leave behind none is a
+    kernel, and looking at each took 50 ms a case. Nothing happens where one is."""
+    if not _compiled():
+        gc.freeze()
+        atexit.register(gc.unfreeze)  # else what the interpreter lets go of at its end looks like a leak
+
+
+def _compiled() -> list[Any]:
+    """Triton's and inductor's compiled kernels."""
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # few of many
+    return [each for each in objects if type(each) in kinds] if kinds else []
 
 
 def _launcher(kind: type) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import gpu_activity, gpu_memory, graphs, intervals, kineto, waiting
+from perfguard.hardware import fingerprints, gpu_activity, gpu_memory, graphs, intervals, kineto, waiting
 from perfguard.hardware.activity import Activity, Growth, MemoryUse
 from perfguard.hardware.device import Device, Event, Graph, Interval
 from perfguard.records import Toolchain
@@ -125,6 +125,7 @@ class TorchGpu(Device):
         activities = [ProfilerActivity.CPU, kineto.ACTIVITIES[self.kind][0]]
         with contextlib.suppress(Exception):  # whether the profiler works, `perfguard doctor` says
             kineto.raw_events(self._touch, activities)
+        fingerprints.forget_objects_without_kernels()
 
     def synchronize(self) -> None:
         self._backend.synchronize(self._index)
