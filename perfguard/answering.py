@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perfguard.timing.blocks import Collect
 
 RIVALS = "rivals"  # a file of this name in a session's folder asks for the readings of rivals, too
+UNREAD = "unread"  # one of this name holds the times that nobody will judge, one a line
 
 Timers = Callable[[Case], Mapping[str, str]]
 
@@ -38,6 +39,7 @@ class Answering:
         exact: whether exact metrics are read too; a run's own fresh processes read what it could not judge: times.
         rivals: whether methods that perfguard is compared with read the cases as well.
         cold: the case whose first result is wanted, and nothing else of anything; None as a rule.
+        unread: timed metrics that are not read.
         interleaved: holds the meters for the later passes; None in a comparison, whose conductor says when to measure.
     """
 
@@ -48,6 +50,7 @@ class Answering:
     rivals: bool
     interleaved: Interleaved | None
     cold: Asked | None = None
+    unread: frozenset[str] = frozenset()
 
     @property
     def conducted(self) -> bool:
@@ -91,6 +94,7 @@ def open_answering(folder: Path, device: Device, stored: Timers) -> Answering:
         rivals=(folder / RIVALS).exists(),
         interleaved=interleaved,
         cold=asked(folder),
+        unread=frozenset((folder / UNREAD).read_text().split()) if (folder / UNREAD).exists() else frozenset(),
     )
 
 

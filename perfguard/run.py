@@ -335,6 +335,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         exact=answering is None or answering.exact,
         exact_only=any_machine,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
+        unread=frozenset() if answering is None else answering.unread,
         # A fresh process reads times: what its parent has compiled is not compiled again.
         binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
         if config.session_folder is None and config.settings.targets

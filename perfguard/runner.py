@@ -62,6 +62,7 @@ class Runner:
         exact_only: what belongs to this one machine is left out: the run is any machine's of its target.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
+        unread: timed metrics that nobody will judge.
         collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
         binaries: who compiles for targets; None: nobody reads what the kernels are there.
         rivals: whether methods that perfguard is compared with read the case too.
@@ -77,6 +78,7 @@ class Runner:
     exact: bool = True
     exact_only: bool = False
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
+    unread: frozenset[str] = frozenset()
     collect: Callable[[Case], Collect | None] = collected_here
     binaries: Binaries | None = None
     rivals: bool = False
@@ -132,7 +134,7 @@ class Runner:
         if wrong:
             return result
         unchanged = self.unchanged(result)
-        timed = read_timed(subject, self.device, unchanged)
+        timed = read_timed(subject, self.device, unchanged | self.unread)
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Work belongs to the first time that there is: without it nothing tells how fast the case was.
         return result if unchanged else self._with_throughput(call, result)

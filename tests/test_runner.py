@@ -152,6 +152,12 @@ def test_times_that_cannot_have_moved_are_not_read(device: fake.FakeDevice) -> N
     assert asked[0].reading("fingerprint") is not None
 
 
+def test_what_nobody_will_judge_is_not_read(device: fake.FakeDevice) -> None:
+    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, unread=frozenset({"host_time_us"}))
+    (result,) = runner.measure(call(torch.randn(8, 4)), CASE)
+    assert [reading.metric for reading in result.readings if reading.timed] == ["device_time_us"]
+
+
 def test_another_collector_gathers_the_blocks_of_the_cases_it_wants(device: fake.FakeDevice) -> None:
     gathered: list[str] = []
 

@@ -39,6 +39,9 @@ class Activity:
         waits: where the host waited for the device or read a tensor's data.
         tensor_bytes: peak of the bytes in tensors that operators returned (a CPU's, the same on every machine);
             None where nobody counts it.
+        code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
+            one toolchain mean that the device ran the very same code. None where anything that ran has no known
+            binary, and on a CPU.
     """
 
     launches: Sequence[str] = ()
@@ -46,6 +49,7 @@ class Activity:
     fills: int = 0
     waits: Sequence[Waited] = ()
     tensor_bytes: int | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True)

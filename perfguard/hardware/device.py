@@ -84,6 +84,12 @@ class Device(abc.ABC):
     def conditions(self) -> Conditions:
         """Clocks, temperature, throttle reasons, other processes, now; unknown fields stay empty."""
 
+    def settle(self) -> None:  # noqa: B027  # a device whose times depend on no such state has nothing to do
+        """Bring the process into the state in which everything is timed; once, before the first work on the device.
+
+        What a launch costs must not depend on which cases came before, nor on what was read of them.
+        """
+
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait for all enqueued work."""
@@ -158,15 +164,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def activity(self, call: Callable[[], object]) -> Activity:
-        """What a warm `call` sets going: launches, copies and fills in order, and where the host waits."""
-
-    def fingerprint(self, call: Callable[[], object]) -> str | None:
-        """A short hash of everything that a warm `call` runs on the device, in order: binaries, grids, copies.
-
-        Equal hashes under one toolchain mean that the device runs the very same code. None where anything that
-        ran has no known binary.
-        """
-        return None
+        """What a warm `call` sets going: launches, copies and fills in order, their code, and where the host waits."""
 
     @abc.abstractmethod
     def copy_bytes_per_second(self) -> float:

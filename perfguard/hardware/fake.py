@@ -144,6 +144,7 @@ class FakeDevice(Device):
         state: what `conditions()` answers; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
         clock: of its processors; None, unless it is given: the device tells no clock, and keeps it.
+        settled: whether the process that times was told to settle.
         lost: what every further use raises, as RuntimeError; empty while the device is well.
     """
 
@@ -198,6 +199,7 @@ class FakeDevice(Device):
         self.host_us = 0.0
         self.busy_until_us = 0.0
         self.slowdown = 1.0
+        self.settled = False
         self.lost = ""
         self.state = state or Conditions(
             clock_mhz=1000,
@@ -245,6 +247,9 @@ class FakeDevice(Device):
 
     def conditions(self) -> Conditions:
         return self.state
+
+    def settle(self) -> None:
+        self.settled = True
 
     def synchronize(self) -> None:
         if self._waits is not None:
@@ -333,17 +338,11 @@ class FakeDevice(Device):
             self._waits = None
         self.synchronize()
         names = [each.name for each in launched]
-        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
-        return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits)
-
-    def fingerprint(self, call: Callable[[], object]) -> str | None:
-        with self._recording() as launched:
-            call()
-        self.synchronize()
         code = [(each.name, each.binary) for each in launched]
-        if not code or any(binary is None for _, binary in code):
-            return None
-        return hashlib.sha256(repr(code).encode()).hexdigest()[:16]
+        known = bool(code) and all(binary is not None for _, binary in code)
+        digest = hashlib.sha256(repr(code).encode()).hexdigest()[:16] if known else None
+        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
+        return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
 
     def copy_bytes_per_second(self) -> float:
         return self._copy_bytes_per_second

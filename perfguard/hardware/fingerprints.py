@@ -7,6 +7,7 @@ leaves no fingerprint at all.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import hashlib
@@ -154,11 +155,9 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
     `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
     """
     found = []
-    for kernel in gc.get_objects():
-        kind: Any = type(kernel)
-        launcher = _launcher(kind)
-        if launcher and getattr(kernel, "name", None) in names and kernel.function is not None:
-            triton = launcher == "triton"
+    for kernel in _compiled():
+        if getattr(kernel, "name", None) in names and kernel.function is not None:
+            triton = _launcher(type(kernel)) == "triton"
             binary = kernel.kernel if triton else _binary_of_static(kernel)
             code = machine_code(binary) if isinstance(binary, bytes) else None
             metadata = kernel.metadata if triton else kernel
@@ -169,7 +168,21 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
     return found
 
 
-@functools.cache  # a process holds many more objects than types
+def forget_objects_without_kernels() -> None:
+    """Keep from `loaded_kernels` all objects that are there now: of a million that imports leave behind none is a
+    kernel, and looking at each took 50 ms a case. Nothing happens where one is."""
+    if not _compiled():
+        gc.freeze()
+        atexit.register(gc.unfreeze)  # else what the interpreter lets go of at its end looks like a leak
+
+
+def _compiled() -> list[Any]:
+    """Triton's and inductor's compiled kernels."""
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # few of many
+    return [each for each in objects if type(each) in kinds] if kinds else []
+
+
 def _launcher(kind: type) -> str:
     """Whose compiled kernels are of this type: "triton", "inductor"; "" for anything else."""
     if kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton."):

@@ -1,15 +1,16 @@
-"""What one call sets going on a GPU, from one profile: kernels, copies, fills, and where the host waited."""
+"""What one call sets going on a GPU, from one profile: what ran, its code, and where the host waited."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.profiler import record_function
 
-from perfguard.hardware import kineto, operators
+from perfguard.hardware import fingerprints, kineto, operators
 from perfguard.hardware.activity import Activity, Copied, Waited
 
 _REGION = "perfguard: the call"
@@ -38,7 +39,9 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
         synchronize()
         return result
 
-    activity = activity_of(kineto.trace_events(finished, kind))
+    with fingerprints.triton_launches() as launched:
+        events = kineto.trace_events(finished, kind)
+    activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
     if not activity.waits:
         return activity
     located = operators.of_call(call, kind, _waiting(getattr(torch, kind)))
@@ -65,7 +68,7 @@ def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
     spare = len(activity.waits) - len(places)
     places += [""] * spare
     waits = [Waited(wait.name, place) for wait, place in zip(activity.waits, places, strict=False)]
-    return Activity(activity.launches, activity.copies, activity.fills, waits)
+    return replace(activity, waits=waits)
 
 
 def _waiting(backend: Any) -> list[operators.Method]:

@@ -88,12 +88,10 @@ def _settled(read: Callable[[], int], at_best: int) -> int:
 
 def occupy(backend: Any, index: int, device: torch.device) -> list[torch.Tensor]:
     """Free blocks of the allocator, taken from the largest on and filled with 0xFF; those of graphs stay theirs."""
-    streams = (backend.default_stream(index), backend.current_stream(index))  # blocks belong to a stream
-    sizes = sorted(_free_sizes(backend, index), reverse=True)
     taken: list[torch.Tensor] = []
-    for stream in streams:
+    for stream in (backend.default_stream(index), backend.current_stream(index)):  # blocks belong to a stream
         with backend.stream(stream):
-            for size in sizes:
+            for size in sorted(_free_sizes(backend, index, stream.cuda_stream), reverse=True):
                 if sum(block.numel() for block in taken) + size > _MOST_OCCUPIED:
                     continue
                 try:
@@ -104,12 +102,14 @@ def occupy(backend: Any, index: int, device: torch.device) -> list[torch.Tensor]
     return taken
 
 
-def _free_sizes(backend: Any, index: int) -> list[int]:
+def _free_sizes(backend: Any, index: int, stream: int) -> list[int]:
     snapshot = getattr(backend, "memory_snapshot", list)
     return [
         int(block["size"])
         for segment in snapshot()
-        if segment.get("device", index) == index and tuple(segment.get("segment_pool_id", (0, 0))) == (0, 0)
+        if segment.get("device", index) == index
+        and segment.get("stream", stream) == stream
+        and tuple(segment.get("segment_pool_id", (0, 0))) == (0, 0)
         for block in segment["blocks"]
         if block["state"] == "inactive"
     ]

@@ -25,7 +25,7 @@ def of_calls(
     synchronize: Callable[[], None],
     kind: str,
 ) -> list[list[Interval]]:
-    """(start, end) of every kernel and copy of each call, by start, µs on the profiler's clock.
+    """(start, end) of every kernel and copy of each call, by start, µs since the first call on the profiler's clock.
 
     Each call is waited for, as `before` is before it, so that the work of no two calls overlaps.
 
@@ -50,7 +50,8 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
     """The device's events joined to the calls: to that call within whose time on the host they were launched.
 
     Launch and work share a correlation number. Work without a known launch (a runtime whose names we do not know) is
-    joined by its own time, which is as good while calls are waited for; only the clocks must agree.
+    joined by its own time, which is as good while calls are waited for; only the clocks must agree. Times count from
+    the first call: nanoseconds since 1970 are so many that, as µs, a float tells them to a quarter of one only.
 
     Args:
         events: raw events of a profile; a call is an annotation named `perfguard call`.
@@ -71,5 +72,5 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
             known = event.correlation_id() in launched
             call = launched[event.correlation_id()] if known else call_at(event.start_ns())
             if call is not None:
-                found[call].append((event.start_ns() / 1e3, event.end_ns() / 1e3))
+                found[call].append(((event.start_ns() - starts[0]) / 1e3, (event.end_ns() - starts[0]) / 1e3))
     return [sorted(intervals) for intervals in found]

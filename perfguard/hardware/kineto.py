@@ -57,16 +57,11 @@ class Work:
     facts: Mapping[str, Any]
 
 
-def detailed_work(call: Callable[[], object], kind: str) -> list[Work]:
-    """What `call` ran on 'cuda' or 'xpu', in the order of launching.
+def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
+    """The events of a Chrome trace of `call` on 'cuda' or 'xpu'; none where nothing was recorded.
 
     The call must have finished on the device when it returns.
     """
-    return work_of(trace_events(call, kind))
-
-
-def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
-    """The events of a Chrome trace of `call`; none where nothing was recorded."""
     with tempfile.TemporaryDirectory(prefix="perfguard-") as folder:
         path = Path(folder) / "trace.json"
         results = _results(call, [ProfilerActivity.CPU, ACTIVITIES[kind][0]])

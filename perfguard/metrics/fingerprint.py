@@ -1,6 +1,6 @@
 """What the device runs for a call, as one hash: where it is as it was, the device time cannot have moved.
 
-The code of every kernel, grids and order come from the device (`Device.fingerprint`). Added here is what decides
+The code of every kernel, grids and order come from the device (`Activity.code`). Added here is what decides
 how the same code runs: the inputs' shapes, strides, alignment and contents, the state of the cache, the variables of
 the environment that libraries listen to, and the kind of device.
 """
@@ -49,8 +49,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     some kernel's code is not to be had. Nothing on a CPU, and for a subject that is not timed."""
     if not device.asynchronous or not subject.timed:
         return []
-    subject.warm_up(device)
-    code = device.fingerprint(subject.run)
+    code = subject.activity(device).code
     value = UNKNOWN if code is None else fingerprint(code, subject, device, os.environ)
     covers = [] if code is None else _COVERS
     return [Reading("fingerprint", Unit.TEXT, value, better=Better.SAME, gated=False, covers=covers, drifts=True)]

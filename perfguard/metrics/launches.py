@@ -30,8 +30,7 @@ _FLOOR_BYTES = 2**12  # as that of the peak on a CPU: a temporary of one page is
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The counts, of which any rise fails, and the names, which explain; all of one warm call."""
-    subject.warm_up(device)
-    activity = device.activity(subject.run)
+    activity = subject.activity(device)
     return _on_a_queue(activity) if device.asynchronous else _on_a_cpu(activity)
 
 

@@ -30,7 +30,7 @@ _CPU_FLOOR_BYTES = 2**12
 _SEGMENT_BYTES = 20 * 2**20
 
 _CALLS = 50  # over which memory must not grow
-_CALLS_US = 100_000.0  # how long they may take: of slow calls there are fewer, and what they take is scaled up
+_CALLS_US = 25_000.0  # how long they may take: of slow calls there are fewer, and what they take is scaled up
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.binaries.calls import Binaries
 from perfguard.call import Outputs
+from perfguard.hardware.activity import Activity
 from perfguard.passes import Followed
 from perfguard.records import Pass, Reading
 from perfguard.timing.blocks import Collect, collect
@@ -64,6 +65,7 @@ class Subject:
     rivals: bool = False
     cold: Callable[[], list[Reading]] | None = None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
+    _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
 
     @cached_property
     def workload(self) -> Workload:
@@ -76,3 +78,10 @@ class Subject:
             self.run()
             device.synchronize()
             self._warmed.append(True)
+
+    def activity(self, device: Device) -> Activity:
+        """What one warm call sets going, looked at once: a profile costs more than many a case's times."""
+        if not self._activity:
+            self.warm_up(device)
+            self._activity.append(device.activity(self.run))
+        return self._activity[0]

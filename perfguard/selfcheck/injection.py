@@ -16,6 +16,7 @@ import msgspec
 from perfguard.config import Settings
 from perfguard.errors import MeasurementError
 from perfguard.judge.statistics import MIN_SESSIONS
+from perfguard.metrics import host_time
 from perfguard.records import CaseResult, Report, Verdict, Word
 from perfguard.reports import write_atomically
 from perfguard.selfcheck import delayed
@@ -46,7 +47,8 @@ def inject(folder: Path, settings: Settings, device: str, sessions: int, *, prog
         progress("tuning the kernel's delays on the device")
         _tune(folder, settings, device)
     arguments = (str(_SUITE), "-c", str(folder / "pyproject.toml"), "--rootdir", str(folder))
-    command = replace(suite_command(arguments, folder, device), rivals=False)  # only the times are asked for
+    # A chain's device time is all that is judged.
+    command = replace(suite_command(arguments, folder, device), rivals=False, unread=(host_time.METRIC,))
     progress("measuring the kernel with its delays")
     measure_sessions(
         command,

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from perfguard.answering import RIVALS
+from perfguard.answering import RIVALS, UNREAD
 from perfguard.errors import MeasurementError, UsageError
 from perfguard.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
 from perfguard.reports import read_report, save_report, write_atomically
@@ -28,15 +28,17 @@ Progress = Callable[[str], None]
 class SuiteCommand(Command):
     """pytest with the user's own arguments, unchanged: what they select is what is measured.
 
-    `rivals`: whether other methods read the cases, too.
+    `rivals`: whether other methods read the cases, too. `unread`: timed metrics that are left out.
     """
 
     rivals: bool = True
+    unread: tuple[str, ...] = ()
 
     def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
-        """The command of one session; its folder is told here that rivals are wanted."""
+        """The command of one session; its folder is told here what else is wanted, and what is not."""
         if self.rivals:
             (session_folder / RIVALS).touch()
+        (session_folder / UNREAD).write_text("\n".join(self.unread), encoding="utf-8")
         return [
             sys.executable, "-m", "pytest", *self.arguments, *self.extra, "-q", "-p", "no:cacheprovider",
             "-p", _PLUGIN, "--color=no", f"{SESSION_OPTION}={session_folder}",

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
 from perfguard.errors import DeviceError
-from perfguard.timing import graph, hostbound, profile, queue, wall
+from perfguard.timing import flushed, graph, hostbound, profile, queue, wall
 from perfguard.timing.timing import Meter, Timer, Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-TIMERS: tuple[Timer, ...] = (graph, profile, queue, hostbound, wall)  # of device time, in order of preference
+TIMERS: tuple[Timer, ...] = (graph, flushed, profile, queue, hostbound, wall)  # of device time, in order of preference
 
 
 def prepare_device_time(

@@ -7,13 +7,12 @@ so that its host time holds device time too.
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
-from perfguard.timing.ahead import FilledQueue
-from perfguard.timing.blocks import samples_in_block, warmed_up
+from perfguard.timing.ahead import Filled, FilledQueue
+from perfguard.timing.blocks import warmed_up
 from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -21,9 +20,10 @@ if TYPE_CHECKING:
 
 _CALLS = 16
 _LEAST_CALLS = 4
-_GROUP_US = 20_000.0  # of the device, in a group: all of it is waited for, and tells nothing about the host
-_GROUPS = 1  # in a block
-_SETTLED = 0.03  # between processes host times differ by several times as much
+_GROUP_US = 10_000.0  # of a group: twice as much is waited for, and tells nothing more about the host
+# Between processes host times differ by 10 to 25 %: more blocks of one process tell nothing about that.
+_SETTLED = 0.1
+_IN_PASS = 1
 _CLOCK_GRID_US = 0.1
 _ID = re.compile(r"host-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
 
@@ -47,7 +47,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         waited_us = warmed_up(workload, run, device, seconds)
         calls, blocked = _parse(stored) or (_calls_in_group(waited_us), False)
         meter = None if blocked else _behind_sleep(enqueue, device, calls)
-        return meter or _blocked(enqueue, device, calls, waited_us, seconds)
+        return meter or _blocked(enqueue, device, calls)
 
 
 def _calls_in_group(waited_us: float) -> int:
@@ -61,41 +61,35 @@ def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) ->
     while calls >= _LEAST_CALLS:
         queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # its size stands in the id
 
-        def block(queue: FilledQueue = queue) -> float | None:
-            times = []
-            for _ in range(_GROUPS):
-                group = queue.run(enqueue)
-                if group is None:
-                    return None
-                times.append(max(group.host_us, _CLOCK_GRID_US) / group.size)
-            return statistics.median(times)
+        proof = queue.run(enqueue)
+        if proof is not None:
+            proven = [proof]  # is the first block as well
 
-        if queue.run(enqueue) is not None:
+            def block(queue: FilledQueue = queue, proven: list[Filled[None]] = proven) -> float | None:
+                group = proven.pop() if proven else queue.run(enqueue)
+                return None if group is None else max(group.host_us, _CLOCK_GRID_US) / group.size
+
             floor = floor_us(_CLOCK_GRID_US, calls)
-            return Meter(f"host-u{calls}", block, floor, _GROUPS, settled=_SETTLED)
+            return Meter(f"host-u{calls}", block, floor, 1, settled=_SETTLED, in_pass=_IN_PASS)
         calls //= 2
     return None
 
 
-def _blocked(enqueue: Callable[[int], None], device: Device, calls: int, waited_us: float, seconds: float) -> Meter:
-    groups = min(_GROUPS, samples_in_block(calls * waited_us, seconds))
-
-    def group() -> float:
+def _blocked(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter:
+    def block() -> float:
         device.synchronize()
         started = device.now_us()
         enqueue(calls)
-        return max(device.now_us() - started, _CLOCK_GRID_US) / calls
-
-    def block() -> float:
-        median_us = statistics.median(group() for _ in range(groups))
+        host_us = max(device.now_us() - started, _CLOCK_GRID_US) / calls
         device.synchronize()
-        return median_us
+        return host_us
 
     return Meter(
         f"host-u{calls}-blocked",
         block,
         floor_us(_CLOCK_GRID_US, calls),
-        groups,
+        1,
         note="the call waits for the device: its host time includes device time",
         settled=_SETTLED,
+        in_pass=_IN_PASS,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
-from perfguard.timing.blocks import LEAST_BLOCKS, MOST_REJECTED, budget_us, checked, collect, read_block
+from perfguard.timing.blocks import MOST_REJECTED, budget_us, checked, collect, read_block
 from perfguard.timing.timing import Blocks, Meter
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class Interleaved:
         return found
 
     def _read(self, kept: _Kept) -> None:
-        """One pass: three blocks, fewer where they take too long."""
+        """One pass: three blocks as a rule, fewer where they take too long."""
         started = self._device.now_us()
-        wanted = len(kept.medians) + LEAST_BLOCKS
+        wanted = len(kept.medians) + kept.meter.in_pass
         with collector_paused():
             while len(kept.medians) < wanted and kept.rejected < MOST_REJECTED:
                 median_us = read_block(kept.meter, self._device, kept.medians)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from perfguard.errors import DeviceError
 from perfguard.timing.ahead import event_grid_us
 from perfguard.timing.blocks import samples_in_block, warmed_up
-from perfguard.timing.queue import estimated
+from perfguard.timing.queue import SHORT_US, estimated
 from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device, Interval
 
-_SHORT_US = 20.0
 _MOST_CALLS = 50  # in a block: the profiler keeps tens of events for each
 _ID = re.compile(r"profile-(?P<cache>cold|warm)")
 
@@ -56,7 +55,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     grid_us = event_grid_us(device)
     if stored != timer:
         estimate = estimated(workload.run, device, workload.cache, grid_us)
-        if estimate is not None and estimate.call_us >= _SHORT_US:
+        if estimate is not None and estimate.call_us >= SHORT_US:
             return None
     samples = min(_MOST_CALLS, samples_in_block(waited_us, seconds))
     before = device.flush_cache if workload.cache == "cold" else None

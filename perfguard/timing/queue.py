@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Pair = tuple["Event", "Event"]
 
+SHORT_US = 20.0  # an event pair round a shorter call costs as much as the call
 MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
 _MOST_PAIRS = 32  # in a batch
 _LEAST_CALLS = 4  # in a batch: below, the host is not ahead in any way that lasts

@@ -153,6 +153,7 @@ class Meter:
         note: what a reader must know about the method; empty for the usual.
         bytes: about how much device memory stays allocated while the meter lives.
         settled: relative standard error of the blocks' median below which more blocks tell nothing new.
+        in_pass: blocks in each pass of a session that passes over its cases several times.
         clocked: measures one block as the device ran it, with the clock; None where the timer reads no clock.
     """
 
@@ -163,6 +164,7 @@ class Meter:
     note: str = ""
     bytes: int = 0
     settled: float = 0.001
+    in_pass: int = 3
     clocked: Callable[[], Clocked | None] | None = None
 
 

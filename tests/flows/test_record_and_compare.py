@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from perfguard import ExitStatus
-from tests.flows.conftest import Project
+from tests.flows.conftest import TEST, Project
 
 CASES = {"double[64]/forward", "double[96]/forward"}
 
@@ -103,3 +103,9 @@ def test_faster_passes_and_is_offered(recorded: Project) -> None:
     assert project.guard("--perfguard-update=faster").ret == ExitStatus.PASSED
     assert project.baseline.read_bytes() != stored
     assert project.guard().stdout.str().count("FASTER") == 0
+
+
+def test_the_process_settles_before_the_first_test_makes_its_inputs(project: Project) -> None:
+    """Else what a case's times are depends on the cases before it, and on what was read of them."""
+    project.test_file(TEST.replace("    x = torch", "    assert kernel.fake.current().settled\n    x = torch"))
+    project.guard().assert_outcomes(passed=2)

@@ -66,6 +66,12 @@ def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
     counted = {key: (rate["hits"], rate["trials"]) for key, rate in delays.items()}
     assert counted == {(1000.0, 0.0): (0, 7), (1000.0, 0.1): (7, 7)}
     assert "a real kernel made slower" in first.stdout
+    for name, metrics in [
+        ("delayed/session-02", {"device_time_us"}),
+        ("session-02", {"device_time_us", "host_time_us"}),
+    ]:
+        results = json.loads((folder / f"{name}.json").read_text())["results"]
+        assert {each["metric"] for one in results for each in one["readings"] if each.get("timer")} == metrics
     power = {one["slowdown"]: one["all"] for one in found["resampled"]["power"]}
     assert power[0.1]["hits"] == power[0.1]["trials"] == 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import struct
@@ -203,6 +204,25 @@ def test_without_handles_registers_and_threads_must_tell() -> None:
     assert fingerprint([kernel()], []) is None  # either of two
     lean.kernel = fat.kernel
     assert fingerprint([kernel()], []) is not None  # of the same code
+
+
+def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those() -> None:
+    frozen = gc.get_freeze_count()
+    try:
+        fingerprints.forget_objects_without_kernels()
+        assert gc.get_freeze_count() > frozen
+        assert len(gc.get_objects()) < 10_000
+        kernel_made = CompiledKernel("_rows", 1, b"code")
+        assert fingerprint([kernel()], [("_rows", kernel_made.function)]) is not None
+    finally:
+        gc.unfreeze()
+
+
+def test_nothing_is_hidden_once_there_is_a_kernel() -> None:
+    early = CompiledKernel("_rows", 1, b"code")
+    fingerprints.forget_objects_without_kernels()
+    assert gc.get_freeze_count() == 0
+    assert fingerprint([kernel()], [("_rows", early.function)]) is not None
 
 
 @pytest.mark.parametrize(

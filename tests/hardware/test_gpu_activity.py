@@ -103,6 +103,23 @@ def test_a_call_that_waits_is_made_once_more_for_its_lines(backend: Any, monkeyp
     assert len(calls) == 3
 
 
+def test_the_same_profile_tells_the_code(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"grid": [1, 1, 1], "block": [32, 1, 1]}
+    events = [CALL, work("void at::native::fill<float>(float*)", 30.0, 1, **facts)]
+    profiles = []
+    monkeypatch.setattr(
+        gpu_activity.kineto, "trace_events", lambda call, _kind: (call(), profiles.append(1), events)[2]
+    )
+    gpu = Gpu(backend=backend())
+    code = gpu.activity(lambda: None).code
+    assert code is not None
+    assert profiles == [1]
+    events[1]["args"]["grid"] = [2, 1, 1]
+    assert gpu.activity(lambda: None).code not in (None, code)
+    events.append(work("of_unknown_origin", 40.0, 2, **facts))
+    assert gpu.activity(lambda: None).code is None
+
+
 def _on_a_gpu(of_call: Any) -> Any:
     """The CPU's tensors stand for the GPU's."""
     return lambda call, kind, waiting: of_call(call, "cpu", waiting)

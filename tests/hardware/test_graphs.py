@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import graphs
+from perfguard.hardware import graphs, torch_gpu
 from perfguard.hardware.torch_gpu import TorchGpu
 from perfguard.records import Conditions, Hardware
 
@@ -80,6 +80,9 @@ class Backend:
     def Stream(self, device: object) -> int:
         self.streams += 1
         return self.streams
+
+    def set_stream(self, stream: int) -> None:
+        self.current[-1:] = [stream]
 
     @contextmanager
     def stream(self, stream: int) -> Iterator[None]:
@@ -186,7 +189,7 @@ def test_no_work_on_the_stream_is_no_capture(backend: Backend) -> None:
     assert usable(backend)
 
 
-def test_a_gpu_captures_aside_and_takes_a_new_stream_after_a_failure(backend: Backend) -> None:
+def test_a_gpu_captures_on_one_stream_whatever_fails(backend: Backend) -> None:
     gpu = Gpu(backend=backend)
     inside: list[int] = []
     with gpu.aside():
@@ -196,7 +199,33 @@ def test_a_gpu_captures_aside_and_takes_a_new_stream_after_a_failure(backend: Ba
     with pytest.raises(DeviceError, match=r"^GPU: cannot be captured \(CUDA error: operation not permitted"):
         gpu.capture([backend.forbidden], 1)
     with gpu.aside():
-        assert backend.current == [2]
+        assert backend.current == [1]
+
+
+def test_a_settled_gpu_does_everything_on_the_stream_that_it_captures_on(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second stream, and a first profile, make each launch dearer from then on: after settling there is neither."""
+    profiles: list[int] = []
+    monkeypatch.setattr(torch_gpu.kineto, "raw_events", lambda call, _activities: (profiles.append(1), call(), [])[2])
+    gpu = Gpu(backend=backend)
+    gpu.settle()
+    assert (backend.current, profiles) == ([1], [1])
+    with gpu.aside():
+        gpu.capture([backend.launch], 1)
+    with pytest.raises(DeviceError):
+        gpu.capture([backend.forbidden], 1)
+    assert backend.current == [1]
+    assert backend.streams == 1
+
+
+def test_without_a_profiler_a_gpu_settles_all_the_same(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise RuntimeError("no profiler")
+
+    monkeypatch.setattr(torch_gpu.kineto, "raw_events", absent)
+    Gpu(backend=backend).settle()
+    assert backend.current == [1]
 
 
 def test_a_gpu_that_does_not_capture_says_so(backend: Backend) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
 
 from perfguard.hardware import intervals, kineto
@@ -42,7 +43,7 @@ def test_work_belongs_to_the_call_that_launched_it() -> None:
         work(1500, 1700, 8),
         work(1300, 1400, 7),
     ]
-    assert intervals.joined(events, GPU) == [[(1.3, 1.4), (1.5, 1.7)], [(5.3, 5.4)]]
+    assert intervals.joined(events, GPU) == [[(0.3, 0.4), (0.5, 0.7)], [(4.3, 4.4)]]
 
 
 def test_a_flush_does_not_leak_into_the_call_after_it() -> None:
@@ -54,7 +55,7 @@ def test_a_flush_does_not_leak_into_the_call_after_it() -> None:
         work(1010, 1060, 3),  # and this would, with clocks a little apart
         work(1300, 1400, 4),
     ]
-    assert intervals.joined(events, GPU) == [[(1.3, 1.4)]]
+    assert intervals.joined(events, GPU) == [[(0.3, 0.4)]]
 
 
 def test_an_operator_of_the_same_number_launches_nothing() -> None:
@@ -65,12 +66,18 @@ def test_an_operator_of_the_same_number_launches_nothing() -> None:
         event("custom::op", 2500, 2600, correlation=4),
         work(1300, 1400, 4),
     ]
-    assert intervals.joined(events, GPU) == [[(1.3, 1.4)]]
+    assert intervals.joined(events, GPU) == [[(0.3, 0.4)]]
 
 
 def test_work_of_an_unknown_runtime_is_joined_by_its_time() -> None:
     events = [call(1000, 2000), call(3000, 4000), work(3100, 3200, 5), work(2500, 2600, 6), work(500, 600, 7)]
-    assert intervals.joined(events, GPU) == [[], [(3.1, 3.2)]]
+    assert intervals.joined(events, GPU) == [[], [(2.1, 2.2)]]
+
+
+def test_times_are_told_to_the_nanosecond() -> None:
+    now = 1_795_000_000_000_000_000  # ns since 1970
+    (((start, end),),) = intervals.joined([call(now, now + 2000), work(now + 300, now + 401, 5)], GPU)
+    assert end - start == pytest.approx(0.101, abs=1e-6)
 
 
 def test_regions_on_the_device_are_no_work() -> None:

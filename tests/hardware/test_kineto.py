@@ -147,4 +147,4 @@ def test_amd_tells_the_grid_with_the_launch() -> None:
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 def test_a_trace_of_the_processor_holds_no_device_work() -> None:
     """The trace is written and read for real; only a GPU would have put work into it."""
-    assert kineto.detailed_work(lambda: torch.ones(4) + 1, "cuda") == []
+    assert kineto.work_of(kineto.trace_events(lambda: torch.ones(4) + 1, "cuda")) == []

@@ -122,4 +122,7 @@ def test_blocks_of_a_snapshot_as_torch_writes_it(backend: Any) -> None:
     ]
     machine.memory_snapshot = lambda: segments
     assert gpu_memory._blocks(machine, 0) == {4096: 512, 6144: 512}
-    assert gpu_memory._free_sizes(machine, 0) == [1024]  # what belongs to a graph is not taken
+    assert gpu_memory._free_sizes(machine, 0, 7) == [1024]  # what belongs to a graph is not taken
+    segments[0]["stream"] = 8
+    assert gpu_memory._free_sizes(machine, 0, 7) == []  # a block is free for its own stream
+    assert gpu_memory._free_sizes(machine, 0, 8) == [1024]

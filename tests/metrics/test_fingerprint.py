@@ -9,7 +9,7 @@ import torch
 
 from perfguard.hardware import fake
 from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics import fingerprint
+from perfguard.metrics import fingerprint, launches
 from perfguard.metrics.subject import Subject
 from perfguard.records import Reading
 
@@ -115,3 +115,15 @@ def test_nothing_on_a_cpu() -> None:
     from perfguard.hardware.cpu import CpuDevice
 
     assert fingerprint.read(BASE, CpuDevice()) == []
+
+
+def test_launches_and_fingerprint_come_from_one_look_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, looked = FakeDevice(), []
+    activity = device.activity
+    monkeypatch.setattr(device, "activity", lambda call: (looked.append(1), activity(call))[1])
+    subject = Subject(run=BASE.run, args=BASE.args)
+    (reading,) = fingerprint.read(subject, device)
+    counted = {each.metric: each.value for each in launches.read(subject, device)}
+    assert looked == [1]
+    assert reading.value == value(BASE)
+    assert (counted["launches"], counted["kernels"]) == (2, ["a", "b"])

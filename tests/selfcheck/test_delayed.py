@@ -20,6 +20,7 @@ from perfguard.hardware import fake
 from perfguard.hardware.fake import FakeDevice
 from perfguard.records import Case, CaseResult, Reading, Report
 from perfguard.reports import save_report, write_atomically
+from perfguard.selfcheck.delayed import __main__ as delayed_main
 from perfguard.selfcheck.delayed.__main__ import Bench
 from perfguard.selfcheck.delayed.call import delayed, expected, inputs
 from perfguard.selfcheck.delayed.plan import PLAN, Delay, read_plan
@@ -150,6 +151,20 @@ def test_the_bench_times_the_call_on_a_device() -> None:
     assert bench.block(50_000, 0) == pytest.approx(102, rel=0.02)
     slowdown, _ = alternate(bench.block, (50_000, 0), (50_000, 1_530), 2)
     assert slowdown == pytest.approx(0.03, rel=0.05)
+
+
+def test_the_tuner_s_process_settles_as_those_that_measure_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled = []
+
+    def tuned(block: object, lengths_us: object, aims: object) -> list[Delay]:
+        device = fake.current()
+        settled.append(device is not None and device.settled)
+        return []
+
+    monkeypatch.setattr(delayed_main, "tune", tuned)
+    monkeypatch.setattr(delayed_main.Bench, "preheat", lambda bench: None)
+    assert delayed_main.main(tmp_path, "fake") == 0
+    assert settled == [True]
 
 
 def delayed_report(report: Report, plan: list[Delay], case: int = 0) -> Report:

@@ -40,6 +40,7 @@ def test_the_users_arguments_reach_pytest_and_rivals_are_asked_for(tmp_path: Pat
     assert "--perfguard-device=cuda:1" in line
     assert f"--perfguard-session={tmp_path}" in line
     assert (tmp_path / "rivals").exists()
+    assert (tmp_path / "unread").read_text() == ""  # every time is wanted
 
 
 def test_sessions_are_kept_and_a_cut_short_series_goes_on(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from perfguard.hardware import fake
 from perfguard.timing import host
+from perfguard.timing.blocks import collect
+from perfguard.timing.timing import Workload
 from tests.timing.metering import measured, quiet
 
 
@@ -27,7 +29,7 @@ def test_device_time_does_not_enter(us: float) -> None:
     assert timing.samples * len(timing.blocks) >= 3
 
 
-@pytest.mark.parametrize(("us", "timer"), [(1_200.0, "host-u16"), (2_000.0, "host-u8"), (12_000.0, "host-u4")])
+@pytest.mark.parametrize(("us", "timer"), [(590.0, "host-u16"), (1_200.0, "host-u8"), (12_000.0, "host-u4")])
 def test_long_calls_are_fewer(us: float, timer: str) -> None:
     """What the device takes for a group is waited for."""
     timing = measured(host, kernels(1, us=us, host_us=30.0), quiet())
@@ -87,3 +89,18 @@ def test_one_stall_of_the_host_is_voted_down() -> None:
     timing = measured(host, stalls_once, device)
     assert max(timing.blocks) > 10
     assert timing.value_us == pytest.approx(5.0)
+
+
+def test_few_calls_suffice() -> None:
+    """Between processes the host's time differs by more than more blocks would tell."""
+    device, calls = quiet(), [0]
+
+    def call() -> None:
+        calls[0] += 1
+        fake.launch("kernel", us=1.0, host_us=5.0 + calls[0] // 16 % 2 * 0.5)  # restless by 10 %
+
+    workload = Workload(call, warmed=[6.0])
+    meter = host.prepare(workload, device, seconds=1.0, stored=None)
+    blocks = collect("host_time_us", meter, device, 1.0)
+    assert len(blocks.medians) == 3
+    assert calls[0] == 16 * 4  # one group tells how long the device must sleep, the proof is the first block

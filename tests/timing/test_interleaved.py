@@ -21,7 +21,14 @@ class Suite:
         self.diary: list[str] = []
 
     def measure(
-        self, name: str, *, bytes: int = 0, fails_from: int = 10**6, seconds: float = 1.0, block_us: float = 10_000
+        self,
+        name: str,
+        *,
+        bytes: int = 0,
+        fails_from: int = 10**6,
+        seconds: float = 1.0,
+        block_us: float = 10_000,
+        in_pass: int = 3,
     ) -> Blocks:
         def block() -> float | None:
             self.diary.append(name)
@@ -29,7 +36,7 @@ class Suite:
             count = self.diary.count(name)
             return 10.0 + 0.1 * count if count < fails_from else None
 
-        meter = Meter("queue-cold", block, 0.05, 5, bytes=bytes)
+        meter = Meter("queue-cold", block, 0.05, 5, bytes=bytes, in_pass=in_pass)
         return self.session.of(name)(METRIC, meter, self.device, seconds)
 
 
@@ -68,6 +75,12 @@ def test_long_blocks_are_fewer(block_us: float, count: int) -> None:
     suite = Suite()
     suite.measure("case", block_us=block_us)
     assert len(suite.session.finish()["case", METRIC].medians) == count
+
+
+def test_a_meter_that_asks_for_one_block_a_pass_gets_three_in_all() -> None:
+    suite = Suite()
+    assert len(suite.measure("case", in_pass=1).medians) == 1
+    assert len(suite.session.finish()["case", METRIC].medians) == 3
 
 
 def test_blocks_that_fail_later_are_counted() -> None:

@@ -66,6 +66,7 @@ def main(folder: Path, name: str) -> int:
     device = open_device(name)
     if not runs_on(device.torch_device):
         raise MeasurementError(f"selfcheck: {device.identity.name} is no GPU; its kernel needs one")
+    device.settle()
     with collector_paused():
         bench = Bench(device)
         bench.preheat()

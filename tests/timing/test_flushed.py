@@ -1,0 +1,62 @@
+"""Replays of one captured call in a flushed cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from perfguard.hardware import fake
+from perfguard.timing import flushed
+from perfguard.timing.timing import Cache, Workload
+from tests.timing.metering import measured, quiet
+
+
+def many(us: float = 2.0, count: int = 30, **options: bool) -> Callable[[], None]:
+    def call() -> None:
+        for _ in range(count):
+            fake.launch("kernel", us=us, host_us=8.0, **options)  # type: ignore[arg-type]
+
+    return call
+
+
+def prepared(call: Callable[[], None], stored: str | None = None, cache: Cache = "cold") -> bool:
+    return flushed.prepare(Workload(call, cache), quiet(), seconds=1.0, stored=stored) is not None
+
+
+def test_host_time_and_flush_do_not_enter() -> None:
+    timing = measured(flushed, many(), quiet())
+    assert timing.timer == "graph-flushed"
+    assert timing.value_us == pytest.approx(60.0, rel=0.01)
+
+
+def test_the_cache_is_flushed_before_each_replay() -> None:
+    device, order = quiet(), []
+    flush = device.flush_cache
+
+    device.flush_cache = lambda: (order.append("flush"), flush())  # type: ignore[func-returns-value,method-assign]
+    enqueue = device.enqueue
+
+    def enqueued(*works_us: float, **options: object) -> float:
+        if len(works_us) == 30:
+            order.append("replay")
+        return enqueue(*works_us, **options)  # type: ignore[arg-type]
+
+    device.enqueue = enqueued  # type: ignore[method-assign,assignment]
+    measured(flushed, many(), device)
+    replays = [at for at, what in enumerate(order) if what == "replay"]
+    assert len(replays) > 15
+    assert sum(order[at - 1] == "flush" for at in replays) > 0.9 * len(replays)  # but for the warm-up
+
+
+@pytest.mark.parametrize(
+    ("call", "cache"),
+    [(many(count=5), "cold"), (many(capturable=False), "cold"), (many(), "warm")],
+    ids=["short", "not capturable", "needs no flush"],
+)
+def test_what_others_time_better(call: Callable[[], None], cache: Cache) -> None:
+    assert not prepared(call, cache=cache)
+
+
+def test_a_stored_id_is_used_for_a_call_that_became_short() -> None:
+    assert prepared(many(count=5), stored="graph-flushed")
