@@ -112,6 +112,7 @@ def test_a_wrong_working_tree_is_wrong(checkout: Checkout) -> None:
     assert "WRONG" in said
 
 
+@pytest.mark.usefixtures("real_processes")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_nothing_behind(checkout: Checkout, number: signal.Signals) -> None:
     checkout.project.test_file(TEST + "    import time; time.sleep(60)\n")
