@@ -22,6 +22,7 @@ QUADS = 4  # a case and process pair: half of them led by the base, half by the 
 _LEAST_QUADS = 2
 _MOST_WARM_UPS = 8
 _MOST_TRIES = 3
+_LOOK_SECONDS = 0.5  # for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 
 
@@ -271,7 +272,10 @@ class _Lockstep:
         Raises:
             _Lost: it ended otherwise, or says nothing until the deadline.
         """
-        if not player.connection.poll(max(0.0, self.deadline - time.monotonic())):
+        # In short looks: a signal that comes just before a wait begins is handled only when that wait ends.
+        while not player.connection.poll(min(_LOOK_SECONDS, max(0.0, self.deadline - time.monotonic()))):
+            if time.monotonic() < self.deadline:
+                continue
             raise _Lost(
                 f"{describe(player.side)}: the process took longer than {self.minutes:g} minutes "
                 f"([tool.perfguard] session_minutes){player.last_words()}"
