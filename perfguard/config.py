@@ -50,7 +50,6 @@ class Config(Struct, frozen=True):
     measure: bool = False
     update: frozenset[Category] | None = None
     reason: str = ""
-    exact: bool = False  # metrics alone: no time is read, judged or recorded
     lane: str = ""  # that the run is to be: a slug, or a target, of which only exact facts are read
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
 

@@ -23,13 +23,11 @@ def load_lane(
     confirmations: int,
     targets: Sequence[str] = (),
     *,
-    exact: bool = False,
     any_machine: bool = False,
 ) -> Lane:
     """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
 
     Args:
-        exact: whether times are left out.
         any_machine: those of its target and the compiled ones alone, so that any machine of the target will do.
 
     Raises:
@@ -52,7 +50,6 @@ def load_lane(
         targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
         elsewhere={} if any_machine else store.elsewhere(suites, identity.slug),
         confirmations=confirmations,
-        exact=exact,
     )
 
 

@@ -235,7 +235,9 @@ class Run:
         planned = plan(
             self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
         )
-        if self.config.exact:  # what holds on every machine: this one's own entries stay with the times beside them
+        if (
+            self.report.exact_only
+        ):  # what holds on every machine: this one's own entries stay with the times beside them
             planned = [change for change in planned if change.folder.startswith("targets/")]
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         for line in self.describe_changes():
@@ -305,10 +307,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     known = sorted({*suites, *lost})
     any_machine = _is_any_machine(config.lane, device)
     settings = config.settings
-    lane = load_lane(
-        store, device, toolchain, known, settings.confirmations, settings.targets,
-        exact=config.exact, any_machine=any_machine,
-    )  # fmt: skip
+    lane = load_lane(store, device, toolchain, known, settings.confirmations, settings.targets, any_machine=any_machine)
     answering = None
     if config.session_folder is None:
         for folder in (config.reports_dir, config.cache_dir.parent):
@@ -342,7 +341,6 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         else None,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
-        times=not (config.exact or any_machine),
     )
     return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
 

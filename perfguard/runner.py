@@ -57,9 +57,9 @@ class Runner:
     Attributes:
         stored_timers: the timers that a case was read with before, by metric; they are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
-        times: whether times are read.
         exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
-        exact_only: what belongs to this one machine is left out: the run is any machine's of its target.
+        exact_only: times, and whatever else belongs to this one machine, are left out: the run is any machine's of
+            its target.
         unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
             same code as when they were recorded.
         unread: timed metrics that nobody will judge.
@@ -74,7 +74,6 @@ class Runner:
     settings: Settings
     stored_timers: StoredTimers
     numerics: bool = True
-    times: bool = True
     exact: bool = True
     exact_only: bool = False
     unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
@@ -113,7 +112,7 @@ class Runner:
 
     def _preheat(self) -> None:
         """Once per session, before the first case: an idle device is slow, and its first readings were too."""
-        if self.copy_bytes_per_second is not None or not self.device.asynchronous or not self.times:
+        if self.copy_bytes_per_second is not None or not self.device.asynchronous or self.exact_only:
             return
         started = self.device.now_us()
         for _ in range(MOST_PREHEAT_BURSTS):
@@ -152,7 +151,7 @@ class Runner:
         if case.direction == "backward":
             forget_compiled()  # what was compiled for one backward pass cannot be replayed
         run = forward(call) if case.direction == "forward" else backward(call)
-        timed = call.timed and self.times
+        timed = call.timed and not self.exact_only
         return Subject(
             run=run,
             direction=case.direction,
@@ -177,7 +176,7 @@ class Runner:
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
         """The forward case holds the start of both passes."""
         start = self.cold
-        wanted = call.cold_start and self.times and call.timed and case.direction == "forward"
+        wanted = call.cold_start and call.timed and not self.exact_only and case.direction == "forward"
         depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
         return (lambda: start(case, depths)) if wanted and start is not None else None
 

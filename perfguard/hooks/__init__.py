@@ -66,7 +66,6 @@ def build_config(config: pytest.Config) -> Config:
         measure=True,
         update=update,
         reason=option.perfguard_reason.strip(),
-        exact=option.perfguard_lane == "cpu",
         lane=option.perfguard_lane,
         session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
     )
@@ -94,7 +93,7 @@ def _devices(config: Config, workers: int) -> dict[str, str]:
         UsageError: fewer devices than workers, or the CPU, of which all workers would have a share.
     """
     devices = find_devices(config.settings.device)
-    if config.exact:
+    if config.lane == "cpu":
         return devices
     shared = "cpu" in devices.values()
     if shared or workers > len(devices):

@@ -160,7 +160,7 @@ class Measuring(Ending):
         """Guard a test of pytest-benchmark's fixture on its host time, once its body is through."""
         answer = yield
         run = self._run
-        timed = run is not None and not run.config.exact
+        timed = run is not None and not run.report.exact_only
         result = benchmark_result(item, case_of(item)) if timed else None
         if run is not None and result is not None:
             judged = run.take(result)

@@ -62,8 +62,6 @@ class Lane:
         elsewhere: (suite, case key) -> slugs of other hardware that remember the case.
         timed_now: timed readings of this run, where they are known to be more than those stored.
         confirmations: fresh processes that must agree before a time is SLOWER or FASTER.
-        exact: whether the run leaves out times and what is read with them: cold starts, fingerprints. What is
-            remembered on this hardware alone is not missed then.
     """
 
     hardware: Hardware
@@ -74,7 +72,6 @@ class Lane:
     targets: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     timed_now: int = 0
     confirmations: int = 3
-    exact: bool = False
 
     @cached_property
     def remembered(self) -> frozenset[tuple[str, str]]:
@@ -153,8 +150,8 @@ class Lane:
         return (self.portable if self.is_portable(reading) else self.baselines).get(suite)
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
-        """What is remembered of a case and has to be read, on this hardware and for targets."""
-        files = (*([] if self.exact else [self.baselines]), self.portable, *self.targets.values())
+        """What is remembered of a case, on this hardware and for targets."""
+        files = (self.baselines, self.portable, *self.targets.values())
         return [file[suite].cases[key] for file in files if suite in file and key in file[suite].cases]
 
 
