@@ -89,16 +89,20 @@ class CommonMode:
         A shift that is removed does no harm by itself, so that the alarm may be as rare as it is meant to be although
         a deviation of few sessions is hardly known: Student's t, which comes to four deviations at K = 20.
         """
-        if not removed:
-            return ALARM_SIGMAS * self._deviation
         noise = Noise(self._deviation, sessions - 1, sessions)
-        return noise.quantile(ALARM_ERROR / 2) * noise.standard_error(1)
+        sigmas = noise.quantile(ALARM_ERROR / 2) if removed else ALARM_SIGMAS
+        return sigmas * noise.standard_error(1)
 
     @cached_property
     def _deviation(self) -> float:
-        """Of the common shift between stored sessions, as far as the controls' own recordings tell."""
-        found = {moved.recording for moved in self.controls.values()}
-        return max((self.recordings[name].deviation for name in found if name in self.recordings), default=0.0)
+        """Of the common shift between stored sessions, as far as the controls' own recordings tell.
+
+        Of a recording too small to tell it, the whole of what its cases vary by may be common.
+        """
+        known = (
+            self.recordings.get(name, Recording()) for name in {moved.recording for moved in self.controls.values()}
+        )
+        return max(recording.deviation if recording.shifts else self._sigma for recording in known)
 
 
 def _error(values: Sequence[float], shift: float, sigma: float, sessions: int) -> float:

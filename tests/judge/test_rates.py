@@ -56,3 +56,12 @@ def test_a_slowdown_too_small_to_matter_is_not_accused() -> None:
     random = np.random.default_rng(9)
     verdicts = [verdict for _ in range(5) for verdict in judge(Suite(controls=20), random, 0.004, 20)[:20]]
     assert not alarmed(verdicts)
+
+
+@pytest.mark.parametrize(("common", "median"), [(0.002, 0.001), (0.003, 0.001), (0.003, 0.002)])
+def test_a_suite_too_small_to_tell_the_common_shift_is_not_alarmed_by_it(common: float, median: float) -> None:
+    """Sessions differ as the stored ones did: what is 5 % slower is SLOWER, not the machine's doing."""
+    random, small = np.random.default_rng(3), Suite(cases=7, controls=6, common=common, median=median)
+    words = Counter(verdict.word for _ in range(200) for verdict in judge(small, random, 0.05))
+    assert words[Word.SLOWER] >= 0.97 * words.total()
+    assert words[Word.FASTER] == 0
