@@ -93,6 +93,7 @@ class Call:
             table's entries that they come from, or a function that returns them.
         every: whether all configurations are checked, however long that takes.
         groups: where groups of rows end, inclusive running ends as a tensor or numbers; failures name the group.
+        rival: what the candidate has to beat, called with the same inputs; None where nobody said.
         settings: of the compiler when the test began (`perfguard.compiling.settings`); None where nobody looked.
     """
 
@@ -113,6 +114,7 @@ class Call:
     every: bool = False
     settings: Mapping[str, str] | None = None
     groups: Any = None
+    rival: Callable[..., Outputs] | None = None
 
     def run(self) -> Outputs:
         """The candidate, once."""

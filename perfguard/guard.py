@@ -108,6 +108,7 @@ class Guarded:
         walk: Sequence[Any] = (),
         configurations: Configurations = (),
         groups: Any = None,
+        rival: Callable[..., Any] | None = None,
         label: str = "",
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
@@ -136,6 +137,9 @@ class Guarded:
                 name the entries of a table: which one the plain call takes is then gated.
             groups: where groups of rows end (inclusive running ends, a tensor or numbers): a failure then names the
                 group and how many rows it has.
+            rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
+                default configuration; called with the same inputs. Both are timed by turns in every run, and a
+                candidate that is slower is SLOWER, with or without a baseline. The rival's results are not checked.
             label: tells a second call in the same test from the first.
 
         Raises:
@@ -146,7 +150,7 @@ class Guarded:
         """
         __tracebackhide__ = True  # a failure shows the test's line and what it says, no line of ours
         given: dict[str, object] = {"fn": fn, "reference": reference}
-        for name, value in given.items():
+        for name, value in (given if rival is None else {**given, "rival": rival}).items():
             if not callable(value):
                 raise UsageError(f"perfguard({name}={value!r}): must be callable; pass the function itself")
         if label in self._labels:
@@ -176,6 +180,7 @@ class Guarded:
             self._every,
             self._settings,
             groups,
+            rival,
         )
         if self._run is None:
             problems = check_configurations(call).wrong
@@ -233,7 +238,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
     if lines:
         nodeid = results[0].case.nodeid
         lines.append(f"  reproduce: {reproduce_command(nodeid, lane_of(run.report))}")
-        if any(verdict.word is Word.SLOWER for result in results for verdict in run.failing(result)):
+        if any(v.word is Word.SLOWER and v.storable for result in results for v in run.failing(result)):
             lines.append(f"  compare:   {compare_command(nodeid)}")
     return lines
 

@@ -92,6 +92,8 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     An exact reading gates when it moved by more than `tolerance` (relative) *and* more than `floor`.
     `rank` orders the readings that explain a slow verdict, the closest cause first; one that `details` another
     metric (the kernels' names their count) explains that one alone.
+    A timed reading with a `rival` holds the candidate's and the rival's time, read by turns: it is judged by these
+    two alone and never stored.
     """
 
     metric: str
@@ -112,6 +114,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
     rank: int = 50
     details: str = ""
+    rival: float = 0.0  # µs, of what the candidate has to beat; 0: the reading is about the candidate alone
     problem: str = ""  # the reading by itself shows that the case is wrong; empty: it does not
     note: str = ""
 
@@ -164,6 +167,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     interval: tuple[float, float] | None = None  # where fresh processes measured it
     limit: float | None = None
     smallest: float | None = None
+    storable: bool = True  # False: it rests on no baseline, and no update can accept it
     suite: str = ""  # with `case`: a remembered case (its key) that this run does not hold, STALE or RENAMED
     case: str = ""
 

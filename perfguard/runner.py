@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +21,7 @@ from perfguard.numerics.trial import Inputs
 from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, steps, touched_bytes, weights
 from perfguard.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
+from perfguard.timing.timing import Workload
 from perfguard.units import format_bandwidth, format_percent
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class Runner:
             # A fresh process times what its parent has counted.
             steps=steps(call) if self.numerics and case.direction == "forward" else (),
             settings=call.settings,
+            rival=_rival(call, case) if timed else None,
             rivals=self.rivals,
             cold=self._cold(call, case),
         )
@@ -221,6 +223,19 @@ class Runner:
         if self.copy_bytes_per_second is None:
             self.copy_bytes_per_second = self.device.copy_bytes_per_second()
         return self.copy_bytes_per_second
+
+
+def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
+    """The same pass of what the candidate has to beat, on the same inputs."""
+    if call.rival is None:
+        return None
+    theirs = replace(call, fn=call.rival)
+
+    def ready() -> Workload:
+        run = forward(theirs) if case.direction == "forward" else backward(theirs)
+        return Workload(run, call.cache, copies(theirs, case.direction), touched_bytes(theirs, run()))
+
+    return ready
 
 
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:

@@ -86,6 +86,8 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
     `reading`: the one that was judged. Where it covers times, another value means other code: its times, though
     judged alike, are to be remembered anew, or they would stand for code that they were not read from.
     """
+    if not verdict.storable:
+        return None
     if reading is not None and reading.covers and verdict.word is Word.PASS and verdict.before != verdict.after:
         return "changed"
     if verdict.word is Word.UNRESOLVED and verdict.reason.startswith(_FEW):

@@ -91,7 +91,12 @@ class Tally:
                 continue
             covered = covered_metrics(base, work)
             for reading in base.readings:
-                if reading.timed and reading.metric not in covered and work.reading(reading.metric) is not None:
+                if (
+                    reading.timed
+                    and not reading.rival
+                    and reading.metric not in covered
+                    and work.reading(reading.metric) is not None
+                ):
                     self._tracks[Track(*case, reading.metric)] = Progress(reading)
 
     def _add(self, track: Track, outcome: Outcome) -> None:

@@ -11,6 +11,7 @@ from perfguard.judge.common import Common
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.explaining import because, machine_change, spelled_out
 from perfguard.judge.lane import Lane, differing_versions, other_power
+from perfguard.judge.rival import judge_rival
 from perfguard.judge.session import CommonMode
 from perfguard.judge.timed import MOST_REJECTED, judge_timed
 from perfguard.judge.unchanged import covering
@@ -95,6 +96,11 @@ def _judge_reading(
     fresh_problem: str,
     modes: _Modes | None,
 ) -> Verdict:
+    read = _confirmations(result, reading, again)
+    if again and not fresh_problem:
+        fresh_problem = f"{len(read)} of {len(again)} fresh processes read it undisturbed"
+    if reading.rival:
+        return judge_rival(reading, lane.family(reading.timer or ""), [each for each, _ in read], fresh_problem)
     suite, key = result.case.suite, result.case.key
     baseline = lane.baseline_of(suite, reading)
     stored = baseline.cases.get(key) if baseline else None
@@ -112,14 +118,11 @@ def _judge_reading(
         drift = [change for change in drift if change.startswith("triton ")]
     if not isinstance(entry, TimedEntry):
         return judge_exact(reading, entry, drift)
-    read = _confirmations(result, reading, again)
-    if again and not fresh_problem:
-        fresh_problem = f"{len(read)} of {len(again)} fresh processes read it undisturbed"
     return judge_timed(
         reading,
         entry,
         lane.family(entry.timer),
-        [value for value, _ in read],
+        [each.value for each, _ in read if isinstance(each.value, int | float)],
         drift=drift,
         fresh_problem=fresh_problem,
         common=_seen(result, reading.metric, lane, modes),
@@ -168,8 +171,8 @@ def _method(read: Reading | Entry) -> str:
 
 def _confirmations(
     result: CaseResult, reading: Reading, again: Sequence[tuple[CaseResult, _Modes | None]]
-) -> list[tuple[float, _Modes | None]]:
-    """What fresh processes read undisturbed of the same case, inputs, metric and timer, µs, and their modes."""
+) -> list[tuple[Reading, _Modes | None]]:
+    """What fresh processes read undisturbed of the same case, inputs, metric and timer, and their modes."""
     values = []
     for other, modes in again:
         same_case = (other.case.suite, other.case.key) == (result.case.suite, result.case.key)
@@ -177,7 +180,7 @@ def _confirmations(
         if read is None or read.timer != reading.timer or read.rejected_blocks >= MOST_REJECTED:
             continue
         if isinstance(read.value, int | float) and read.value > 0:
-            values.append((float(read.value), modes))
+            values.append((read, modes))
     return values
 
 
@@ -191,7 +194,7 @@ def _explained(verdicts: Sequence[Verdict], result: CaseResult, lane: Lane) -> l
     for verdict in verdicts:
         reason = verdict.reason
         reading = result.reading(verdict.metric)
-        if verdict.word is Word.SLOWER:
+        if verdict.word is Word.SLOWER and verdict.storable:
             reason += f"; {because(verdict.metric, result.readings, before, machine)}"
         elif verdict.word is Word.CHANGED and reading is not None:
             more = (spelled_out(verdict.metric, result.readings, before), reading.note)

@@ -146,6 +146,6 @@ def _is_guarded(result: CaseResult) -> bool:
     gated = {reading.metric for reading in result.readings if reading.gated}
     judged = (Word.PASS, Word.FASTER, Word.SLOWER, Word.CHANGED)
     return any(
-        verdict.word is Word.UNCHANGED or (verdict.word in judged and verdict.metric in gated)
+        verdict.word is Word.UNCHANGED or (verdict.word in judged and verdict.metric in gated and verdict.storable)
         for verdict in result.verdicts
     )

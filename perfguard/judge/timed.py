@@ -110,21 +110,21 @@ def judge_timed(
     return judgement.verdict(Word.UNRESOLVED, reason, shift)
 
 
-def _judgement(reading: Reading, entry: TimedEntry, family: Family, commons: Sequence[Common | None]) -> _Judgement:
+def _judgement(reading: Reading, entry: TimedEntry, family: Family, commons: Sequence[Common | None]) -> TimeJudgement:
     """How sessions are judged of which `commons` are known: with the common shift out of all of them, or of none."""
     known = [common for common in commons if common is not None]
     alarms = [common for common in known if common.alarm]
     if len(known) < len(commons) or not all(common.recording.removed for common in known):
         history = remember(entry.sessions)
         noise = moderate(history, family.prior)
-        return _Judgement(reading, history, family, noise, [0.0] * len(commons), alarms)
+        return TimeJudgement(reading, history, family, noise, [0.0] * len(commons), alarms)
     history = known[0].recording.history(entry.sessions)
     noise = moderate(history, known[0].recording.prior).beside(fmean(common.error**2 for common in known) ** 0.5)
-    return _Judgement(reading, history, family, noise, [common.offset for common in known], alarms)
+    return TimeJudgement(reading, history, family, noise, [common.offset for common in known], alarms)
 
 
 @dataclass(frozen=True)
-class _Judgement:
+class TimeJudgement:
     """One reading beside its history. Effects are slowdowns: differences of logarithms, positive is worse.
 
     `offsets`: the common shift to be removed from each session; `alarms`: of the sessions that are off as a whole.

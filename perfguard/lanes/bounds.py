@@ -62,7 +62,7 @@ def _check_reading(reading: Reading) -> None:
         for microseconds in (*_numbers(value), *reading.blocks):
             if not _LEAST_US <= microseconds < _MOST_US:
                 raise LaneError(f"invalid value: {name}: {microseconds:g} is no time in µs")
-    for what in ("spread", "promise", "floor", "tolerance"):
+    for what in ("spread", "promise", "floor", "tolerance", "rival"):
         _check_number(f"{what} of {name}", getattr(reading, what), 0.0, _MOST)
     _check_number(f"rank of {name}", reading.rank, -1e6, 1e6)
     _check_number(f"rejected_blocks of {name}", reading.rejected_blocks, 0, 1e6)

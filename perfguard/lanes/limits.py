@@ -44,6 +44,7 @@ _EITHER = None  # portable where the device is a CPU
 _COARSEST_TIMER_US = 1.0
 
 OWN: dict[str, Limits] = {
+    "beside_rival_us": Limits(Better.LOWER, promise=0.05, floor=_COARSEST_TIMER_US),
     "capturable": Limits(Better.SAME),
     "cold_start_us": Limits(Better.LOWER, promise=1.215, floor=2e6),
     "compile_layer_us": Limits(Better.LOWER, promise=1.215, floor=5e5),

@@ -42,6 +42,7 @@ class Subject:
         steps: the whole case from scratch (forward, then backward where there are gradients) on its own inputs, then on
             each of its walk; empty where compiling is not looked at, in backward cases for one: forward ones have it.
         settings: of the compiler when the test began; None where nobody looked.
+        rival: makes ready the same pass of what the candidate has to beat; None where the test names nothing.
         rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
         cold: starts a process that makes the call for the first time, and returns what it read; None where that is
             not wanted.
@@ -62,6 +63,7 @@ class Subject:
     binaries: Binaries | None = None
     steps: Sequence[Callable[[], object]] = ()
     settings: Mapping[str, str] | None = None
+    rival: Callable[[], Workload] | None = None
     rivals: bool = False
     cold: Callable[[], list[Reading]] | None = None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)

@@ -105,8 +105,9 @@ def _title(report: Report) -> str:
 
 
 def _table(report: Report, verbose: bool) -> list[Line]:
-    """Case, time, throughput and verdict of whatever was timed, but for cases whose first time was left unread."""
-    rows = [("case", "time", "throughput", "% of copy", "verdict")]
+    """Case, time, throughput, share of a rival's time and verdict of whatever was timed, but for cases whose first time
+    was left unread."""
+    rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
     timed = [
         result for result in report.results if any(reading.timed for reading in result.readings) and not _unread(result)
     ]
@@ -121,16 +122,21 @@ def _table(report: Report, verbose: bool) -> list[Line]:
             rates.append(format_flops(through.flop_per_second))
         share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
         time = format_value(primary.value, primary.unit)
-        rows.append((result.case.key, time, ", ".join(rates), share, str(result.word)))
+        rows.append((result.case.key, time, ", ".join(rates), share, _beside_rival(result), str(result.word)))
     if len(rows) == 1:
         return []
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = [
-        Line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()) for row in rows
-    ]
+    columns = [column for column in zip(*rows, strict=True) if column[0] != "of rival" or any(column[1:])]
+    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+    lines = [Line("  ".join(row).rstrip()) for row in zip(*padded, strict=True)]
     if len(shown) < len(timed):
         lines.append(Line(f"… and {len(timed) - len(shown)} more: see the report, or -v"))
     return lines
+
+
+def _beside_rival(result: CaseResult) -> str:
+    """`0.58x`, the share of its rival's time that a case takes; empty where it has none."""
+    shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
+    return f"{shares[0]:.2f}x" if shares else ""
 
 
 def _unread(result: CaseResult) -> bool:
@@ -151,10 +157,10 @@ def _details(result: CaseResult, accepted: Callable[[Verdict], bool], lane: str)
     said = "\n".join(line.text for line in lines)
     lines += [Line(f"    note: {note}") for note in notes if note not in said]
     lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid, lane)}"))
-    timed = {reading.metric for reading in result.readings if reading.timed}
+    timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
     if any(verdict.word in (Word.SLOWER, Word.UNRESOLVED) and verdict.metric in timed for verdict in result.verdicts):
         lines.append(Line(f"    compare:   {compare_command(result.case.nodeid)}"))
-    open_ = {verdict.word for verdict in result.verdicts if not accepted(verdict)}
+    open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not accepted(verdict)}
     accept = accept_command(open_, result.case.nodeid, lane)
     if accept and word is not Word.WRONG:
         lines.append(Line(f"    accept:    {accept}"))

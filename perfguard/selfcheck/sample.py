@@ -82,7 +82,7 @@ def gather(reports: Sequence[Report]) -> Sample:
         shared, dropped = _shared([{reading.metric: reading for reading in r.readings} for r in results])
         left_out += [f"{case[0]} {case[1]} {metric}: {reason}" for metric, reason in dropped]
         for session, result in zip(sessions, results, strict=True):
-            kept = [_uncovered(reading) for reading in result.readings if reading.metric in shared]
+            kept = [_uncovered(each) for each in result.readings if each.metric in shared and not each.rival]
             session[case] = msgspec.structs.replace(result, readings=kept, verdicts=[])
     return Sample(first.hardware, first.toolchain, tuple(sessions), tuple(left_out))
 

@@ -59,7 +59,8 @@ def _accept(found: Survey) -> list[str]:
     commands = []
     for lane in found.lanes:
         name, report = lane.lane.name, lane.lane.report
-        if report is None or not _is_word(name) or all(each.verdict.word not in TO_ACCEPT for each in lane.findings):
+        to_accept = any(each.verdict.word in TO_ACCEPT and each.verdict.storable for each in lane.findings)
+        if report is None or not _is_word(name) or not to_accept:
             continue
         if run:
             commands.append(f"perfguard accept --lane {name} --run {run} --reason 'why'")
