@@ -48,9 +48,6 @@ on a GPU only. On the simulated GPU they are not asked: they would time the simu
 
 # What has no mutant, and why; classes of wrong results have a file of their own.
 MISSING = (
-    "K15, slower than the naive way: a verdict compares a case with its own past. One against a rival needs both timed "
-    "in turns, the rival's noise in the interval, and a word of its own. What of it happens between two commits is "
-    "K05's finding, a launch for each group; two calls in one test, told apart by `label`, guard either way.",
     "K16 by `perfguard compare` on a CPU: 4 % lie below what its times can tell; `tests/flows/test_compare.py` holds "
     "the words.",
     "Equally fast configurations that swap: there is no word for another configuration.",

@@ -13,6 +13,8 @@ from typing import Any
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "cross": {"targets": ["sm_90", "gfx942"]},
     "limits": {"targets": ["gfx942"]},
+    "naive": {"device": "fake", "case_seconds": 0.1},
+    "parts": {"case_seconds": 0.2},
     "simulated": {"device": "fake", "case_seconds": 0.1},
     "timed": {"case_seconds": 0.2},
     "tuned": {"targets": ["sm_90"]},

@@ -1,0 +1,64 @@
+"""The candidate's time beside its rival's: read by turns, so that only their ratio is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfguard.hardware import fake
+from perfguard.hardware.cpu import CpuDevice
+from perfguard.hardware.fake import FakeClock, FakeDevice
+from perfguard.metrics import rival
+from perfguard.metrics.subject import Subject
+from perfguard.timing.timing import Workload
+
+
+def subject(ours_us: float, theirs_us: float, launches: int = 1, **options: object) -> Subject:
+    def ours() -> None:
+        for _ in range(launches):
+            fake.launch("ours", us=ours_us / launches)
+
+    ready = Workload(lambda: fake.launch("theirs", us=theirs_us), options.get("cache", "cold"))  # type: ignore[arg-type]
+    return Subject(ours, rival=lambda: ready, **options)  # type: ignore[arg-type]
+
+
+def test_the_ratio_is_the_one_of_the_two() -> None:
+    (reading,) = rival.read(subject(30.0, 50.0), FakeDevice(session_noise=0, block_noise=0, launch_noise=0, seed=1))
+    assert (reading.value, reading.rival) == (pytest.approx(30.0), pytest.approx(50.0))
+    assert reading.timer is not None
+    assert "-beside-" in reading.timer
+    assert reading.timed
+    assert reading.note == ""
+
+
+def test_a_clock_that_moves_moves_both() -> None:
+    """Sessions of a device whose clock is anywhere within 10 %: its time moves by as much, the ratio hardly."""
+    shares = []
+    for seed in range(8):
+        device = FakeDevice(clock=FakeClock(1.0, mhz=900 + 25 * seed, noise=0.02), seed=seed)
+        (reading,) = rival.read(subject(60.0, 50.0), device)
+        assert isinstance(reading.value, float)
+        shares.append(reading.value / reading.rival)
+    assert max(abs(share - 1.2) for share in shares) < 0.02
+
+
+def test_more_launches_than_the_rival_are_told() -> None:
+    (reading,) = rival.read(subject(60.0, 50.0, launches=6), FakeDevice(seed=1))
+    assert reading.note == "6 launches, its rival 1"
+
+
+def test_a_fresh_process_reads_both_as_its_parent_did() -> None:
+    stored = {"beside_rival_us": "queue-warm-u8-beside-queue-warm-u4"}
+    (reading,) = rival.read(subject(30.0, 50.0, cache="warm", stored_timers=stored), FakeDevice(seed=1))
+    assert reading.timer == stored["beside_rival_us"]
+
+
+def test_nothing_without_a_rival_and_nothing_untimed() -> None:
+    assert rival.read(Subject(lambda: None), FakeDevice(seed=1)) == []
+    assert rival.read(subject(30.0, 50.0, timed=False), FakeDevice(seed=1)) == []
+
+
+def test_on_a_cpu_wall_times() -> None:
+    ready = Workload(lambda: sum(range(200_000)))
+    (reading,) = rival.read(Subject(lambda: sum(range(20_000)), rival=lambda: ready, seconds=0.2), CpuDevice())
+    assert isinstance(reading.value, float)
+    assert reading.value < reading.rival
