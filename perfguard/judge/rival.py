@@ -30,7 +30,8 @@ def judge_rival(reading: Reading, family: Family, fresh: Sequence[Reading] = (),
 
 
 def _judge(reading: Reading, family: Family, fresh: Sequence[Reading], fresh_problem: str) -> Verdict:
-    noise = Noise(math.hypot(UNLEARNT.sigma, reading.spread), UNLEARNT.degrees, _KNOWN)
+    degrees = UNLEARNT.degrees + max(0, len(reading.blocks) - 1)  # the blocks tell the spread
+    noise = Noise(math.hypot(UNLEARNT.sigma, reading.spread), degrees, _KNOWN)
     centre = History(math.log(reading.rival), 0.0, _KNOWN)
     beside = TimeJudgement(reading, centre, family, noise, [0.0] * max(1, len(fresh)), ())
     shift = math.log(_time(reading) / reading.rival)

@@ -68,6 +68,7 @@ def test_too_few_fresh_processes_say_why() -> None:
 def test_what_scatters_too_much_says_so_unless_it_is_far_ahead() -> None:
     assert judged(reading(1.0, spread=0.05)).word is Word.UNRESOLVED
     assert judged(reading(0.5, spread=0.05)).word is Word.PASS
+    assert judged(reading(9.6, spread=0.35)).word is Word.SUSPECT  # nor does any scatter hide what is far behind
     assert judged(reading(1.2, rejected_blocks=3)).reason.startswith("ENV: 3 blocks rejected")
 
 
