@@ -94,6 +94,8 @@ class Runner:
         """
         self._preheat()
         started = time.monotonic()
+        if self.binaries is not None and self.exact:
+            self.binaries.begin(self._follow(call), self.device)
         checked = check_configurations(call) if self.numerics else None
         results = []
         for direction in _passes(call, checked):

@@ -1,5 +1,5 @@
-"""Triton's interpreter in a fifth of its time: it does once what it otherwise repeats at every operation, and leaves out
-what nobody looks at.
+"""Triton's interpreter in a fifth of its time: it does once what it otherwise repeats at every operation, and does not
+do what nobody looks at.
 
 Nothing of what it computes changes. A Triton without the names that are replaced here is as slow as it was.
 """
