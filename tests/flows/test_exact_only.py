@@ -129,6 +129,38 @@ def test_what_is_measured_anew_by_schedule_takes_over_what_is_better_and_fails_f
     assert files(untimed) == ["targets/cpu/suite.yaml"]
 
 
+def test_workers_share_the_processor_and_write_together_what_one_process_writes(project: Project) -> None:
+    # A worker that waited for the other's lock would give up at once; a barrier lets neither go on alone.
+    project.configure(device="cpu", targets=[], lock_minutes=0.0)
+    meeting = """
+    Path(f"met-{os.getpid()}").touch()
+    while os.environ.get("PYTEST_XDIST_WORKER") and len(list(Path(__file__).parent.glob("met-*"))) < 2:
+        time.sleep(0.01)
+"""
+    imports = "import os, time\nfrom pathlib import Path\n"
+    project.test_file(imports + TEST.replace("(perfguard, n):\n", f"(perfguard, n):{meeting}"))
+    kernel(project, "x * 2")
+    held = project.path / "baselines/targets/cpu/suite.yaml"
+
+    project.guard(LANE, "-n2", "--perfguard-update=new").assert_outcomes(passed=2)
+    assert len(list(project.path.glob("met-*"))) == 2
+    together = held.read_text()
+    held.unlink()
+    project.guard(LANE, "--perfguard-update=new").assert_outcomes(passed=2)
+    assert held.read_text() == together
+
+    result = project.guard(LANE, "-n2")
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*4 of 4 cases guarded*"])
+    kernel(project, "(x + 0) * 2")
+    result = project.guard(LANE, "-n2")
+    assert result.ret == ExitStatus.REGRESSED
+    result.assert_outcomes(failed=2)
+    report = project.report(CpuDevice().identity.slug)
+    assert report["exact_only"]
+    assert len(report["results"]) == 4
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
