@@ -106,7 +106,9 @@ class Compiler:
 
     @cached_property
     def _size(self) -> int:
-        return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0))))
+        """Compilers at a time: each holds half a gigabyte, and pytest's workers have theirs."""
+        beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // beside))
 
     @cached_property
     def _toolchain(self) -> str:
