@@ -188,6 +188,9 @@ def test_compilers_begin_before_the_numbers_are_checked_and_are_asked_after(devi
             seen.append("asked")
             return []
 
+        def leave(self) -> None:
+            seen.append("left")
+
     def double(x: torch.Tensor) -> torch.Tensor:
         seen.append("called")
         return 2 * x
@@ -197,10 +200,15 @@ def test_compilers_begin_before_the_numbers_are_checked_and_are_asked_after(devi
     runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 2 * x), CASE)
     assert seen[:2] == ["begun", "called"]
     assert "asked" in seen[2:]
+    assert seen[-1] == "left"
     seen.clear()
     runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 3 * x), CASE)
-    assert seen[0] == "begun"
+    assert (seen[0], seen[-1]) == ("begun", "left")
     assert "asked" not in seen  # wrong
+    seen.clear()
+    with pytest.raises(IndexError):
+        runner.measure(Call(lambda x: x[99], (torch.randn(8, 4),), lambda x: x), CASE)
+    assert (seen[0], seen[-1]) == ("begun", "left")
 
 
 def test_what_the_candidate_raises_comes_through(runner: Runner) -> None:

@@ -55,12 +55,16 @@ class Binaries:
     def begin(self, followed: Followed, device: Device) -> None:
         """Follow the call, and compile what it launches while its numbers are checked. Not on a GPU, where following is
         calling: first it has to be right."""
-        self.compiler.leave()  # what was begun for a call that nobody asked about: it was wrong
-        self._begun = None
         if knows_triton() and device.torch_device.type == "cpu":
             recorded = self._follow(followed, device)
             self._begun = followed, recorded
             self.compiler.begin(_wanted(recorded))
+
+    def leave(self) -> None:
+        """The call is through. What was begun and never asked for, since its numbers were wrong, runs no further: it
+        would disturb whoever is timed next."""
+        self._begun = None
+        self.compiler.leave()
 
     def of(self, followed: Followed, device: Device) -> list[OnTarget]:
         """What a call launches on every target; none where Triton has no part in it. Asked again, it is known.
