@@ -91,18 +91,21 @@ class Compiler:
             targets.setdefault(each[0], {})[key] = each
         if not targets:
             return
-        with ThreadPoolExecutor(self._size) as threads, ThreadPoolExecutor(self._size) as counters:
+        with ThreadPoolExecutor(self._size) as compilers, ThreadPoolExecutor(1) as counter:
             compiling = {
-                target: {key: threads.submit(self._compile, each) for key, each in wanted.items()}
+                target: {key: compilers.submit(self._compile, key, each) for key, each in wanted.items()}
                 for target, wanted in targets.items()
             }
-            counting = []
+            counting: list[Future[None]] = []
             for target, futures in compiling.items():
                 built = {key: future.result() for key, future in futures.items()}
-                counting.append(counters.submit(_counted, target, {k: each for k, each in built.items() if each}))
-            for found in counting:
-                for key, facts in found.result().items():
-                    self._remember(key, facts)
+                counting.append(counter.submit(self._count, target, {k: each for k, each in built.items() if each}))
+            for count in counting:
+                count.result()
+
+    def _count(self, target: str, built: Mapping[str, Built]) -> None:
+        for key, facts in _counted(target, built).items():
+            self._remember(key, facts)
 
     @cached_property
     def _size(self) -> int:
@@ -131,9 +134,9 @@ class Compiler:
             with contextlib.suppress(OSError):  # a cache that cannot be written is slow, and no more
                 write_atomically(self.folder / f"{key}.json", msgspec.json.encode(facts))
 
-    def _compile(self, wanted: tuple[str, Launch]) -> Built | None:
-        """None where nobody wants it any more."""
-        if self._unwanted.is_set():
+    def _compile(self, key: str, wanted: tuple[str, Launch]) -> Built | None:
+        """None where nobody wants it any more, or another of pytest's workers has made it since."""
+        if self._unwanted.is_set() or self._remembered(key) is not None:
             return None
         target, launch = wanted
         try:
