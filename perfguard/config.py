@@ -62,6 +62,11 @@ class Config(Struct, frozen=True):
         return self.root / self.settings.reports
 
     @property
+    def shares_device(self) -> bool:
+        """Whether others like it may run on the device at once: it times nothing and writes no baseline."""
+        return self.lane == "cpu" and self.update is None
+
+    @property
     def cache_dir(self) -> Path:
         """Of what takes time to make again. The same for all workers, whose reports lie in folders of their own."""
         return self.root / ".perfguard" / "cache"

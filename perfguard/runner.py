@@ -94,6 +94,16 @@ class Runner:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
+        if self.binaries is None:
+            return self._measured(call, case)
+        try:
+            if self.exact:
+                self.binaries.begin(self._follow(call), self.device)
+            return self._measured(call, case)
+        finally:
+            self.binaries.leave()
+
+    def _measured(self, call: Call, case: Case) -> list[CaseResult]:
         started = time.monotonic()
         checked = check_configurations(call) if self.numerics else None
         results = []

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from perfguard.binaries.calls import Binaries, OnTarget
+from perfguard.binaries.compiling import Compiler
 from perfguard.call import Call, Work
 from perfguard.config import Settings
 from perfguard.guard import Guarded, name_of, seed_of, suite_of
 from perfguard.hardware import fake
 from perfguard.hardware.device import Device
-from perfguard.passes import backward, seeded
+from perfguard.passes import Followed, backward, seeded
 from perfguard.records import Case, CaseResult, Word
 from perfguard.runner import Runner
 from perfguard.timing.blocks import collect
@@ -173,6 +175,40 @@ def test_another_collector_gathers_the_blocks_of_the_cases_it_wants(device: fake
     )
     runner.measure(call(torch.randn(8, 4, requires_grad=True)), CASE)
     assert gathered == ["device_time_us", "host_time_us"]
+
+
+def test_compilers_begin_before_the_numbers_are_checked_and_are_asked_after(device: fake.FakeDevice) -> None:
+    seen: list[str] = []
+
+    class Watched(Binaries):
+        def begin(self, followed: Followed, device: Device) -> None:
+            seen.append("begun")
+
+        def of(self, followed: Followed, device: Device) -> list[OnTarget]:
+            seen.append("asked")
+            return []
+
+        def leave(self) -> None:
+            seen.append("left")
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        seen.append("called")
+        return 2 * x
+
+    watched = Watched(("sm_90",), Compiler(Path("unused")))
+    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, binaries=watched)
+    runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 2 * x), CASE)
+    assert seen[:2] == ["begun", "called"]
+    assert "asked" in seen[2:]
+    assert seen[-1] == "left"
+    seen.clear()
+    runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 3 * x), CASE)
+    assert (seen[0], seen[-1]) == ("begun", "left")
+    assert "asked" not in seen  # wrong
+    seen.clear()
+    with pytest.raises(IndexError):
+        runner.measure(Call(lambda x: x[99], (torch.randn(8, 4),), lambda x: x), CASE)
+    assert (seen[0], seen[-1]) == ("begun", "left")
 
 
 def test_what_the_candidate_raises_comes_through(runner: Runner) -> None:

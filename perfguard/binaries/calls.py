@@ -48,8 +48,23 @@ class Binaries:
 
     names: tuple[str, ...]
     compiler: Compiler
+    _begun: tuple[Followed, list[tuple[Target, Recording]]] | None = field(default=None)
     _last: tuple[Followed, list[OnTarget]] | None = field(default=None)
     _sources: Sources = field(default_factory=Sources)
+
+    def begin(self, followed: Followed, device: Device) -> None:
+        """Follow the call, and compile what it launches while its numbers are checked. Not on a GPU, where following is
+        calling: first it has to be right."""
+        if knows_triton() and device.torch_device.type == "cpu":
+            recorded = self._follow(followed, device)
+            self._begun = followed, recorded
+            self.compiler.begin(_wanted(recorded))
+
+    def leave(self) -> None:
+        """The call is through. What was begun and never asked for, since its numbers were wrong, runs no further: it
+        would disturb whoever is timed next."""
+        self._begun = None
+        self.compiler.leave()
 
     def of(self, followed: Followed, device: Device) -> list[OnTarget]:
         """What a call launches on every target; none where Triton has no part in it. Asked again, it is known.
@@ -63,6 +78,12 @@ class Binaries:
         return self._last[1]
 
     def _examine(self, followed: Followed, device: Device) -> list[OnTarget]:
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[0] is followed:
+            return self._compiled(begun[1])
+        return self._compiled(self._follow(followed, device))
+
+    def _follow(self, followed: Followed, device: Device) -> list[tuple[Target, Recording]]:
         def trace(recorder: Recorder) -> None:
             recorder.follow(followed)
 
@@ -73,11 +94,10 @@ class Binaries:
             own = TARGETS.get(device.identity.architecture)
             targets = [] if own is None else [own]
             recordings = [record_here(trace, target, self._sources) for target in targets]
-        return self._compiled(list(zip(targets, map(_distinct, recordings), strict=True)))
+        return list(zip(targets, map(_distinct, recordings), strict=True))
 
     def _compiled(self, recorded: list[tuple[Target, Recording]]) -> list[OnTarget]:
-        wanted = [(target.name, launch) for target, recording in recorded for launch in recording.launches]
-        facts = self.compiler.facts(wanted)
+        facts = self.compiler.facts(_wanted(recorded))
         return [
             OnTarget(
                 target,
@@ -92,6 +112,10 @@ class Binaries:
             )
             for target, recording in recorded
         ]
+
+
+def _wanted(recorded: list[tuple[Target, Recording]]) -> list[tuple[str, Launch]]:
+    return [(target.name, launch) for target, recording in recorded for launch in recording.launches]
 
 
 def _distinct(recording: Recording) -> Recording:

@@ -15,8 +15,9 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -48,25 +49,69 @@ class Compiler:
     compiled: int = 0  # that no cache held, for tests and reports
     _known: dict[str, Facts] = field(default_factory=dict)
     _idle: queue.SimpleQueue[_Worker] = field(default_factory=queue.SimpleQueue)
+    _building: Future[None] | None = None
+    _unwanted: threading.Event = field(default_factory=threading.Event)
 
     def facts(self, wanted: Sequence[tuple[str, Launch]]) -> dict[tuple[str, Launch], Facts]:
         """(target, launch) -> its facts."""
+        self._await()
         keys = {each: self._key(*each) for each in wanted}
-        missing = {key: each for each, key in keys.items() if self._remembered(key) is None}
-        if missing:
-            with ThreadPoolExecutor(self._size) as threads:
-                built = zip(missing, threads.map(self._compile, missing.values()), strict=True)
-                targets: dict[str, dict[str, Built]] = {}
-                for key, each in built:
-                    targets.setdefault(missing[key][0], {})[key] = each
-                for found in threads.map(_counted, targets, targets.values()):
-                    for key, facts in found.items():
-                        self._remember(key, facts)
+        self._build(self._missing(keys))
         return {each: self._known[key] for each, key in keys.items()}
+
+    def begin(self, wanted: Sequence[tuple[str, Launch]]) -> None:
+        """Compile in the background what no cache holds, for `facts` to wait for."""
+        self.leave()
+        missing = self._missing({each: self._key(*each) for each in wanted})
+        if missing:
+            self._building = self._background.submit(self._build, missing)
+
+    def leave(self) -> None:
+        """Nobody will ask for what was begun: no further kernel of it is compiled. Returns when all is quiet."""
+        self._unwanted.set()
+        self._await()
+        self._unwanted.clear()
+
+    def _await(self) -> None:
+        building, self._building = self._building, None
+        if building is not None:
+            building.result()
+
+    @cached_property
+    def _background(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1)
+
+    def _missing(self, keys: Mapping[tuple[str, Launch], str]) -> dict[str, tuple[str, Launch]]:
+        return {key: each for each, key in keys.items() if self._remembered(key) is None}
+
+    def _build(self, missing: Mapping[str, tuple[str, Launch]]) -> None:
+        """Every kernel of a target is compiled before they are disassembled; meanwhile those of the next one are."""
+        targets: dict[str, dict[str, tuple[str, Launch]]] = {}
+        for key, each in missing.items():
+            targets.setdefault(each[0], {})[key] = each
+        if not targets:
+            return
+        with ThreadPoolExecutor(self._size) as compilers, ThreadPoolExecutor(1) as counter:
+            compiling = {
+                target: {key: compilers.submit(self._compile, key, each) for key, each in wanted.items()}
+                for target, wanted in targets.items()
+            }
+            counting: list[Future[None]] = []
+            for target, futures in compiling.items():
+                built = {key: future.result() for key, future in futures.items()}
+                counting.append(counter.submit(self._count, target, {k: each for k, each in built.items() if each}))
+            for count in counting:
+                count.result()
+
+    def _count(self, target: str, built: Mapping[str, Built]) -> None:
+        for key, facts in _counted(target, built).items():
+            self._remember(key, facts)
 
     @cached_property
     def _size(self) -> int:
-        return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0))))
+        """Compilers at a time: each holds half a gigabyte, and pytest's workers have theirs."""
+        beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // beside))
 
     @cached_property
     def _toolchain(self) -> str:
@@ -89,7 +134,10 @@ class Compiler:
             with contextlib.suppress(OSError):  # a cache that cannot be written is slow, and no more
                 write_atomically(self.folder / f"{key}.json", msgspec.json.encode(facts))
 
-    def _compile(self, wanted: tuple[str, Launch]) -> Built:
+    def _compile(self, key: str, wanted: tuple[str, Launch]) -> Built | None:
+        """None where nobody wants it any more, or another of pytest's workers has made it since."""
+        if self._unwanted.is_set() or self._remembered(key) is not None:
+            return None
         target, launch = wanted
         try:
             worker = self._idle.get_nowait()
@@ -103,6 +151,7 @@ class Compiler:
 
     def close(self) -> None:
         """End the child processes."""
+        self.leave()
         while not self._idle.empty():
             self._idle.get_nowait().stop()
 

@@ -88,7 +88,7 @@ class Measuring(Ending):
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
         if self._config.session_folder is None:
-            self._lock = DeviceLock(key)
+            self._lock = DeviceLock(key, shared=self._config.shares_device)
             self._lock.acquire(self._config.settings.lock_minutes, teller(session))
 
     def pytest_unconfigure(self) -> None:

@@ -145,7 +145,8 @@ class Controller(Ending):
         """Take the devices before xdist starts its workers (it does so last): free ones first."""
         if session.config.option.collectonly:
             return
-        locks = {name: DeviceLock(key) for name, key in self._devices.items()}
+        shared = self._config.shares_device
+        locks = {name: DeviceLock(key, shared=shared) for name, key in self._devices.items()}
         free = [name for name in locks if len(self._locks) < self._workers and self._try(name, locks[name])]
         busy = [name for name in locks if name not in free]
         try:

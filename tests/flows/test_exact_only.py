@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from perfguard import ExitStatus
 from perfguard.cli import main
 from perfguard.hardware.cpu import CpuDevice
-from tests.flows.conftest import Project
+from tests.flows.conftest import PYTHON, Project
 from tests.flows.test_pull_request import _no_outside, _sockets, clock, github, open_pull_request
 from tests.github.conftest import FakeClock
 from tests.github.fake import FakeGitHub
@@ -127,6 +129,56 @@ def test_what_is_measured_anew_by_schedule_takes_over_what_is_better_and_fails_f
     assert untimed.guard(LANE, "--perfguard-update=new,faster").ret == ExitStatus.REGRESSED
     assert held.read_text() == better
     assert files(untimed) == ["targets/cpu/suite.yaml"]
+
+
+def let_two_meet(project: Project, variable: str) -> None:
+    """Each case waits until another process is in one too, where the environment has `variable`."""
+    project.configure(device="cpu", targets=[], lock_minutes=0.0)
+    meeting = f"""
+    Path(f"met-{{os.getpid()}}").touch()
+    while {variable!r} in os.environ and len(list(Path(__file__).parent.glob("met-*"))) < 2:
+        time.sleep(0.01)
+"""
+    imports = "import os, time\nfrom pathlib import Path\n"
+    project.test_file(imports + TEST.replace("(perfguard, n):\n", f"(perfguard, n):{meeting}"))
+    kernel(project, "x * 2")
+
+
+def test_runs_that_time_nothing_share_the_processor(project: Project) -> None:
+    let_two_meet(project, "MEET")
+    line = [PYTHON, "-m", "pytest", "--perfguard", LANE]
+    runs = [
+        subprocess.Popen(
+            [*line, f"--perfguard-reports=reports-{number}"], cwd=project.path, env={**os.environ, "MEET": ""}
+        )
+        for number in range(2)
+    ]
+    assert [run.wait(timeout=300) for run in runs] == [ExitStatus.PASSED] * 2
+    assert len(list(project.path.glob("reports-*/report-*.json"))) == 2
+
+
+def test_workers_share_the_processor_and_write_together_what_one_process_writes(project: Project) -> None:
+    # A worker that waited for the other's lock would give up at once; a barrier lets neither go on alone.
+    let_two_meet(project, "PYTEST_XDIST_WORKER")
+    held = project.path / "baselines/targets/cpu/suite.yaml"
+
+    project.guard(LANE, "-n2", "--perfguard-update=new").assert_outcomes(passed=2)
+    assert len(list(project.path.glob("met-*"))) == 2
+    together = held.read_text()
+    held.unlink()
+    project.guard(LANE, "--perfguard-update=new").assert_outcomes(passed=2)
+    assert held.read_text() == together
+
+    result = project.guard(LANE, "-n2")
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*4 of 4 cases guarded*"])
+    kernel(project, "(x + 0) * 2")
+    result = project.guard(LANE, "-n2")
+    assert result.ret == ExitStatus.REGRESSED
+    result.assert_outcomes(failed=2)
+    report = project.report(CpuDevice().identity.slug)
+    assert report["exact_only"]
+    assert len(report["results"]) == 4
 
 
 @pytest.mark.parametrize(

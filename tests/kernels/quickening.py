@@ -1,4 +1,5 @@
-"""Triton's interpreter in a third of its time: it does once what it otherwise repeats at every operation.
+"""Triton's interpreter in a fifth of its time: it does once what it otherwise repeats at every operation, and does not
+do what nobody looks at.
 
 Nothing of what it computes changes. A Triton without the names that are replaced here is as slow as it was.
 """
@@ -16,6 +17,7 @@ def quicken_interpreter() -> None:
     _patch_the_language_once_a_launch(language, interpreter)
     _look_up_numpy_types_once(interpreter)
     _describe_blocks_once(language.core)
+    _leave_out_what_is_not_asserted(language)
 
 
 def _patch_the_language_once_a_launch(language: Any, interpreter: Any) -> None:
@@ -93,3 +95,19 @@ def _describe_blocks_once(core: Any) -> None:
 
     block_type.__init__ = describe
     tensor.__init__ = make
+
+
+def _leave_out_what_is_not_asserted(language: Any) -> None:
+    """Beside every sum, difference and product of integers the interpreter works out whether it overflows, in six
+    operations more; then it asserts that, which does nothing unless `debug` is on."""
+    semantic = getattr(getattr(language, "semantic", None), "TritonSemantic", None)
+    sanitize = getattr(semantic, "binary_op_sanitize_overflow_impl", None)
+    if semantic is None or sanitize is None:
+        return
+
+    def sanitize_if_asserted(self: Any, *operation: Any) -> None:
+        options = self.builder.options
+        if getattr(options, "backend_name", "") != "interpreter" or getattr(options, "debug", True):
+            sanitize(self, *operation)
+
+    semantic.binary_op_sanitize_overflow_impl = sanitize_if_asserted
