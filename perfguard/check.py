@@ -68,7 +68,7 @@ class Checked:
         return [accuracy.problem for accuracy in accuracies if accuracy.problem] + self.problems
 
 
-def check(call: Call, *, full: bool = True) -> Checked:
+def check(call: Call, *, full: bool = True, once_right: Callable[[], None] = lambda: None) -> Checked:
     """Run the candidate and judge everything that it returns, writes and differentiates.
 
     Args:
@@ -76,6 +76,7 @@ def check(call: Call, *, full: bool = True) -> Checked:
             require grad. If `call.fn` is a torch.nn.Module, its parameters are inputs too; the reference is
             then a Module with as many of them, or any function of the same module object.
         full: False leaves out the second call, the poisons beside NaN, and the layouts of incoming gradients.
+        once_right: is called when the first call of the candidate has returned what it should; further ones follow.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
@@ -87,7 +88,7 @@ def check(call: Call, *, full: bool = True) -> Checked:
     kind = {"device_type": device.type} if other else {}
     # The same random numbers in every run, and the user's generators left as they were.
     with torch.random.fork_rng(other, **kind):
-        return _Check(call, inputs, device).run(full)
+        return _Check(call, inputs, device).run(full, once_right)
 
 
 class _Check:
@@ -102,7 +103,7 @@ class _Check:
         self.varying: list[str] = []
         self.names: list[str] | None = None
 
-    def run(self, full: bool) -> Checked:
+    def run(self, full: bool, once_right: Callable[[], None]) -> Checked:
         eager, upstream = self._eager()
         canaries = Canaries(self._spare_bytes())  # of the first call on: a write past an end may kill the process
         base = self._candidate(upstream, "its first call", poisoned(None, canaries))
@@ -120,6 +121,8 @@ class _Check:
             backward = accuracies[truth.first_gradient :] if upstream else None
             if outside:
                 return self._found(forward, backward)
+            if not any(accuracy.problem for accuracy in accuracies):
+                once_right()
             unsteady = self._repeat(base, truth, upstream, full)
             alone = full and not base.modified  # else copies of the inputs would be written, or freed, unseen
             if alone:

@@ -94,18 +94,20 @@ class Runner:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
-        if self.binaries is None:
-            return self._measured(call, case)
         try:
-            if self.exact:
-                self.binaries.begin(self._follow(call), self.device)
             return self._measured(call, case)
         finally:
-            self.binaries.leave()
+            if self.binaries is not None:
+                self.binaries.leave()
+
+    def _begin(self, call: Call) -> None:
+        """While the other calls of the check are made, what the call launches is compiled."""
+        if self.binaries is not None and self.exact:
+            self.binaries.begin(self._follow(call), self.device)
 
     def _measured(self, call: Call, case: Case) -> list[CaseResult]:
         started = time.monotonic()
-        checked = check_configurations(call) if self.numerics else None
+        checked = check_configurations(call, lambda: self._begin(call)) if self.numerics else None
         results = []
         for direction in _passes(call, checked):
             result = CaseResult(

@@ -53,8 +53,8 @@ class Binaries:
     _sources: Sources = field(default_factory=Sources)
 
     def begin(self, followed: Followed, device: Device) -> None:
-        """Follow the call, and compile what it launches while its numbers are checked. Not on a GPU, where following is
-        calling: first it has to be right."""
+        """Follow a call that was right once, and compile what it launches while the rest is checked. Not on a GPU:
+        following is calling there."""
         if knows_triton() and device.torch_device.type == "cpu":
             recorded = self._follow(followed, device)
             self._begun = followed, recorded

@@ -64,6 +64,8 @@ class Project:
     def kernel(self, *, factor: float = 2, us: float = 50.0, launches: int = 1, allocate: int = 1 << 20) -> None:
         source = KERNEL.format(factor=factor, us=us, launches=launches, allocate=allocate)
         (self.path / "kernel.py").write_text(source)
+        # Python takes a file of the same length and second for the same.
+        shutil.rmtree(self.path / "__pycache__", ignore_errors=True)
 
     def test_file(self, source: str = TEST, name: str = "test_suite.py") -> None:
         (self.path / name).write_text(source)
