@@ -235,9 +235,7 @@ class Run:
         planned = plan(
             self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
         )
-        if (
-            self.report.exact_only
-        ):  # what holds on every machine: this one's own entries stay with the times beside them
+        if self.report.exact_only:  # what holds on every machine: this one's own stays with the times beside it
             planned = [change for change in planned if change.folder.startswith("targets/")]
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         for line in self.describe_changes():

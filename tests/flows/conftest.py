@@ -64,8 +64,6 @@ class Project:
     def kernel(self, *, factor: float = 2, us: float = 50.0, launches: int = 1, allocate: int = 1 << 20) -> None:
         source = KERNEL.format(factor=factor, us=us, launches=launches, allocate=allocate)
         (self.path / "kernel.py").write_text(source)
-        # Python takes a file of the same length and second for the same.
-        shutil.rmtree(self.path / "__pycache__", ignore_errors=True)
 
     def test_file(self, source: str = TEST, name: str = "test_suite.py") -> None:
         (self.path / name).write_text(source)
@@ -114,6 +112,8 @@ def project(
     temporary = pytester.path.parent / f"{pytester.path.name}-tmp"  # simulated devices and their locks are its own
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
+    # Python takes a file written anew within the same second, and as long, for what it had compiled before.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     made = Project(pytester.path, pytester)
     # One confirmation is enough where their number is not what is tried: each is a process of seconds.
     made.configure(device="fake", sessions=5, confirmations=1, case_seconds=0.2)
