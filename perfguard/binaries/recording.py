@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import inspect
 import json
@@ -21,7 +22,7 @@ from unittest import mock
 import msgspec
 
 from perfguard.binaries.records import Launch, Pass, Recording, Tuning
-from perfguard.binaries.sources import Sources
+from perfguard.binaries.sources import Described, Sources
 from perfguard.binaries.targets import Target
 
 Trace = Callable[["Recorder"], None]  # makes the calls, and tells the recorder which they are
@@ -212,24 +213,32 @@ def record_elsewhere(
         sources: what is known of modules already; it then knows those of the launches, too.
     """
     _import_what_launches_need()
+    sources = sources or Sources()
     waiting = list(targets)
     children = [_Child(trace, waiting.pop(0), sources) for _ in targets[: len(os.sched_getaffinity(0))]]
     recordings = []
     while children:
-        recordings.append(children.pop(0).recording(seconds))
-        _learn(recordings[-1], sources)
+        answer = children.pop(0).answer(seconds)
+        recordings.append(answer.recording)
+        _learn(answer, sources)
         if waiting:
             children.append(_Child(trace, waiting.pop(0), sources))
     return recordings
 
 
-def _learn(recording: Recording, sources: Sources | None) -> None:
+class _Answer(msgspec.Struct, frozen=True):
+    """`read`: modules that the child was the first to read; it may have been the only one to load them."""
+
+    recording: Recording
+    read: dict[str, Described] = {}
+
+
+def _learn(answer: _Answer, sources: Sources) -> None:
     """What a child found out of modules and kernels died with it; the next ones need not find it out again."""
     from triton.runtime.interpreter import InterpretedFunction
 
-    for module, function in {(launch.module, launch.function) for launch in recording.launches}:
-        if sources is not None:
-            sources.hash_of(module)
+    sources.known.update(answer.read)
+    for module, function in {(launch.module, launch.function) for launch in answer.recording.launches}:
         kernel = getattr(sys.modules.get(module), function, None)
         if type(kernel) is InterpretedFunction:
             compiled_form(kernel)
@@ -238,7 +247,7 @@ def _learn(recording: Recording, sources: Sources | None) -> None:
 class _Child:
     """A process that follows the call on one target."""
 
-    def __init__(self, trace: Trace, target: Target, sources: Sources | None) -> None:
+    def __init__(self, trace: Trace, target: Target, sources: Sources) -> None:
         self._started = time.monotonic()
         self._answers, write = os.pipe()
         with warnings.catch_warnings():
@@ -249,16 +258,17 @@ class _Child:
             _answer(trace, target, write, sources)
         os.close(write)
 
-    def recording(self, seconds: float) -> Recording:
-        """What it answers; it is given up so long after its start."""
+    def answer(self, seconds: float) -> _Answer:
+        """It is given up so long after its start."""
         with os.fdopen(self._answers, "rb") as answers:
             data = _read_all(answers.fileno(), self._process, self._started + seconds)
         _, status = os.waitpid(self._process, 0)
         if data:
-            return msgspec.json.decode(data, type=Recording)
+            return msgspec.json.decode(data, type=_Answer)
         code = os.waitstatus_to_exitcode(status)
         late = code == -signal.SIGKILL
-        return Recording(problem=f"took longer than {seconds:g} s" if late else f"its process ended with {code}")
+        problem = f"took longer than {seconds:g} s" if late else f"its process ended with {code}"
+        return _Answer(Recording(problem=problem))
 
 
 @functools.cache
@@ -280,21 +290,24 @@ def _import_what_launches_need() -> None:
             importlib.import_module(name)
 
 
-def _answer(trace: Trace, target: Target, write: int, sources: Sources | None) -> None:
+def _answer(trace: Trace, target: Target, write: int, sources: Sources) -> None:
     """The child's whole life."""
     import torch
 
     from perfguard.binaries.pretending import pretended
 
+    gc.disable()  # a collection would write to, and so copy, all memory that is shared with the parent
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(quiet, stream)
     try:
         torch.set_num_threads(1)  # the parent's pool of threads is not here
         with pretended(target):
+            known = set(sources.known)
             recording = _record(trace, target, sources)
+        read = {name: described for name, described in sources.known.items() if name not in known}
         with os.fdopen(write, "wb") as answer:
-            answer.write(msgspec.json.encode(recording))
+            answer.write(msgspec.json.encode(_Answer(recording, read)))
     finally:
         os._exit(0)
 

@@ -13,11 +13,18 @@ from types import ModuleType
 _TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
 
 
+Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the names of what they import
+
+
 class Sources:
-    """Hashes of modules with all modules that they import, for as long as no file changes."""
+    """Hashes of modules with all modules that they import, for as long as no file changes.
+
+    Attributes:
+        known: modules by name, as they were read.
+    """
 
     def __init__(self) -> None:
-        self._own: dict[str, tuple[str, frozenset[str]]] = {}
+        self.known: dict[str, Described] = {}
 
     def hash_of(self, module: str) -> str:
         """Of a loaded module: the code of its file and of every file that it leads to, but the toolchain's."""
@@ -31,15 +38,14 @@ class Sources:
         described = sorted((name, self._read(sys.modules[name])[0]) for name in reached)
         return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
-    def _read(self, module: ModuleType) -> tuple[str, frozenset[str]]:
+    def _read(self, module: ModuleType) -> Described:
         name = module.__name__
-        if name not in self._own:
-            self._own[name] = _described(module)
-        return self._own[name]
+        if name not in self.known:
+            self.known[name] = _described(module)
+        return self.known[name]
 
 
-def _described(module: ModuleType) -> tuple[str, frozenset[str]]:
-    """Hash of a module's statements, and the names of modules that they import."""
+def _described(module: ModuleType) -> Described:
     file = getattr(module, "__file__", None)
     try:
         tree = ast.parse(Path(file).read_bytes()) if file and file.endswith(".py") else None

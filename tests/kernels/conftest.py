@@ -6,12 +6,23 @@ interpreter.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from tests.kernels.paths import GPU, Candidates, KernelPath, open_path
+
+
+def pytest_collection_finish() -> None:
+    """What torch and Triton made of themselves is there to stay: each full collection looks at a million objects."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """For Triton, which tells of what is left when it is unloaded."""
+    gc.unfreeze()
 
 
 def _enter(name: str, monkeypatch: pytest.MonkeyPatch) -> KernelPath:

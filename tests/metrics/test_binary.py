@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -148,12 +148,19 @@ def test_kernels_inside_a_compiled_function_are_followed(reader: Reader) -> None
 
 def test_modules_are_read_once_for_all_targets(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each target is followed in a process of its own; what the first one read the others know."""
-    function, read = load(reader.folder, SCALE), list[str]()
+    function, read = load(reader.folder, SCALE), reader.folder / "read.txt"
     described = sources._described
-    monkeypatch.setattr(sources, "_described", lambda module: read.append(module.__name__) or described(module))
+
+    def told(module: ModuleType) -> sources.Described:
+        with read.open("a") as file:
+            file.write(f"{module.__name__}\n")
+        return described(module)
+
+    monkeypatch.setattr(sources, "_described", told)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})  # one after the other
     binaries = Binaries(BOTH, reader.compiler)
     binaries.of(Followed(Call(function, (X,), lambda *_, **__: None)), reader.device)
-    assert read == [function.__module__]
+    assert read.read_text() == f"{function.__module__}\n"
 
 
 def test_configurations_may_depend_on_the_target(reader: Reader) -> None:
