@@ -78,8 +78,7 @@ def test_small_block(perfguard: Any, name: str, precision: str) -> None:
 
 def test_small_block_with_experts_one_by_one(perfguard: Any) -> None:
     """Counts are read on the host and become sizes that the compiler does not know."""
-    block = build_block(LOOP, loop=True, device=perfguard.device, dtype=torch.bfloat16)
-    guard_small(perfguard, block, ONE_BY_ONE)
+    guard_small(perfguard, build_block(LOOP, loop=True, device=perfguard.device, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("name", ["dense", "moe"] if GPU else ["dense"])
@@ -100,21 +99,23 @@ def test_cold_model(perfguard: Any, name: str) -> None:
     perfguard(model, x.requires_grad_(), rope, reference=truth_of(block), cold_start=depths)
 
 
-Walk = list[tuple[tuple[int, int], Load]]  # (sequences, tokens of each), and how experts are loaded
-
-# Other loads at the case's own size; other sequences; an odd number of tokens; a single token, which the compiler
-# treats apart. Each size costs a compilation of seconds: experts one by one are walked over the sizes that matter most.
-WALK: Walk = [((2, 12), "hot"), ((2, 12), "half"), ((3, 9), "learned"), ((1, 7), "hot"), ((1, 1), "half")]
-ONE_BY_ONE: Walk = [((2, 12), "hot"), ((2, 12), "half"), ((3, 9), "learned"), ((1, 1), "half")]
-
-
-def guard_small(perfguard: Any, block: Block, walk: Walk = WALK) -> None:
+def guard_small(perfguard: Any, block: Block) -> None:
     x, rope = inputs(block.config, perfguard.device, (2, 12))
-    guard(perfguard, block, x, rope, walk=steps(block, perfguard.device, walk), timed=False)
+    guard(perfguard, block, x, rope, walk=steps(block, perfguard.device), timed=False)
 
 
-def steps(block: Block, device: torch.device, walk: Walk) -> list[Any]:
-    """A step for each entry of the walk."""
+# Other loads at the case's own size; other sequences and an odd number of tokens; a single token, which the compiler
+# treats apart. Each size costs a compilation, which takes seconds.
+WALK: list[tuple[tuple[int, int], Load]] = [
+    ((2, 12), "hot"),
+    ((2, 12), "half"),
+    ((3, 9), "learned"),
+    ((1, 1), "half"),
+]
+
+
+def steps(block: Block, device: torch.device) -> list[Any]:
+    """A step for each entry of WALK."""
 
     def step(size: tuple[int, int], load: Load) -> Any:
         def prepare() -> tuple[Tensor, Tensor]:
@@ -125,7 +126,7 @@ def steps(block: Block, device: torch.device, walk: Walk) -> list[Any]:
 
         return prepare
 
-    return [step(size, load) for size, load in walk]
+    return [step(size, load) for size, load in WALK]
 
 
 def inputs(config: BlockConfig, device: torch.device, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
