@@ -50,12 +50,14 @@ def cached_graphs() -> tuple[int, int]:
     return found["fxgraph_cache_hit"], found["fxgraph_cache_miss"] + found["fxgraph_cache_bypass"]
 
 
-def walk(steps: Sequence[Callable[[], object]]) -> Walked | None:
+def walk(steps: Sequence[Callable[[], object]], *, go_on: bool = True) -> Walked | None:
     """Take the steps once, and once again; None where the first one compiles nothing.
 
-    torch's compiler is reset before, and after: then the first step is taken once more, so that the process goes on
-    as if it had seen that alone. Disk caches of graphs are passed over on the first lap, since what comes from them is
-    not counted; compiled C++ and Triton kernels are taken from theirs.
+    torch's compiler is reset before, and after. Disk caches of graphs are passed over on the first lap, since what
+    comes from them is not counted; compiled C++ and Triton kernels are taken from theirs.
+
+    Args:
+        go_on: take the first step once more in the end, so that the process goes on as if it had seen that alone.
 
     Raises:
         Exception: whatever a step raises, with a note on which.
@@ -69,7 +71,8 @@ def walk(steps: Sequence[Callable[[], object]]) -> Walked | None:
     with traced() as second:
         _take(steps, 0, " again")
     forget_compiled()
-    _take(steps[:1], 0, " after a reset")
+    if go_on:
+        _take(steps[:1], 0, " after a reset")
     return Walked(first, second, **(counts if any(counts.values()) else {}))
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Metric(Protocol):
-    """What a metric module has. `METRIC`, of one with TIMED only: the name of the one time that it reads."""
+    """What a metric module has. `METRIC`, of one with TIMED only: the name of the one time that it reads. `LAST`, if it
+    is there and true: it is read after all other exact ones, because it leaves the process other than it was."""
 
     TIMED: bool
     METRIC: str
@@ -29,13 +30,14 @@ class Metric(Protocol):
 
 
 def all_metrics() -> tuple[Metric, ...]:
-    """The metric modules: exact ones before timed ones, because counting may disturb times; then by name.
+    """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind those of
+    their kind; then by name.
 
     Device time so comes before host time, and is the first timed reading of a case.
     """
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     metrics = [module for module in modules if hasattr(module, "read")]
-    metrics.sort(key=lambda module: (module.TIMED, module.__name__))
+    metrics.sort(key=lambda module: (module.TIMED, getattr(module, "LAST", False), module.__name__))
     return cast(tuple[Metric, ...], tuple(metrics))
 
 

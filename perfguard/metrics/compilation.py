@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 TIMED = False
+LAST = True  # it leaves nothing compiled
 
 _RANK = 25  # in an explanation: behind what the binary shows, before launches, which follow from it
 
@@ -35,7 +36,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not subject.steps or "torch._dynamo" not in sys.modules:
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
-    walked = walk(subject.steps)
+    walked = walk(subject.steps, go_on=subject.timed)
     device.synchronize()
     return [] if walked is None else readings(walked, leaks)
 

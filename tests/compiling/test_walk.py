@@ -58,6 +58,13 @@ def test_afterwards_the_process_knows_the_first_step_alone() -> None:
             fn(torch.ones(3, 4))
 
 
+def test_nothing_stays_compiled_where_nothing_goes_on() -> None:
+    fn = compiled(lambda x: x.sin())
+    walk(over(fn, *rows(2, 3)), go_on=False)
+    with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match="fail_on_recompile"):
+        fn(torch.ones(2, 4))
+
+
 def test_what_a_second_lap_compiles_is_counted() -> None:
     """A number that grows with every call is another one on the second lap."""
     numbers = iter(range(100))

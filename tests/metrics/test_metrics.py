@@ -35,6 +35,7 @@ def test_exact_metrics_come_before_timed_ones() -> None:
     exact = [name for name, metric in zip(names(), all_metrics(), strict=True) if not metric.TIMED]
     assert names()[: len(exact)] == exact
     assert {"contract", "fingerprint", "launches", "memory"} <= set(exact)
+    assert exact[-1] == "compilation"  # leaves nothing compiled for others to count
     assert names()[len(exact)] == "device_time"  # the first time is the one that work belongs to
 
 
