@@ -182,11 +182,10 @@ _GENERAL = (
     ColumnsConfig(rows=256, width=32, warps=4),
     ColumnsConfig(rows=128, width=64, warps=4),
 )
-# The interpreter, where an operation costs the same whatever its width: low tiles, so that panels have several chunks,
-# and nobody waits. The second has several stripes, too.
+# The interpreter: small tiles, several chunks a panel, and nobody waits.
 _INTERPRETED = (
-    ColumnsConfig(rows=32, width=64, warps=4, stripes=1, polls=0),
-    ColumnsConfig(rows=16, width=16, warps=4, stripes=2, chunks=2, polls=0),
+    ColumnsConfig(rows=32, width=32, warps=4, stripes=2, polls=0),
+    ColumnsConfig(rows=16, width=16, warps=4, stripes=1, chunks=2, polls=0),
 )
 
 
