@@ -1,6 +1,8 @@
 """For each row the places that ask for it, in order; and sums over them that no hot row makes slow.
 
 The lists are one stable radix sort of the index, 8 bits a pass (`counting`): as many passes as the rows have bytes.
+Some candidates do without (`slots`).
+
 Summing, a list of up to LONG places has a program of its own for each block of columns. A longer one is cut at fixed
 places of the sorted order into parts of LONG, whose fp32 sums a second launch adds in order. No float is added
 atomically, so the result is the same in every run, whatever order programs run in.
@@ -32,6 +34,7 @@ from kernels.operators.counting import (
     whole_numbers,
 )
 from kernels.operators.launch import after, cdiv, strides
+from kernels.operators.slots import sum_by_slots, sum_places
 from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
@@ -67,6 +70,9 @@ def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -
     config = pick(list_candidates(arch_of(x.device), out.shape[1]), candidate)
     with on(x):
         index = index.contiguous()
+        if config.slots is not None:
+            sum_by_slots(x, index, out, config)
+            return
         _sum(x, index, lists_of(index, rows, config.overlap), out, config)
 
 
@@ -148,20 +154,6 @@ def _place(  # type: ignore[no-untyped-def]
         tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
 
 
-@jit()
-def _sum_places(  # type: ignore[no-untyped-def]
-    x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
-    sum_C = tl.zeros((C,), tl.float32)
-    for first in range(start, end, R):
-        at_R = first + tl.arange(0, R)
-        from_R = tl.load(order_ptr + at_R, mask=at_R < end, other=0).to(tl.int64)
-        inside_RC = (at_R < end)[:, None] & (column_C < width)[None, :]
-        x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
-        sum_C += tl.sum(x_RC.to(tl.float32), 0)
-    return sum_C
-
-
 @jit(do_not_specialize=["count", "rows", "parts"])
 def _sum_lists(  # type: ignore[no-untyped-def]
     x_ptr, index_ptr, order_ptr, starts_ptr, ends_ptr, out_ptr, partial_ptr, begins_ptr,
@@ -188,12 +180,12 @@ def _sum_lists(  # type: ignore[no-untyped-def]
         right_end = tl.load(ends_ptr + right, mask=is_right, other=0).to(tl.int64)
         right_is_long = right_end - right_start > LONG
         if left_end - left_start > LONG:
-            sum_C = _sum_places(
+            sum_C = sum_places(
                 x_ptr, order_ptr, start, tl.minimum(end, left_end), column_C, width, x_row, x_column, R, C
             )
             tl.store(partial_ptr + 2 * number * width + column_C, sum_C, mask=column_C < width)
         if right_is_long & (right != left):
-            sum_C = _sum_places(x_ptr, order_ptr, right_start, end, column_C, width, x_row, x_column, R, C)
+            sum_C = sum_places(x_ptr, order_ptr, right_start, end, column_C, width, x_row, x_column, R, C)
             tl.store(partial_ptr + (2 * number + 1) * width + column_C, sum_C, mask=column_C < width)
         if tl.program_id(0) % blocks == 0:
             begin = tl.where(right_is_long & (right_start >= start), right, -1)
@@ -203,7 +195,7 @@ def _sum_lists(  # type: ignore[no-untyped-def]
         start = tl.load(starts_ptr + row).to(tl.int64)
         end = tl.load(ends_ptr + row).to(tl.int64)
         if end - start <= LONG:
-            sum_C = _sum_places(x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R, C)
+            sum_C = sum_places(x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R, C)
             sum_C = rounded(sum_C, out_ptr.dtype.element_ty, BY_HAND)
             tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
-from kernels.operators import configs, lists, padded_index_gather, scatter
+from kernels.operators import configs, lists, padded_index_gather, scatter, slots
 from kernels.operators.counting import CHUNKS, STEP
 from tests.kernels.operators import gradients
 from tests.kernels.paths import KernelPath
@@ -59,7 +60,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("candidate", [0, 1])
+@pytest.mark.parametrize("candidate", [0, 1, 2])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_long_lists(lengths: str, candidate: int, triton_path: KernelPath) -> None:
     """Small whole numbers, whose sums are exact: every place counts once, in the right row."""
@@ -71,6 +72,44 @@ def test_long_lists(lengths: str, candidate: int, triton_path: KernelPath) -> No
     lists.sum_by_index(x, index, out, candidate)
     inside = index >= 0
     assert torch.equal(out, torch.zeros_like(out).index_add_(0, index[inside], x[inside]))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_slots_are_taken_in_any_order(lengths: str, triton_path: KernelPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which slot a place gets, and which long row comes first, is chance on a GPU: neither reaches the sums' bits.
+
+    Nor does how many long rows, parts and places are looked at at a time."""
+    sizes = LENGTHS[lengths]
+    index = torch.cat([torch.full((abs(size),), row if size > 0 else -1) for row, size in enumerate(sizes)])
+    index = index[torch.randperm(len(index))].to(triton_path.device)
+    x = torch.randn(len(index), 21, device=index.device)
+    expected, got = (torch.full((len(sizes), 21), torch.nan, device=index.device) for _ in range(2))
+    lists.sum_by_index(x, index, expected, 2)
+    take = slots._take_slots
+    taken = []
+
+    def shuffled(index: torch.Tensor, counts: torch.Tensor, table: torch.Tensor, long: torch.Tensor) -> None:
+        for row, count in zip(table, counts.tolist(), strict=False):
+            used = row[:count]
+            used.copy_(used[torch.randperm(len(used))])
+        found = long[: counts[-2]]
+        found.copy_(found.flip(0))
+        taken.append(table)
+
+    class Shuffling:
+        def __getitem__(self, grid: Any) -> Any:
+            def launch(*arguments: Any, **named: Any) -> None:
+                take[grid](*arguments, **named)
+                shuffled(*arguments[:4])
+
+            return launch
+
+    monkeypatch.setattr(slots, "_take_slots", Shuffling())
+    for name, few in (("_LONG_AT_ONCE", 2), ("_PART_PROGRAMS", 3), ("_LOOKED_AT", 64)):
+        monkeypatch.setattr(slots, name, few)
+    lists.sum_by_index(x, index, got, 2)
+    assert taken
+    assert torch.equal(got, expected)
 
 
 def test_a_hot_row_is_summed_in_fp32(triton_path: KernelPath) -> None:
