@@ -279,7 +279,7 @@ class FakeDevice(Device):
 
     def heat(self, microseconds: float) -> None:
         self.enqueue(microseconds, noisy=False)
-        if self.clock is not None:
+        if self.clock is not None and microseconds >= self.clock.heats_after_us:
             self.clock.hot = True
 
     def flush_cache(self) -> None:

@@ -19,12 +19,14 @@ class FakeClock:
         elasticity: e of t = us·(1000 / clock)^e.
         mhz: about what the clock is.
         noise: relative standard deviation around it.
+        heats_after_us: shorter work leaves the clock as it is.
         hot: whether it is lower after the next wait.
     """
 
     elasticity: float
     mhz: float = _TOLD_AT_MHZ
     noise: float = 0.0
+    heats_after_us: float = 0.0
     hot: bool = False
     now_mhz: float = field(init=False)
 

@@ -13,6 +13,10 @@ from perfguard.hardware.activity import Growth, MemoryUse
 
 _MOST_OCCUPIED = 2 * 2**30  # bytes: the rest is not worth the time that filling takes
 
+# Requests above it are served from "large" segments (torch.cuda.memory, Segment.segment_type), never from a free block
+# of a "small" one, however large that is.
+_LARGEST_SMALL = 2**20  # bytes
+
 # The backward pass runs in a thread of autograd's, which lets go of its last tensors after `backward` has returned, and
 # needs Python's lock for it. So what is left is read again, after pauses that leave that thread the lock.
 _PAUSES = (0.002, 0.01, 0.05, 0.2)  # s
@@ -105,14 +109,23 @@ def occupy(backend: Any, index: int, device: torch.device) -> list[torch.Tensor]
 def _free_sizes(backend: Any, index: int, stream: int) -> list[int]:
     snapshot = getattr(backend, "memory_snapshot", list)
     return [
-        int(block["size"])
+        piece
         for segment in snapshot()
         if segment.get("device", index) == index
         and segment.get("stream", stream) == stream
         and tuple(segment.get("segment_pool_id", (0, 0))) == (0, 0)
         for block in segment["blocks"]
         if block["state"] == "inactive"
+        for piece in _pieces(int(block["size"]), segment.get("segment_type") == "small")
     ]
+
+
+def _pieces(size: int, small: bool) -> list[int]:
+    """The sizes by which a free block of `size` bytes can be asked for."""
+    if not small or size <= _LARGEST_SMALL:
+        return [size]
+    whole, rest = divmod(size, _LARGEST_SMALL)
+    return [_LARGEST_SMALL] * whole + [rest] * (rest > 0)
 
 
 def _blocks(backend: Any, index: int) -> dict[int, int] | None:

@@ -13,6 +13,8 @@ from perfguard.hardware import cpu_memory, gpu_memory
 from perfguard.hardware.activity import Growth, MemoryUse
 from tests.hardware.conftest import STEP
 
+MIB = 2**20
+
 SIZE = 4 << 12
 held: list[Any] = []
 
@@ -126,3 +128,14 @@ def test_blocks_of_a_snapshot_as_torch_writes_it(backend: Any) -> None:
     segments[0]["stream"] = 8
     assert gpu_memory._free_sizes(machine, 0, 7) == []  # a block is free for its own stream
     assert gpu_memory._free_sizes(machine, 0, 8) == [1024]
+
+
+def test_a_free_block_of_a_small_segment_is_asked_for_in_pieces(backend: Any) -> None:
+    """Of up to 1 MiB: a larger request would be served elsewhere, and the block stay as it is."""
+    machine = backend()
+    free = [{"state": "inactive", "size": 2 * MIB - 512, "address": 0}]
+    small = {"device": 0, "address": 0, "segment_pool_id": (0, 0), "segment_type": "small", "blocks": free}
+    machine.memory_snapshot = lambda: [small]
+    assert gpu_memory._free_sizes(machine, 0, 7) == [MIB, MIB - 512]
+    machine.memory_snapshot = lambda: [small | {"segment_type": "large"}]
+    assert gpu_memory._free_sizes(machine, 0, 7) == [2 * MIB - 512]

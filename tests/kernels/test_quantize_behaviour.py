@@ -265,20 +265,30 @@ def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_pat
     raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
 
 
-def _record_launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Filled with the compile-time arguments of each launch from now on; nothing runs any more."""
+def _kernels() -> list[Any]:
+    """All that quantise: those in Gluon are compiled on a GPU alone."""
     from kernels.fp8.both import quantize_both
     from kernels.fp8.columns import quantize_columns
     from kernels.fp8.rows import quantize_rows
 
+    kernels = [quantize_rows, quantize_columns, quantize_both]
+    if GPU == "cuda":
+        from kernels.fp8.panels import quantize_panels
+        from kernels.fp8.ring import quantize_ring
+
+        kernels += [quantize_panels, quantize_ring]
+    return kernels
+
+
+def _record_launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Filled with the compile-time arguments of each launch from now on; nothing runs any more."""
     launches: list[dict[str, Any]] = []
 
     def record(*_: Any, **kwargs: Any) -> None:
         launches.append({key: value for key, value in kwargs.items() if key.isupper() or key == "num_warps"})
 
-    monkeypatch.setattr(quantize_rows, "run", record)
-    monkeypatch.setattr(quantize_columns, "run", record)
-    monkeypatch.setattr(quantize_both, "run", record)
+    for kernel in _kernels():
+        monkeypatch.setattr(kernel, "run", record)
     return launches
 
 
@@ -311,13 +321,9 @@ def test_configuration_does_not_depend_on_counts(
 @WITH_TOKENS
 def test_a_walk_over_token_counts_compiles_once(q: Quantizer, gpu: torch.device) -> None:
     """The same, asked of Triton's own cache, which also tells specialisation of arguments."""
-    from kernels.fp8.both import quantize_both
-    from kernels.fp8.columns import quantize_columns
-    from kernels.fp8.rows import quantize_rows
 
     def compiled() -> int:
-        kernels = (quantize_rows, quantize_columns, quantize_both)
-        return sum(len(cache[0]) for kernel in kernels for cache in kernel.device_caches.values())
+        return sum(len(cache[0]) for kernel in _kernels() for cache in kernel.device_caches.values())
 
     def call(rows: int) -> None:
         split, width = (Split("", (2048,)), rows) if q.kind == "matrix" else (shapes.equal(rows, 4), 2048)

@@ -92,6 +92,14 @@ def test_an_old_id_stands_for_times_as_read() -> None:
     assert old.note == ""
 
 
+def test_a_device_that_rested_is_heated_for_longer() -> None:
+    """Its power control lets a cold GPU run on at its highest clock for a while, and sessions later it does not."""
+    rested = FakeDevice(session_noise=0, block_noise=0.001, seed=1, clock=FakeClock(0.7, heats_after_us=100_000))
+    _, correction = split(read(kernel(), rested).timer)
+    assert correction is not None
+    assert correction.percent == pytest.approx(70, abs=5)
+
+
 def test_the_reading_says_at_which_clock() -> None:
     reading = read(kernel(), device())
     correction = split(reading.timer)[1]
