@@ -48,12 +48,11 @@ class ListConfig:
     rows: int  # that one program adds at a time, a power of two
     columns: int  # of a program, a power of two
     warps: int
+    slots: int = 32  # of a row; the places of a row that has more are sorted
     long: int = 256  # places from which on a list is cut into parts
     part_rows: int = 64  # partial sums that one program adds at a time, a power of two
     part_columns: int = 128  # of a program that adds partial sums, a power of two
     overlap: bool = False  # each launch begins as the one ahead ends (programmatic dependent launch)
-    # Of a row, whose places are put in order by the program that adds them; None: all are sorted.
-    slots: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,18 +125,13 @@ def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
     """Of the kernels that add rows by lists, in fp32. A row of a tile is one pass of all threads over its columns, so
     that no sum crosses threads."""
     if arch == "cpu":
-        columns = min(1024, power_of_two(width))
-        return (
-            ListConfig(16, columns, 4, 16, 4, 64),
-            ListConfig(8, 32, 4, 32, 2, 32),
-            ListConfig(8, 32, 4, 16, slots=64),
-        )
+        return (ListConfig(16, min(1024, power_of_two(width)), 4, 8, 16, 4, 64), ListConfig(8, 32, 4, 16, 32, 2, 32))
     early = hardware_of(arch).launches_early
-    # At 65,536 rows of 2048 and of 7168 an H200 took 102 and 287 us with the first; the others were not timed yet.
-    tables = ((8, 1024, 4, early, None), (8, 1024, 4, early, 64), (8, 1024, 4, early, 128), (8, 1024, 4, early, 256))
+    # At 65,536 rows of 2048 and of 7168 an H200 took 102 and 287 us with the first, 109 and 317 with the next.
+    tables = ((8, 1024, 4, early), (8, 2048, 8, False), (8, 2048, 8, early), (16, 1024, 4, False))
     configs = (
-        ListConfig(rows, min(columns, power_of_two(width)), warps, 256, *((16, 256) if slots else (64, 128)), early, slots)
-        for rows, columns, warps, overlap, slots in tables
+        ListConfig(rows, min(columns, power_of_two(width)), warps, overlap=overlap)
+        for rows, columns, warps, overlap in tables
     )
     return tuple(dict.fromkeys(configs))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.jit import jit, tl
-from kernels.operators.launch import cdiv
+from kernels.operators.launch import after, cdiv
 
 CHUNKS = 32
 STEP = 128  # keys that one program places; every pair of them is compared
@@ -39,15 +39,25 @@ def whole_numbers(most: int) -> torch.dtype:
     return torch.int32 if most < 2**31 - 1 else torch.int64
 
 
-def count_keys(keys: Tensor, limit: int, counts: Tensor, fill: Tensor, value: int) -> None:
+def count_keys(
+    keys: Tensor,
+    limit: int,
+    counts: Tensor,
+    fill: Tensor,
+    value: int,
+    *,
+    needed: Tensor | None = None,
+    overlap: bool = False,
+) -> None:
     """Add to counts (rows_of_counts, B) the low digit of keys (n,), contiguous. One launch.
 
-    B is a power of two. On the way it writes `value` to all of `fill`, a contiguous vector.
+    B is a power of two. On the way it writes `value` to all of `fill`, a contiguous vector. Where `needed` (1,) is 0
+    nothing is done.
     """
     count = keys.shape[0]
     _count[(cdiv(max(count, 1), _AT_ONCE),)](
-        keys, counts, fill, count, limit, steps_of_chunk(count), fill.numel(), value,
-        K=CHUNKS, B=counts.shape[1], STEP=STEP, S=_AT_ONCE, num_warps=WARPS,
+        keys, counts, fill, needed, count, limit, steps_of_chunk(count), fill.numel(), value,
+        K=CHUNKS, B=counts.shape[1], STEP=STEP, S=_AT_ONCE, num_warps=WARPS, **after(overlap),
     )  # fmt: skip
 
 
@@ -105,9 +115,15 @@ def counted(counts_ptr, step, steps, K: tl.constexpr, B: tl.constexpr, F: tl.con
 
 @jit(do_not_specialize=["count", "limit", "steps", "fills", "value"])
 def _count(  # type: ignore[no-untyped-def]
-    keys_ptr, counts_ptr, fill_ptr, count, limit, steps, fills, value,
-    K: tl.constexpr, B: tl.constexpr, STEP: tl.constexpr, S: tl.constexpr,
+    keys_ptr, counts_ptr, fill_ptr, needed_ptr, count, limit, steps, fills, value,
+    OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, STEP: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    if needed_ptr is not None:  # noqa: SIM102  (Triton decides this one when it compiles)
+        if tl.load(needed_ptr) == 0:
+            return
     start = tl.program_id(0).to(tl.int64) * S
     at_S = start + tl.arange(0, S)
     inside_S = at_S < count

@@ -1,13 +1,15 @@
 """For each row the places that ask for it, in order; and sums over them that no hot row makes slow.
 
-The lists are one stable radix sort of the index, 8 bits a pass (`counting`): as many passes as the rows have bytes.
-Some candidates do without (`slots`).
+One launch gives each place a slot in the table of its row by counting atomically: which one is chance. The program
+that adds a row puts the places in its table in order itself, each compared with each. Where a row is asked for by more
+places than its table has slots, the lists of all rows are made by a stable radix sort of the index, 8 bits a pass
+(`counting`), in as many passes as the rows have bytes; else its launches end at once. A sorted list of up to LONG
+places has a program of its own, too, for each block of columns. A longer one is cut at fixed places of the sorted order
+into parts of LONG, whose fp32 sums a last launch adds in order. No float is added atomically, so the result is the same
+in every run, whatever order programs run in.
 
-Summing, a list of up to LONG places has a program of its own for each block of columns. A longer one is cut at fixed
-places of the sorted order into parts of LONG, whose fp32 sums a second launch adds in order. No float is added
-atomically, so the result is the same in every run, whatever order programs run in.
-
-Shape suffixes: N places, S places of a program, B buckets, R places added at a time, C columns of a block.
+Shape suffixes: N places, S places of a program, P slots of a row, B buckets, R places added at a time, C columns of a
+block.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from kernels.operators.counting import (
     whole_numbers,
 )
 from kernels.operators.launch import after, cdiv, strides
-from kernels.operators.slots import sum_by_slots, sum_places
 from kernels.paths import on, path_of
 from kernels.rounding import rounded
 
 DIGIT_BITS = 8
 BUCKETS = 1 << DIGIT_BITS
+_SLOTS_AT_ONCE = 64  # places that one program gives slots; every pair of them is compared
 
 
 @dataclass(frozen=True)
@@ -70,29 +72,57 @@ def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -
     config = pick(list_candidates(arch_of(x.device), out.shape[1]), candidate)
     with on(x):
         index = index.contiguous()
-        if config.slots is not None:
-            sum_by_slots(x, index, out, config)
-            return
-        _sum(x, index, lists_of(index, rows, config.overlap), out, config)
+        tables = _tables_of(index, rows, config)
+        _sum(x, index, tables, _sorted(index, tables, config.overlap), out, config)
 
 
-def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
-    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
+@dataclass(frozen=True)
+class Tables:
+    """Row r is asked for by asked[r] places: those at table[r, :asked[r]], in any order, if that many fit."""
+
+    asked: Tensor  # (rows,)
+    table: Tensor  # (rows, P)
+    is_full: Tensor  # (1,), 1 where a row has more places than slots
+    counters: Tensor  # (passes, rows_of_counts, BUCKETS), zeros for the sort
+    ends: Tensor  # (rows,), zeros for the sort
+
+
+def _tables_of(index: Tensor, rows: int, config: ListConfig) -> Tables:
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
     passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
-    counters = passes * rows_of_counts(count) * BUCKETS
-    zeros = torch.zeros(counters + rows, dtype=dtype, device=index.device)
-    counts, ends = zeros[:counters].view(passes, -1, BUCKETS), zeros[counters:]
+    # Each begins on 16 bytes, whatever the rows: kernels are compiled for how their pointers are aligned.
+    sizes = [passes * rows_of_counts(count) * BUCKETS, 4, cdiv(rows, 4) * 4, cdiv(rows, 4) * 4]
+    counters, is_full, asked, ends = torch.zeros(sum(sizes), dtype=dtype, device=index.device).split(sizes)
+    table = index.new_empty((rows, config.slots), dtype=dtype)
+    _take_slots[(cdiv(count, _SLOTS_AT_ONCE),)](
+        index, asked, table, is_full, count, rows,
+        P=config.slots, S=_SLOTS_AT_ONCE, num_warps=2, **after(config.overlap),
+    )  # fmt: skip
+    return Tables(asked[:rows], table, is_full[:1], counters.view(passes, -1, BUCKETS), ends[:rows])
+
+
+def lists_of(index: Tensor, rows: int) -> Lists:
+    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
+    tables = _tables_of(index, rows, list_candidates(arch_of(index.device), 1)[0])
+    tables.is_full.fill_(1)
+    return _sorted(index, tables, overlap=False)
+
+
+def _sorted(index: Tensor, tables: Tables, overlap: bool) -> Lists:
+    """Nothing is written to the lists where no table is full."""
+    count, rows = index.shape[0], tables.asked.shape[0]
+    counts, ends = tables.counters, tables.ends
+    dtype, passes = ends.dtype, len(counts)
     starts = index.new_empty(rows, dtype=dtype)
-    count_keys(index, rows, counts[0], fill=starts, value=count)
+    count_keys(index, rows, counts[0], fill=starts, value=count, needed=tables.is_full, overlap=overlap)
     keys, order = index, None
     for number in range(passes):
         last = number == passes - 1
         next_keys = None if last else index.new_empty(count, dtype=dtype)
         next_order = index.new_empty(count, dtype=dtype)
         _place[(cdiv(count, STEP),)](
-            keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
+            tables.is_full, keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
             starts if last else None, ends if last else None, count, rows, steps_of_chunk(count), DIGIT_BITS * number,
             **sizes_of_count(BUCKETS), **after(overlap),
         )  # fmt: skip
@@ -101,27 +131,58 @@ def lists_of(index: Tensor, rows: int, overlap: bool = False) -> Lists:
     return Lists(order, starts, ends)
 
 
-def _sum(x: Tensor, index: Tensor, lists: Lists, out: Tensor, config: ListConfig) -> None:
+def _sum(x: Tensor, index: Tensor, tables: Tables, lists: Lists, out: Tensor, config: ListConfig) -> None:
     count, (rows, width) = index.shape[0], out.shape
     by_hand = arch_of(x.device) == "cpu"
     parts = cdiv(count, config.long)
     partial = x.new_empty((2 * parts, width), dtype=torch.float32)
     begins = index.new_empty(parts, dtype=lists.order.dtype)
     _sum_lists[((parts + rows) * cdiv(width, config.columns),)](
-        x, index, lists.order, lists.starts, lists.ends, out, partial, begins, count, rows, width, parts, *strides(x),
-        BY_HAND=by_hand, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
+        x, tables.asked, tables.table, tables.is_full,
+        index, lists.order, lists.starts, lists.ends, out, partial, begins, count, rows, width, parts, *strides(x),
+        BY_HAND=by_hand, P=config.slots, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
         **after(config.overlap),
     )  # fmt: skip
     _sum_parts[(parts * cdiv(width, config.part_columns),)](
-        partial, begins, lists.starts, lists.ends, out, width,
+        tables.is_full, partial, begins, lists.starts, lists.ends, out, width,
         BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
         **after(config.overlap),
     )  # fmt: skip
 
 
+@jit(do_not_specialize=["count", "rows"])
+def _take_slots(  # type: ignore[no-untyped-def]
+    index_ptr, asked_ptr, table_ptr, is_full_ptr, count, rows,
+    OVERLAP: tl.constexpr, P: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """S places to slots of their rows. Of places that ask for one row the first takes the slots of all: thousands of
+    atomics at one address would wait for each other."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+    DTYPE: tl.constexpr = table_ptr.dtype.element_ty
+    at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
+    row_S = tl.load(index_ptr + at_S, mask=at_S < count, other=-1)
+    is_row_S = (row_S >= 0) & (row_S < rows)
+    key_S = tl.where(is_row_S, row_S, -1).to(DTYPE)
+    lane_S = tl.arange(0, S)
+    same_SS = key_S[:, None] == key_S[None, :]
+    # Counts of all that are the same, and of those before times 2 S, in one sum.
+    weight_SS = tl.where(lane_S[:, None] < lane_S[None, :], 2 * S + 1, 1)
+    sums_S = tl.sum(tl.where(same_SS, weight_SS, 0), 0)
+    first_S = tl.min(tl.where(same_SS, lane_S[:, None], S), 0)
+    if OVERLAP:  # what is above reads the index alone, which was there before the fill began
+        tl.extra.cuda.gdc_wait()
+    taken_S = tl.atomic_add(
+        asked_ptr + key_S, (sums_S % (2 * S)).to(DTYPE), mask=is_row_S & (first_S == lane_S), sem="relaxed"
+    )
+    slot_S = tl.gather(taken_S, first_S, 0) + sums_S // (2 * S)
+    tl.store(table_ptr + key_S.to(tl.int64) * P + slot_S, at_S.to(DTYPE), mask=is_row_S & (slot_S < P))
+    tl.store(is_full_ptr + lane_S * 0, tl.full((S,), 1, DTYPE), mask=is_row_S & (slot_S == P))
+
+
 @jit(do_not_specialize=["count", "limit", "steps", "shift"])
 def _place(  # type: ignore[no-untyped-def]
-    keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
+    is_full_ptr, keys_ptr, order_ptr, counts_ptr, next_keys_ptr, next_order_ptr, next_counts_ptr, starts_ptr, ends_ptr,
     count, limit, steps, shift,
     OVERLAP: tl.constexpr, K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
@@ -129,7 +190,10 @@ def _place(  # type: ignore[no-untyped-def]
     the list of each row starts and ends."""
     DTYPE: tl.constexpr = next_order_ptr.dtype.element_ty
     if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+    if tl.load(is_full_ptr) == 0:
+        return
     at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
     inside_S = at_S < count
     key_S = clamped(keys_ptr, at_S, inside_S, limit, DTYPE)
@@ -154,20 +218,56 @@ def _place(  # type: ignore[no-untyped-def]
         tl.atomic_max(ends_ptr + key_S, to_S + 1, mask=is_row_S & is_last_S, sem="relaxed")
 
 
+@jit()
+def _sum_places(  # type: ignore[no-untyped-def]
+    x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    sum_C = tl.zeros((C,), tl.float32)
+    for first in range(start, end, R):
+        at_R = first + tl.arange(0, R)
+        from_R = tl.load(order_ptr + at_R, mask=at_R < end, other=0).to(tl.int64)
+        inside_RC = (at_R < end)[:, None] & (column_C < width)[None, :]
+        x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
+        sum_C += tl.sum(x_RC.to(tl.float32), 0)
+    return sum_C
+
+
+@jit()
+def _sum_slots(  # type: ignore[no-untyped-def]
+    x_ptr, place_P, asked, column_C, width, x_row, x_column, P: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The sum (C,) of the rows of x that the first `asked` of P slots name, in ascending order, R at a time."""
+    is_taken_P = tl.arange(0, P) < asked
+    place_P = tl.where(is_taken_P, place_P, 0)
+    before_PP = (place_P[:, None] < place_P[None, :]) & is_taken_P[:, None]
+    rank_P = tl.where(is_taken_P, tl.sum(before_PP.to(tl.int32), 0), P)
+    sum_C = tl.zeros((C,), tl.float32)
+    for first in range(0, asked, R):
+        rank_R = first + tl.arange(0, R)
+        from_R = tl.sum(tl.where(rank_P[:, None] == rank_R[None, :], place_P[:, None], 0), 0).to(tl.int64)
+        inside_RC = (rank_R < asked)[:, None] & (column_C < width)[None, :]
+        x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
+        sum_C += tl.sum(x_RC.to(tl.float32), 0)
+    return sum_C
+
+
 @jit(do_not_specialize=["count", "rows", "parts"])
 def _sum_lists(  # type: ignore[no-untyped-def]
-    x_ptr, index_ptr, order_ptr, starts_ptr, ends_ptr, out_ptr, partial_ptr, begins_ptr,
-    count, rows, width, parts, x_row, x_column,
-    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    x_ptr, asked_ptr, table_ptr, is_full_ptr, index_ptr, order_ptr, starts_ptr, ends_ptr, out_ptr, partial_ptr,
+    begins_ptr, count, rows, width, parts, x_row, x_column,
+    BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, P: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr,
+    C: tl.constexpr,
 ):  # fmt: skip
-    """The first programs take a part of the sorted order each, of which they add up what belongs to long lists: at most
-    the lists of its first and its last place. The others take a row each, if its list is short."""
+    """The first programs take a part of the sorted order each, if there is one, of which they add up what belongs to
+    long lists: at most the lists of its first and its last place. The others take a row each, if its list is short."""
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
     column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
     if number < parts:
+        if tl.load(is_full_ptr) == 0:
+            return
         start = number * LONG
         end = tl.minimum(start + LONG, count)
         left = tl.load(index_ptr + tl.load(order_ptr + start).to(tl.int64))
@@ -180,34 +280,40 @@ def _sum_lists(  # type: ignore[no-untyped-def]
         right_end = tl.load(ends_ptr + right, mask=is_right, other=0).to(tl.int64)
         right_is_long = right_end - right_start > LONG
         if left_end - left_start > LONG:
-            sum_C = sum_places(
+            sum_C = _sum_places(
                 x_ptr, order_ptr, start, tl.minimum(end, left_end), column_C, width, x_row, x_column, R, C
             )
             tl.store(partial_ptr + 2 * number * width + column_C, sum_C, mask=column_C < width)
         if right_is_long & (right != left):
-            sum_C = sum_places(x_ptr, order_ptr, right_start, end, column_C, width, x_row, x_column, R, C)
+            sum_C = _sum_places(x_ptr, order_ptr, right_start, end, column_C, width, x_row, x_column, R, C)
             tl.store(partial_ptr + (2 * number + 1) * width + column_C, sum_C, mask=column_C < width)
         if tl.program_id(0) % blocks == 0:
             begin = tl.where(right_is_long & (right_start >= start), right, -1)
             tl.store(begins_ptr + number, begin.to(begins_ptr.dtype.element_ty))
     else:
         row = number - parts
-        start = tl.load(starts_ptr + row).to(tl.int64)
-        end = tl.load(ends_ptr + row).to(tl.int64)
-        if end - start <= LONG:
-            sum_C = sum_places(x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R, C)
+        asked = tl.load(asked_ptr + row)
+        place_P = tl.load(table_ptr + row * P + tl.arange(0, P))  # before it is known how many were written
+        if asked <= LONG:
+            if asked <= P:
+                sum_C = _sum_slots(x_ptr, place_P, asked.to(tl.int32), column_C, width, x_row, x_column, P, R, C)
+            else:
+                start = tl.load(starts_ptr + row).to(tl.int64)
+                sum_C = _sum_places(x_ptr, order_ptr, start, start + asked, column_C, width, x_row, x_column, R, C)
             sum_C = rounded(sum_C, out_ptr.dtype.element_ty, BY_HAND)
             tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
 
 
 @jit()
 def _sum_parts(  # type: ignore[no-untyped-def]
-    partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width,
+    is_full_ptr, partial_ptr, begins_ptr, starts_ptr, ends_ptr, out_ptr, width,
     BY_HAND: tl.constexpr, OVERLAP: tl.constexpr, LONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The long list that begins in a part, if one does: its sum here, and those of the parts that it reaches into."""
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
+    if tl.load(is_full_ptr) == 0:
+        return
     blocks = tl.cdiv(width, C)
     number = (tl.program_id(0) // blocks).to(tl.int64)
     row = tl.load(begins_ptr + number).to(tl.int64)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.operators import configs, lists, padded_index_gather, scatter, slots
+from kernels.operators import configs, lists, padded_index_gather, scatter
 from kernels.operators.counting import CHUNKS, STEP
 from tests.kernels.operators import gradients
 from tests.kernels.paths import KernelPath
 
 LONG = configs.list_candidates("cpu", 5)[0].long  # from so many places on a list is cut into parts
+SLOTS = configs.list_candidates("cpu", 5)[0].slots  # of a row's table
 
 
 def spread(count: int, rows: int) -> torch.Tensor:
@@ -50,6 +51,8 @@ def test_lists_are_a_stable_sort(name: str, triton_path: KernelPath) -> None:
 
 # Which lengths of lists one after the other: what is cut, and where, depends on how they lie to the parts.
 LENGTHS = {
+    "no-table-full": [SLOTS, 0, 1, SLOTS],
+    "a-table-full": [SLOTS, SLOTS + 1, 0, 2],
     "as-long-as-a-part": [LONG, LONG],
     "one-more": [LONG + 1, 0, LONG + 1],
     "begin-at-a-part": [LONG, 3 * LONG, LONG],
@@ -60,7 +63,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("candidate", [0, 1, 2])
+@pytest.mark.parametrize("candidate", [0, 1])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_long_lists(lengths: str, candidate: int, triton_path: KernelPath) -> None:
     """Small whole numbers, whose sums are exact: every place counts once, in the right row."""
@@ -76,40 +79,41 @@ def test_long_lists(lengths: str, candidate: int, triton_path: KernelPath) -> No
 
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_slots_are_taken_in_any_order(lengths: str, triton_path: KernelPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which slot a place gets, and which long row comes first, is chance on a GPU: neither reaches the sums' bits.
-
-    Nor does how many long rows, parts and places are looked at at a time."""
+    """Which slot of its row's table a place gets is chance on a GPU: it does not reach the sums' bits."""
     sizes = LENGTHS[lengths]
     index = torch.cat([torch.full((abs(size),), row if size > 0 else -1) for row, size in enumerate(sizes)])
     index = index[torch.randperm(len(index))].to(triton_path.device)
     x = torch.randn(len(index), 21, device=index.device)
     expected, got = (torch.full((len(sizes), 21), torch.nan, device=index.device) for _ in range(2))
-    lists.sum_by_index(x, index, expected, 2)
-    take = slots._take_slots
-    taken = []
+    lists.sum_by_index(x, index, expected, None)
+    made = lists._tables_of
+    shuffled = []
 
-    def shuffled(index: torch.Tensor, counts: torch.Tensor, table: torch.Tensor, long: torch.Tensor) -> None:
-        for row, count in zip(table, counts.tolist(), strict=False):
+    def shuffling(*arguments: Any) -> lists.Tables:
+        tables = made(*arguments)
+        for row, count in zip(tables.table, tables.asked.tolist(), strict=True):
             used = row[:count]
             used.copy_(used[torch.randperm(len(used))])
-        found = long[: counts[-2]]
-        found.copy_(found.flip(0))
-        taken.append(table)
+            shuffled.append(len(used))
+        return tables
 
-    class Shuffling:
-        def __getitem__(self, grid: Any) -> Any:
-            def launch(*arguments: Any, **named: Any) -> None:
-                take[grid](*arguments, **named)
-                shuffled(*arguments[:4])
-
-            return launch
-
-    monkeypatch.setattr(slots, "_take_slots", Shuffling())
-    for name, few in (("_LONG_AT_ONCE", 2), ("_PART_PROGRAMS", 3), ("_LOOKED_AT", 64)):
-        monkeypatch.setattr(slots, name, few)
-    lists.sum_by_index(x, index, got, 2)
-    assert taken
+    monkeypatch.setattr(lists, "_tables_of", shuffling)
+    lists.sum_by_index(x, index, got, None)
+    assert max(shuffled) > 1
     assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("most", [SLOTS, SLOTS + 1])
+def test_places_are_sorted_where_a_table_is_full(most: int, triton_path: KernelPath) -> None:
+    """And only there: elsewhere nothing is written to the lists."""
+    index = torch.tensor([2] * most + [0, 2**40, -1]).to(triton_path.device)
+    config = configs.list_candidates("cpu", 5)[0]
+    tables = lists._tables_of(index, 3, config)
+    assert tables.asked.tolist() == [1, 0, most]
+    assert tables.is_full.item() == (most > SLOTS)
+    tables.ends.fill_(-7)
+    lists._sorted(index, tables, overlap=False)
+    assert (tables.ends.tolist() == [-7, -7, -7]) == (most <= SLOTS)
 
 
 def test_a_hot_row_is_summed_in_fp32(triton_path: KernelPath) -> None:

@@ -162,7 +162,9 @@ def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
         raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
 
 
-POWERS_OF_TWO = ("rows", "columns", "lanes", "depth", "part", "long", "part_depth", "part_rows", "part_columns")
+POWERS_OF_TWO = (
+    "rows", "columns", "lanes", "depth", "part", "slots", "long", "part_depth", "part_rows", "part_columns",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80", "gfx942", "cpu"])
