@@ -27,6 +27,7 @@ TIMED = False
 _WARM_UPS = 3
 _ROUNDS = 2  # a cache that swaps two tensors holds the graph's own after every other call
 _MEND = "allocate it in the call, or keep it as long as the graph"
+_WRITES = f"a replayed graph writes to memory that it does not own; {_MEND}"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
@@ -65,22 +66,32 @@ def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], devic
 
     try:
         first = [tensor.clone() for tensor in _replayed(graph, outputs, device)]
-        steady = _first_difference(first, _replayed(graph, outputs, device)) is None
+        if _first_difference(first, _replayed(graph, outputs, device)) is not None:  # of results, or of their copies
+            return _WRITES if _writes_to(first, graph, outputs, device) else ""
         for _ in range(_ROUNDS):
             call()  # what is cached by now is this call's
             collect_young()
             blocks = device.occupy()
             different = _first_difference(first, _replayed(graph, outputs, device))
             if any(int(block.min()) != 0xFF for block in blocks):
-                return f"a replayed graph writes to memory that it does not own; {_MEND}"
+                return _WRITES
             if different is not None:
                 break
             del blocks
     except torch.OutOfMemoryError:
         return ""
-    if different is None or not steady:
+    if different is None:
         return ""
     return f"output {different}: a replayed graph reads memory that it does not own, and others have used; {_MEND}"
+
+
+def _writes_to(copies: list[torch.Tensor], graph: Graph, outputs: list[Any], device: Device) -> bool:
+    """Whether a replay changes copies of the outputs: then they lie in memory that the call had given back."""
+    for copy, output in zip(copies, _replayed(graph, outputs, device), strict=True):
+        copy.copy_(output)
+    held = [copy.cpu() for copy in copies]
+    _replayed(graph, outputs, device)
+    return _first_difference(held, [copy.cpu() for copy in copies]) is not None
 
 
 def _replayed(graph: Graph, outputs: list[Any], device: Device) -> list[torch.Tensor]:

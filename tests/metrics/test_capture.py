@@ -130,6 +130,21 @@ def test_a_workspace_that_is_swapped_with_another_is_found_in_the_second_round()
     assert reading.problem.startswith("a replayed graph writes to memory that it does not own")
 
 
+def test_copies_of_the_results_that_lie_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They too are memory that others use: that a replay changes them is not taken for results that differ."""
+
+    def writes(device: Memory) -> None:
+        device.workspace.fill_(3)
+        device.output.fill_(7)
+
+    device = Memory(writes)
+    device.workspace = torch.zeros(4)
+    monkeypatch.setattr(torch.Tensor, "clone", lambda tensor: device.workspace.copy_(tensor))
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: torch.tensor(tensor.tolist()))
+    (reading,) = read(Subject(device.call), device)
+    assert reading.problem.startswith("a replayed graph writes to memory that it does not own")
+
+
 def test_without_memory_for_a_copy_nothing_is_told() -> None:
     def full(device: Memory) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
