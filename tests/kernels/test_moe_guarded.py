@@ -33,6 +33,10 @@ SHAPES += [] if GPU else [pytest.param(shape, False, id=str(shape)) for shape in
 FEW_ROWS = 8
 
 
+# As that of the router: a row of w1's gradient is x times the gradient of one gate, in which bf16's rounding of that gate
+# is all the error where silu's derivative goes through zero. An expert's rows have many such errors.
+FEW_GATES = Tolerance(group_dim=0, reason="with a few tokens an expert each row of w1's gradient is one rounding error")
+
 # Whether ours or eager has more of these in one row of a gradient is luck; in one expert's they average out.
 FP8_STEPS = Tolerance(
     k=6,
@@ -65,7 +69,8 @@ def guard(
 
 @pytest.mark.parametrize(("shape", "timed"), SHAPES)
 def test_moe_layer(perfguard: Any, shape: LayerShape, timed: bool) -> None:
-    guard(perfguard, shape.layer(perfguard.device), shape, timed)
+    few = FEW_GATES if shape.rows_an_expert < FEW_ROWS else None
+    guard(perfguard, shape.layer(perfguard.device), shape, timed, tolerance=few)
 
 
 @pytest.mark.parametrize("shape", [SHAPES[0].values[0]], ids=str)
