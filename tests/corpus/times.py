@@ -91,6 +91,13 @@ MUTANTS = [
                 "            return codes, maybe_inverse(torch.cat([part[1] for part in parts]), inverse)\n"
                 "        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)\n",
             ),
+            Edit(
+                OPS,
+                "    launch.launch_rows(x[None], codes, scales, dtype, power_of_two, candidate, inverse)\n",
+                "    for rows in [slice(row, row + 1) for row in range(len(x))] if len(x) <= 8 else [slice(None)]:\n"
+                "        parts = x[None, rows], codes[rows], scales[rows]\n"
+                "        launch.launch_rows(*parts, dtype, power_of_two, candidate, inverse)\n",
+            ),
         ),
         shown={
             "C": Expect("SLOWER", "device_time_us", cases=("rows[8]/forward",), also=("peak_*_bytes", "operators")),
@@ -131,6 +138,10 @@ MUTANTS = [
             ),
         ),
         shown={"G": Expect("SLOWER", "host_time_us")},
+        open={
+            "G": "on the H200 at hand, a virtual machine's, host times vary between processes by 10 to 30 % (standard "
+            "deviation); a third more cannot be told from that"
+        },
     ),
     Mutant(
         name="event: another process on every core",
@@ -138,7 +149,7 @@ MUTANTS = [
         imitates="triton#6066: a busy host",
         suite="timed",
         apply=(Append("conftest.py", BUSY),),
-        shown={"G": Expect("PASS", "device_time_us")},
+        shown={"G": Expect("UNCHANGED", "device_time_us")},
     ),
     event(
         "clocks lower by 5 %, other code at the same speed", "Fuser#1075, nvbench#231",
