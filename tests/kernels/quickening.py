@@ -18,6 +18,7 @@ def quicken_interpreter() -> None:
     _look_up_numpy_types_once(interpreter)
     _describe_blocks_once(language.core)
     _compare_shapes_as_lists(language.core)
+    _unwrap_what_is_wrapped(language.core)
     _prepare_operands_once(language, interpreter)
     _leave_out_what_is_not_asserted(language)
 
@@ -31,13 +32,15 @@ def _patch_the_language_once_a_launch(language: Any, interpreter: Any) -> None:
         return
     run = launch.__call__
     patched: set[tuple[bool, bool]] = set()
+    seen: dict[Any, tuple[bool, bool]] = {}  # function -> whether it sees the language, and its core
 
     def patch_once(fn: Any) -> Any:
-        names = list(fn.__globals__.values())
-        visible = (any(name is language for name in names), any(name is language.core for name in names))
-        if visible in patched:
+        if fn not in seen:
+            names = list(fn.__globals__.values())
+            seen[fn] = (any(name is language for name in names), any(name is language.core for name in names))
+        if seen[fn] in patched:
             return None
-        patched.add(visible)
+        patched.add(seen[fn])
         return patch(fn)
 
     def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,6 +116,19 @@ def _compare_shapes_as_lists(core: Any) -> None:
         return equal(self, other)
 
     kind.__eq__ = equal_to_numbers
+
+
+def _unwrap_what_is_wrapped(core: Any) -> None:
+    """Every argument of every operation is looked at, in four steps, for a constant that it may hold."""
+    unwrap, tensor = getattr(core, "_unwrap_if_constexpr", None), getattr(core, "tensor", None)
+    if unwrap is None or tensor is None:
+        return
+    plain = {tensor, bool, int, float, type(None)}
+
+    def unwrap_if_wrapped(given: Any) -> Any:
+        return given if type(given) in plain else unwrap(given)
+
+    core._unwrap_if_constexpr = unwrap_if_wrapped
 
 
 # Types to which nothing is done where both operands have them and are of one shape. 16-bit floats are divided as fp32.
