@@ -118,7 +118,7 @@ class Runner:
                 notes=checked.notes if checked else [],
             )
             if checked is None or not checked.wrong:
-                result = self._read(call, result, _varying(checked, direction))
+                result = self._read(call, result, checked, _varying(checked, direction))
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
         return [result for result in results if result.readings or result.verdicts]
@@ -133,10 +133,12 @@ class Runner:
             if self.device.now_us() - started > PREHEAT_US:
                 break
 
-    def _read(self, call: Call, result: CaseResult, varying: Sequence[str] = ()) -> CaseResult:
+    def _read(
+        self, call: Call, result: CaseResult, checked: Checked | None = None, varying: Sequence[str] = ()
+    ) -> CaseResult:
         """The exact readings, then those times that these do not show to be as they were. That a result is the same in
         every run is part of its contract."""
-        subject = self._subject(call, result.case)
+        subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.exact else []
         if self.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
@@ -160,11 +162,13 @@ class Runner:
             self._seen = now, self.device.conditions()
         return self._seen[1]
 
-    def _subject(self, call: Call, case: Case) -> Subject:
+    def _subject(self, call: Call, case: Case, checked: Checked | None = None) -> Subject:
         if case.direction == "backward":
             forget_compiled()  # what was compiled for one backward pass cannot be replayed
         run = forward(call) if case.direction == "forward" else backward(call)
         timed = call.timed and not self.exact_only
+        # The check has made the forward call ten times. Where there are times, or a queue, the readings make their own.
+        made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
         return Subject(
             run=run,
             direction=case.direction,
@@ -185,6 +189,8 @@ class Runner:
             rival=_rival(call, case) if timed else None,
             rivals=self.rivals,
             cold=self._cold(call, case),
+            warm=made,
+            differentiated=made and checked is not None and checked.backward is not None,
         )
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:

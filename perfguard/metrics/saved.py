@@ -82,7 +82,7 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     """The storages that are kept as long as the outputs live, in the order of saving; None without a graph."""
     import torch
 
-    if not any(tensor.grad_fn for tensor in _tensors_in([subject.run()], set())):
+    if not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors_in([subject.run()], set())):
         return None  # and nothing is loaded that a dispatch mode needs: seconds in every process
     ledger = _Ledger(subject)
     producers = _producers(ledger)

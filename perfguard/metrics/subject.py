@@ -66,6 +66,8 @@ class Subject:
     rival: Callable[[], Workload] | None = None
     rivals: bool = False
     cold: Callable[[], list[Reading]] | None = None
+    warm: bool = False
+    differentiated: bool = False
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
     _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
 
@@ -76,7 +78,7 @@ class Subject:
 
     def warm_up(self, device: Device) -> None:
         """One call, the first time that a metric asks: what compiling and autotuning do is not the call's."""
-        if not self._warmed:
+        if not self.warm and not self._warmed:
             self.run()
             device.synchronize()
             self._warmed.append(True)

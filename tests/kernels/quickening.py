@@ -17,6 +17,9 @@ def quicken_interpreter() -> None:
     _patch_the_language_once_a_launch(language, interpreter)
     _look_up_numpy_types_once(interpreter)
     _describe_blocks_once(language.core)
+    _compare_shapes_as_lists(language.core)
+    _unwrap_what_is_wrapped(language.core)
+    _prepare_operands_once(language, interpreter)
     _leave_out_what_is_not_asserted(language)
 
 
@@ -29,13 +32,15 @@ def _patch_the_language_once_a_launch(language: Any, interpreter: Any) -> None:
         return
     run = launch.__call__
     patched: set[tuple[bool, bool]] = set()
+    seen: dict[Any, tuple[bool, bool]] = {}  # function -> whether it sees the language, and its core
 
     def patch_once(fn: Any) -> Any:
-        names = list(fn.__globals__.values())
-        visible = (any(name is language for name in names), any(name is language.core for name in names))
-        if visible in patched:
+        if fn not in seen:
+            names = list(fn.__globals__.values())
+            seen[fn] = (any(name is language for name in names), any(name is language.core for name in names))
+        if seen[fn] in patched:
             return None
-        patched.add(visible)
+        patched.add(seen[fn])
         return patch(fn)
 
     def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,6 +100,78 @@ def _describe_blocks_once(core: Any) -> None:
 
     block_type.__init__ = describe
     tensor.__init__ = make
+
+
+def _compare_shapes_as_lists(core: Any) -> None:
+    """To compare a tuple of a kernel's with anything, that is made a tuple too, with a type for each of its members."""
+    kind, constexpr = getattr(core, "tuple", None), getattr(core, "constexpr", None)
+    if kind is None or constexpr is None or "__eq__" not in vars(kind):
+        return
+    equal = kind.__eq__
+
+    def equal_to_numbers(self: Any, other: Any) -> Any:
+        members = other.values if type(other) is kind else other
+        if type(members) is list and all(type(member) is int for member in members):
+            return constexpr(self.values == members)
+        return equal(self, other)
+
+    kind.__eq__ = equal_to_numbers
+
+
+def _unwrap_what_is_wrapped(core: Any) -> None:
+    """Every argument of every operation is looked at, in four steps, for a constant that it may hold."""
+    unwrap, tensor = getattr(core, "_unwrap_if_constexpr", None), getattr(core, "tensor", None)
+    if unwrap is None or tensor is None:
+        return
+    plain = {tensor, bool, int, float, type(None)}
+
+    def unwrap_if_wrapped(given: Any) -> Any:
+        return given if type(given) in plain else unwrap(given)
+
+    core._unwrap_if_constexpr = unwrap_if_wrapped
+
+
+# Types to which nothing is done where both operands have them and are of one shape. 16-bit floats are divided as fp32.
+_UNCHANGED = {"int1", "fp32", "fp64"} | {f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def _prepare_operands_once(language: Any, interpreter: Any) -> None:
+    """Types and shapes of two operands are compared and made one at every operation, and a number becomes a block that
+    is full of it. Operands of one type and shape are fit as they are; of a number beside a block the block is kept:
+    operations write to memory of their own."""
+    semantic = getattr(getattr(language, "semantic", None), "TritonSemantic", None)
+    prepare = getattr(semantic, "binary_op_type_checking_impl", None)
+    builder = getattr(interpreter, "InterpreterBuilder", None)
+    tensor = getattr(language.core, "tensor", None)
+    if semantic is None or prepare is None or builder is None or tensor is None:
+        return
+    blocks: dict[tuple[Any, ...], Any] = {}
+
+    def described(operand: Any) -> tuple[str, Any]:
+        """Its type, and its shape; () of a scalar, None where that is not known."""
+        return operand.dtype.name, getattr(operand.type, "sizes", None) if operand.type.is_block() else ()
+
+    def prepare_once(self: Any, lhs: Any, rhs: Any, *flags: bool, **named: bool) -> tuple[Any, Any]:
+        left, right = type(lhs) is tensor, type(rhs) is tensor
+        if type(self.builder) is not builder or not (left or right):
+            return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
+        kind, sizes = described(lhs if left else rhs)
+        if sizes is None:
+            return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
+        if left and right:
+            if kind in _UNCHANGED and described(rhs) == (kind, sizes):
+                return lhs, rhs
+            return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
+        given, number = (lhs, rhs) if left else (rhs, lhs)
+        key = (left, kind, sizes, type(number), repr(number), flags, *named.items())  # repr: -0.0 == 0.0
+        if key not in blocks:
+            one, other = prepare(self, lhs, rhs, *flags, **named)
+            if (one if left else other) is given and type(number) in (bool, int, float):
+                blocks[key] = other if left else one
+            return one, other
+        return (lhs, blocks[key]) if left else (blocks[key], rhs)
+
+    semantic.binary_op_type_checking_impl = prepare_once
 
 
 def _leave_out_what_is_not_asserted(language: Any) -> None:

@@ -83,6 +83,14 @@ def test_reading_sees_inputs_and_grad_mode() -> None:
     assert reading.value == "float32[2] strides (1) shares memory with input 0"
 
 
+def test_a_warm_call_is_made_once() -> None:
+    calls: list[bool] = []
+    for warm in (False, True):
+        calls.clear()
+        contract.read(Subject(run=lambda: calls.append(True), warm=warm), FakeDevice(seed=1))
+        assert len(calls) == 2 - warm
+
+
 def read_contract(run: Callable[[], Any]) -> Any:
     (reading,) = contract.read(Subject(run=run), FakeDevice(seed=1))
     return reading

@@ -136,3 +136,16 @@ def test_a_compiled_call_is_not_compiled_again() -> None:
     assert found["activation_bytes"] == SIZE
     assert len(graphs) == 1
     torch._dynamo.reset()
+
+
+def test_a_call_that_is_known_to_be_differentiated_is_made_once() -> None:
+    x, calls = square(), []
+
+    def run() -> torch.Tensor:
+        calls.append(1)
+        return x.exp().sin()
+
+    unknown = saved_by(Subject(run, args=(x,)))
+    assert len(calls) == 2
+    assert saved_by(Subject(run, args=(x,), differentiated=True)) == unknown
+    assert len(calls) == 3

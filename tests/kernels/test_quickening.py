@@ -1,0 +1,52 @@
+"""The quickened interpreter keeps blocks of numbers between operations: those that only look alike are not mixed up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tests.kernels.paths import GPU, VARIABLE
+
+pytestmark = pytest.mark.skipif(GPU is not None, reason="kernels are interpreted where there is no GPU")
+
+N = 8
+
+
+def operations(x_ptr: Any, n_ptr: Any, out_ptr: Any, N: tl.constexpr) -> None:
+    at = tl.arange(0, N)
+    x, n = tl.load(x_ptr + at), tl.load(n_ptr + at)
+    tl.store(out_ptr + at, x * 0.0)
+    tl.store(out_ptr + N + at, x * -0.0)
+    tl.store(out_ptr + 2 * N + at, (n + 100).to(tl.float32))  # int8, which wraps around
+    tl.store(out_ptr + 3 * N + at, n.to(tl.float32) + 100)
+    tl.store(out_ptr + 4 * N + at, n.to(tl.int32).to(tl.float32) / 2)
+    tl.store(out_ptr + 5 * N + at, tl.sum(x[:, None] + x[None, :] * 2, axis=1))
+    tl.store(out_ptr + 6 * N + at, tl.sum(x[:, None] + x[None, :] * 2, axis=0))
+    tl.store(out_ptr + 7 * N + at, (1 - x) - (x - 1))
+
+
+def test_numbers_of_other_signs_types_and_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    kernel: Any = triton.jit(operations)
+    x = torch.tensor([1.0, -1.0, 0.0, 2.5, -3.0, 0.5, 7.0, -0.25])
+    n = torch.tensor([1, -1, 0, 27, 28, 100, 127, -128], dtype=torch.int8)
+    for _ in range(2):  # the second finds what the first has kept
+        out = torch.full((8, N), torch.nan)
+        kernel[(1,)](x, n, out, N)
+        wanted = torch.stack(
+            [
+                x * 0.0,
+                x * -0.0,
+                (n + 100).float(),
+                n.float() + 100,
+                n.float() / 2,
+                (x[:, None] + x[None, :] * 2).sum(1),
+                (x[:, None] + x[None, :] * 2).sum(0),
+                (1 - x) - (x - 1),
+            ]
+        )
+        assert torch.equal(out.view(torch.int32), wanted.view(torch.int32))
