@@ -190,8 +190,7 @@ def raw_events(call: Callable[[], object], activities: list[ProfilerActivity]) -
 
 def _results(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> Any:
     """What kineto recorded while `call` ran; None where it recorded nothing."""
-    # torch's own list of events, which nobody reads here, is made of them only if one asks, or lets them accumulate.
-    with _quiet(), profile(activities=activities, profile_memory=memory) as profiler:
+    with _quiet(), profile(activities=activities, profile_memory=memory, acc_events=True) as profiler:
         result = call()  # kept: what a caller holds is not freed before the profile ends
     del result
     return profiler.profiler.kineto_results if profiler.profiler is not None else None
