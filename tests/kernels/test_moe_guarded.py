@@ -33,9 +33,11 @@ SHAPES += [] if GPU else [pytest.param(shape, False, id=str(shape)) for shape in
 FEW_ROWS = 8
 
 
-# As that of the router: a row of w1's gradient is x times the gradient of one gate, in which bf16's rounding of that gate
-# is all the error where silu's derivative goes through zero. An expert's rows have many such errors.
-FEW_GATES = Tolerance(group_dim=0, reason="with a few tokens an expert each row of w1's gradient is one rounding error")
+# As that of the router: a row of w1's gradient is x times the gradient of one gate, in which bf16's rounding of that
+# gate is all the error where silu's derivative goes through zero. An expert's rows have many such errors.
+FEW_GATES = Tolerance(
+    group_dim=0, reason="with a few tokens an expert each row of w1's gradient holds a single rounding error"
+)
 
 # Whether ours or eager has more of these in one row of a gradient is luck; in one expert's they average out.
 FP8_STEPS = Tolerance(
