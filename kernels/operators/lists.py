@@ -88,6 +88,7 @@ class Tables:
 
 
 def _tables_of(index: Tensor, rows: int, config: ListConfig) -> Tables:
+    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) is in no table."""
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
     passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range
@@ -102,15 +103,9 @@ def _tables_of(index: Tensor, rows: int, config: ListConfig) -> Tables:
     return Tables(asked[:rows], table, is_full[:1], counters.view(passes, -1, BUCKETS), ends[:rows])
 
 
-def lists_of(index: Tensor, rows: int) -> Lists:
-    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) comes last and is in no list."""
-    tables = _tables_of(index, rows, list_candidates(arch_of(index.device), 1)[0])
-    tables.is_full.fill_(1)
-    return _sorted(index, tables, overlap=False)
-
-
 def _sorted(index: Tensor, tables: Tables, overlap: bool) -> Lists:
-    """Nothing is written to the lists where no table is full."""
+    """The lists of all rows; what is out of range comes last and is in none. Where no table is full nothing is written
+    to them."""
     count, rows = index.shape[0], tables.asked.shape[0]
     counts, ends = tables.counters, tables.ends
     dtype, passes = ends.dtype, len(counts)

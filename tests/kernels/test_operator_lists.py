@@ -39,14 +39,17 @@ def test_lists_are_a_stable_sort(name: str, triton_path: KernelPath) -> None:
     rows, index = INDICES[name]
     inside = (index >= 0) & (index < rows)
     expected = torch.argsort(torch.where(inside, index, rows), stable=True)
-    found = lists.lists_of(index.to(triton_path.device), rows)
+    there = index.to(triton_path.device)
+    tables = lists._tables_of(there, rows, configs.list_candidates("cpu", 5)[0])
+    tables.is_full.fill_(1)
+    found = lists._sorted(there, tables, overlap=False)
     assert torch.equal(found.order.cpu().long(), expected)
     counts = torch.bincount(index[inside], minlength=rows)
     asked = counts > 0
     ends = counts.cumsum(0)
     assert torch.equal(found.ends.cpu().long()[asked], ends[asked])
     assert torch.equal(found.starts.cpu().long()[asked], (ends - counts)[asked])
-    assert not found.ends[~asked.to(index.device)].any()
+    assert not found.ends[~asked.to(there.device)].any()
 
 
 # Which lengths of lists one after the other: what is cut, and where, depends on how they lie to the parts.
