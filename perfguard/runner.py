@@ -118,7 +118,7 @@ class Runner:
                 notes=checked.notes if checked else [],
             )
             if checked is None or not checked.wrong:
-                result = self._read(call, result, checked, _varying(checked, direction))
+                result = self._read(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
         return [result for result in results if result.readings or result.verdicts]
@@ -133,15 +133,14 @@ class Runner:
             if self.device.now_us() - started > PREHEAT_US:
                 break
 
-    def _read(
-        self, call: Call, result: CaseResult, checked: Checked | None = None, varying: Sequence[str] = ()
-    ) -> CaseResult:
+    def _read(self, call: Call, result: CaseResult, checked: Checked | None) -> CaseResult:
         """The exact readings, then those times that these do not show to be as they were. That a result is the same in
         every run is part of its contract."""
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.exact else []
         if self.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
+        varying = _varying(checked, result.case.direction)
         exact = [_not_repeating(reading, varying) if reading.metric == "contract" else reading for reading in exact]
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
         result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
@@ -162,7 +161,7 @@ class Runner:
             self._seen = now, self.device.conditions()
         return self._seen[1]
 
-    def _subject(self, call: Call, case: Case, checked: Checked | None = None) -> Subject:
+    def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:
         if case.direction == "backward":
             forget_compiled()  # what was compiled for one backward pass cannot be replayed
         run = forward(call) if case.direction == "forward" else backward(call)

@@ -214,6 +214,14 @@ def _place(  # type: ignore[no-untyped-def]
 
 
 @jit()
+def _sum_rows(x_ptr, from_R, is_row_R, column_C, width, x_row, x_column):  # type: ignore[no-untyped-def]
+    """The sum (C,) of R rows of x, less those where `is_row` is false."""
+    inside_RC = is_row_R[:, None] & (column_C < width)[None, :]
+    x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
+    return tl.sum(x_RC.to(tl.float32), 0)
+
+
+@jit()
 def _sum_places(  # type: ignore[no-untyped-def]
     x_ptr, order_ptr, start, end, column_C, width, x_row, x_column, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
@@ -221,9 +229,7 @@ def _sum_places(  # type: ignore[no-untyped-def]
     for first in range(start, end, R):
         at_R = first + tl.arange(0, R)
         from_R = tl.load(order_ptr + at_R, mask=at_R < end, other=0).to(tl.int64)
-        inside_RC = (at_R < end)[:, None] & (column_C < width)[None, :]
-        x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
-        sum_C += tl.sum(x_RC.to(tl.float32), 0)
+        sum_C += _sum_rows(x_ptr, from_R, at_R < end, column_C, width, x_row, x_column)
     return sum_C
 
 
@@ -240,9 +246,7 @@ def _sum_slots(  # type: ignore[no-untyped-def]
     for first in range(0, asked, R):
         rank_R = first + tl.arange(0, R)
         from_R = tl.sum(tl.where(rank_P[:, None] == rank_R[None, :], place_P[:, None], 0), 0).to(tl.int64)
-        inside_RC = (rank_R < asked)[:, None] & (column_C < width)[None, :]
-        x_RC = tl.load(x_ptr + from_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)
-        sum_C += tl.sum(x_RC.to(tl.float32), 0)
+        sum_C += _sum_rows(x_ptr, from_R, rank_R < asked, column_C, width, x_row, x_column)
     return sum_C
 
 

@@ -122,10 +122,8 @@ def _free_sizes(backend: Any, index: int, stream: int) -> list[int]:
 
 def _pieces(size: int, small: bool) -> list[int]:
     """The sizes by which a free block of `size` bytes can be asked for."""
-    if not small or size <= _LARGEST_SMALL:
-        return [size]
-    whole, rest = divmod(size, _LARGEST_SMALL)
-    return [_LARGEST_SMALL] * whole + [rest] * (rest > 0)
+    most = _LARGEST_SMALL if small else size
+    return [min(most, size - start) for start in range(0, size, most)]
 
 
 def _blocks(backend: Any, index: int) -> dict[int, int] | None:

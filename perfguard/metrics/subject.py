@@ -46,6 +46,8 @@ class Subject:
         rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
         cold: starts a process that makes the call for the first time, and returns what it read; None where that is
             not wanted.
+        warm: what compiling and autotuning do has been done by calls before.
+        differentiated: the outputs are known to have a graph.
     """
 
     run: Callable[[], Outputs]

@@ -8,11 +8,15 @@ from pathlib import Path
 from tests.corpus.mutant import Edit, Expect, Mutant, NotApplied
 
 FP8, OPERATORS = "kernels/fp8/configs.py", "kernels/operators/configs.py"
-HALF_THE_WARPS = Edit(
-    FP8,
-    "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps=warps),",
-    "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps=max(1, warps // 2)),",
-)
+WHOLE_ROWS = "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps={}),"
+
+
+def warps_of_whole_rows(wanted: str) -> Edit:
+    """Those of the configuration that holds a row."""
+    return Edit(FP8, WHOLE_ROWS.format("warps"), WHOLE_ROWS.format(wanted))
+
+
+HALF_THE_WARPS = warps_of_whole_rows("max(1, warps // 2)")
 
 
 def another_triton(root: Path) -> None:
@@ -44,13 +48,7 @@ MUTANTS = [
         classes=("K01",),
         imitates="vllm#43153 (-45 % tok/s), triton#9757 (+35 %): the same source, compiled to worse code",
         suite="cross",
-        apply=(
-            Edit(
-                FP8,
-                "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps=warps),",
-                "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps=1),",
-            ),
-        ),
+        apply=(warps_of_whole_rows("1"),),
         shown={
             "G": Expect("SLOWER", "device_time_us", cases=("rows[16384]/forward",), says=("because: ",), also=("*",)),
             "X": Expect("CHANGED", "sm_90.spills", cases=("rows[16384]/forward",), also=("*",)),

@@ -13,9 +13,8 @@ from perfguard.hardware import cpu_memory, gpu_memory
 from perfguard.hardware.activity import Growth, MemoryUse
 from tests.hardware.conftest import STEP
 
-MIB = 2**20
-
 SIZE = 4 << 12
+MIB = 2**20
 held: list[Any] = []
 
 

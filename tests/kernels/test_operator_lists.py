@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -66,13 +67,18 @@ LENGTHS = {
 }
 
 
+def asking(sizes: Sequence[int]) -> torch.Tensor:
+    """So many places for each row, below 0 for none, in any order."""
+    index = torch.cat([torch.full((abs(size),), row if size > 0 else -1) for row, size in enumerate(sizes)])
+    return index[torch.randperm(len(index))]
+
+
 @pytest.mark.parametrize("candidate", [0, 1])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_long_lists(lengths: str, candidate: int, triton_path: KernelPath) -> None:
     """Small whole numbers, whose sums are exact: every place counts once, in the right row."""
     sizes = LENGTHS[lengths]
-    index = torch.cat([torch.full((abs(size),), row if size > 0 else -1) for row, size in enumerate(sizes)])
-    index = index[torch.randperm(len(index))].to(triton_path.device)
+    index = asking(sizes).to(triton_path.device)
     x = torch.randint(-8, 9, (len(index), 21)).float().to(index.device)
     out = torch.full((len(sizes), 21), torch.nan, device=index.device)
     lists.sum_by_index(x, index, out, candidate)
@@ -84,8 +90,7 @@ def test_long_lists(lengths: str, candidate: int, triton_path: KernelPath) -> No
 def test_slots_are_taken_in_any_order(lengths: str, triton_path: KernelPath, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which slot of its row's table a place gets is chance on a GPU: it does not reach the sums' bits."""
     sizes = LENGTHS[lengths]
-    index = torch.cat([torch.full((abs(size),), row if size > 0 else -1) for row, size in enumerate(sizes)])
-    index = index[torch.randperm(len(index))].to(triton_path.device)
+    index = asking(sizes).to(triton_path.device)
     x = torch.randn(len(index), 21, device=index.device)
     expected, got = (torch.full((len(sizes), 21), torch.nan, device=index.device) for _ in range(2))
     lists.sum_by_index(x, index, expected, None)
