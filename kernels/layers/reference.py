@@ -13,12 +13,15 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from kernels.layers.attention import Attention, MultiHeadLatentAttention
 from kernels.layers.block import Block, DenseBlock, MoEBlock
 from kernels.moe import SharedExperts
 from kernels.moe import reference as moe_reference
 from kernels.moe.precision import wide
+
+_SCORES = 2**28  # held at a time: 2 GiB in float64
 
 
 def block(block: Block, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
@@ -56,6 +59,17 @@ def _latent(attention: MultiHeadLatentAttention, x: Tensor, rope: Tensor) -> Ten
 
 
 def _softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """So many heads at a time as `_SCORES` allows, their weights made once more for the backward pass: in float64 those of
+    40 heads at 8192 positions take 40 GiB, several times over."""
+    sequences, positions, heads, _ = q.shape
+    share = max(1, _SCORES // (sequences * positions * positions))
+    if share >= heads:
+        return _attend(q, k, v)
+    parts = zip(*(each.split(share, dim=2) for each in (q, k, v)), strict=True)
+    return torch.cat([checkpoint(_attend, *part, use_reentrant=False) for part in parts], dim=2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores_BHSS = torch.einsum("bshn,bthn->bhst", q, k) / math.sqrt(q.shape[-1])
     later = torch.ones(scores_BHSS.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     weights_BHSS = scores_BHSS.masked_fill(later, -torch.inf).softmax(dim=-1)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.layers import BlockConfig, MoEBlock, Transformer, build_block, rope_table, rotate
+from kernels.layers import BlockConfig, MoEBlock, Transformer, build_block, reference, rope_table, rotate
 from kernels.layers.shapes import BLOCKS, LOADS, BlockShape, Kind, Load, block_config, set_load
 from kernels.moe import MoEConfig
 from kernels.moe.shapes import MODELS
+from perfguard.numerics.oracle import run_wide
 from tests.kernels.layers_cases import CONFIGS, LOOP
 
 MOE = MoEConfig(dim=32, hidden=48, experts=4, top_k=2)
@@ -50,6 +51,23 @@ def test_no_token_sees_a_later_one(name: str) -> None:
     changed = block(x, rope)
     assert torch.equal(whole[:, :6], changed[:, :6])
     assert not torch.equal(whole[:, 6:], changed[:, 6:])
+
+
+@pytest.mark.parametrize("name", ["dense", "dense-latent"])
+def test_the_reference_takes_long_sequences_by_the_heads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit by bit the same, also where the oracle widens what is asked for."""
+    block, rope = build_block(CONFIGS[name]), rope_table(9, CONFIGS[name].rotated)
+    x = torch.randn(2, 9, 32, dtype=torch.float64, requires_grad=True)
+
+    def values() -> list[torch.Tensor]:
+        y = reference.block(block, x, rope)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *block.parameters()])]
+
+    at_once = run_wide(values, torch.float64)
+    heads = 3  # of four: the last share is smaller
+    monkeypatch.setattr(reference, "_SCORES", heads * 2 * 9 * 9)
+    in_shares = run_wide(values, torch.float64)
+    assert all(torch.equal(one, other) for one, other in zip(at_once, in_shares, strict=True))
 
 
 @pytest.mark.parametrize(
