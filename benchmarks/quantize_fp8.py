@@ -1,12 +1,11 @@
 """The speed of the fp8 quantisers on this GPU, beside a plain copy of the same run.
 
-    python benchmarks/quantize_fp8.py [--json PATH] [--cold] [--shapes A B]
+    python benchmarks/quantize_fp8.py [--json PATH] [--shapes A B]
 
 Bytes are the fewest that could move: 2 read and 1 written for a bf16 element. One copy moves 1 GiB to another GiB and
 counts both; the other moves as many bytes as the kernel, since a short copy is slower, too. A call is timed by events
 behind a device-side sleep, so that launching is not in it, after a flush of the cache outside the window; the figure is
-the median. `--cold` also takes the seconds of the first call in a fresh process with an empty Triton cache, imports not
-counted.
+the median.
 
 Shapes: A = E16 M16640 K5120 N8192, B = E64 M32768 K2048 N1408.
 """
@@ -15,12 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,26 +64,20 @@ class Row:
     bandwidth_tbps: float
     copy_percent: float  # of the speed of 1 GiB
     same_bytes_percent: float  # of the speed of a copy that moves as many bytes
-    cold_s: float | None
 
 
 def main() -> None:
     arguments = _arguments()
-    if arguments.cold_child:
-        kernel, shape = arguments.cold_child
-        print(json.dumps(_first_call_s(kernel, SHAPES[shape])))
-        return
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     copy_tbps = _copy_tbps(flush)
     rows = []
     for shape in arguments.shapes:
         for kernel in arguments.kernels:
-            call, elements = _call(kernel, SHAPES[shape])
+            call, elements = call_of(kernel, SHAPES[shape])
             time_us = _median_us(call, flush)
             bandwidth = 3 * elements / time_us / 1e6
             same_bytes = 100 * bandwidth / _copy_tbps(flush, 3 * elements // 2)
-            cold_s = _cold_s(kernel, shape) if arguments.cold else None
-            rows.append(Row(kernel, shape, time_us, bandwidth, 100 * bandwidth / copy_tbps, same_bytes, cold_s))
+            rows.append(Row(kernel, shape, time_us, bandwidth, 100 * bandwidth / copy_tbps, same_bytes))
             del call
             torch.cuda.empty_cache()
     print(_table(rows, copy_tbps))
@@ -105,14 +94,12 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", help="also write the figures there")
-    parser.add_argument("--cold", action="store_true", help="also take the first call of a fresh process")
     parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=sorted(SHAPES))
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
-    parser.add_argument("--cold-child", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _call(kernel: str, shape: Shape) -> tuple[Callable[[], object], int]:
+def call_of(kernel: str, shape: Shape) -> tuple[Callable[[], object], int]:
     """A call of the kernel on normal data in the layout it is used with, and the elements it reads."""
     function = getattr(fp8, f"quantize_{kernel}")
     experts, tokens, inner, outer = shape.experts, shape.tokens, shape.inner, shape.outer
@@ -158,38 +145,13 @@ def _copy_tbps(flush: torch.Tensor, size: int = COPY_BYTES) -> float:
     return 2 * size / _median_us(lambda: target.copy_(source), flush) / 1e6
 
 
-def _first_call_s(kernel: str, shape: Shape) -> float:
-    import torch._dynamo  # PyTorch loads it at the first call of any custom operator: not the kernel's time
-
-    call, _ = _call(kernel, shape)
-    torch.zeros(1, device="cuda").add_(1)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def _cold_s(kernel: str, shape: str) -> float:
-    with tempfile.TemporaryDirectory() as cache:
-        child = subprocess.run(
-            [sys.executable, __file__, "--cold-child", kernel, shape],
-            env={**os.environ, "TRITON_CACHE_DIR": cache},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-    return float(json.loads(child.stdout.splitlines()[-1]))
-
-
 def _table(rows: list[Row], copy_tbps: float) -> str:
     lines = [f"{torch.cuda.get_device_name()}, copy {copy_tbps:.3f} TB/s", ""]
-    lines.append(f"{'kernel':<26}{'shape':<7}{'us':>9}{'TB/s':>8}{'% copy':>9}{'% same bytes':>14}{'cold s':>9}")
+    lines.append(f"{'kernel':<26}{'shape':<7}{'us':>9}{'TB/s':>8}{'% copy':>9}{'% same bytes':>14}")
     for row in rows:
-        cold = "-" if row.cold_s is None else f"{row.cold_s:.2f}"
         lines.append(
             f"{row.kernel:<26}{row.shape:<7}{row.time_us:>9.1f}{row.bandwidth_tbps:>8.2f}"
-            f"{row.copy_percent:>9.1f}{row.same_bytes_percent:>14.1f}{cold:>9}"
+            f"{row.copy_percent:>9.1f}{row.same_bytes_percent:>14.1f}"
         )
     return "\n".join(lines)
 
