@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from perfguard.compiling.trace import Frame, Trace, traced
 
@@ -107,6 +108,7 @@ def _inductor_counted() -> Iterator[dict[str, int]]:
         torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
         torch._functorch.config.patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
         _heard(getattr(compile_fx, "inductor_metrics_log", None)),
+        _bytes_alone(),
     ):
         yield counts
     counts |= {name: getattr(metrics, attribute) - before[name] for name, attribute in names.items()}
@@ -129,3 +131,20 @@ def _heard(logger: object) -> Iterator[None]:
         logger.removeHandler(silent)
         logger.propagate = propagate
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _bytes_alone() -> Iterator[None]:
+    """With the bytes inductor estimates times, which nobody reads. On a GPU it cannot for sizes that it does not know
+    (torch 2.11), and the candidate's compilation would fail with it."""
+    from torch._inductor.graph import GraphLowering
+
+    def count_bytes(graph: Any) -> tuple[int, list[Any], list[Any]]:
+        return sum(node.get_read_write_buffers_sizes() for node in graph.scheduler.nodes), [], []
+
+    own = GraphLowering.count_bytes
+    GraphLowering.count_bytes = count_bytes  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        GraphLowering.count_bytes = own  # type: ignore[method-assign]

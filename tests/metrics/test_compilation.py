@@ -319,6 +319,25 @@ def test_what_inductor_generates_and_plans() -> None:
     assert changed(fused, generated(lambda x: (x.sin().cos() * 2).double())).keys() == {"planned_bytes"}
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_bytes_are_planned_where_inductor_cannot_estimate_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU for an unbacked size: the candidate compiles, so the guard compiles it, too."""
+    from torch._inductor.scheduler import BaseSchedulerNode
+
+    def cannot(node: BaseSchedulerNode) -> float:
+        raise RuntimeError("Could not guard on data-dependent expression")
+
+    monkeypatch.setattr(BaseSchedulerNode, "get_estimated_runtime", cannot)
+    call = Call(torch.compile(torch.sin), rows(64)[0], torch.sin)
+    call.run()
+    (planned,) = [
+        reading.value
+        for reading in compilation.read(Subject(call.run, steps=steps(call)), DEVICE)
+        if reading.metric == "planned_bytes"
+    ]
+    assert planned == 2 * 64 * 4 * 4
+
+
 def test_nothing_of_an_eager_call_and_of_a_backward_case() -> None:
     call = Call(scaled, rows(2)[0], scaled)
     assert compilation.read(Subject(call.run, steps=steps(call)), DEVICE) == []
