@@ -124,7 +124,7 @@ MUTANTS = [
             "G": Expect(
                 "SLOWER",
                 "device_time_us",
-                cases=("gate[flat]/forward", "gate[wide]/forward"),
+                cases=("gate[*]/forward",),
                 says=("_bits",),
                 also=("*",),
             ),
@@ -144,7 +144,13 @@ MUTANTS = [
             ),
         ),
         shown={
-            "G": Expect("SLOWER", "device_time_us", cases=("gate[transposed]/forward",)),
+            "G": Expect(
+                "SLOWER",
+                "device_time_us",
+                cases=("gate[transposed]/forward",),
+                says=("because: ", "R=32 C=64", "R=2 C=1024"),
+                also=("*.sector_bytes",),
+            ),
             "X": Expect(
                 "CHANGED",
                 "*.sector_bytes",
