@@ -59,8 +59,8 @@ def _latent(attention: MultiHeadLatentAttention, x: Tensor, rope: Tensor) -> Ten
 
 
 def _softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """So many heads at a time as `_SCORES` allows, their weights made once more for the backward pass: in float64 those of
-    40 heads at 8192 positions take 40 GiB, several times over."""
+    """So many heads at a time as `_SCORES` allows, their weights made once more for the backward pass: in float64 those
+    of 40 heads at 8192 positions take 40 GiB, several times over."""
     sequences, positions, heads, _ = q.shape
     share = max(1, _SCORES // (sequences * positions * positions))
     if share >= heads:

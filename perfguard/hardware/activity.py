@@ -57,8 +57,8 @@ class MemoryUse:
     """Memory of one call, bytes.
 
     Attributes:
-        peak: most that was allocated at once above what was allocated before; the result counts, inputs do not.
-        held: allocated when the call returned: its result, and what else it keeps.
+        peak: most that was asked for at once above what was held before; the result counts, inputs do not.
+        held: of that, what the call holds when it returns: its result, and what else it keeps.
         residue: what is still allocated when the result is gone.
         reserved: most that the allocator took from the device for it; None where nothing is reserved.
     """

@@ -23,7 +23,7 @@ _PAUSES = (0.002, 0.01, 0.05, 0.2)  # s
 
 
 def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
-    """Allocated and reserved at the peak, held at the end, and what stays when the result is gone.
+    """Asked for and reserved at the peak, held at the end, and what stays when the result is gone.
 
     What stays is told by the blocks' addresses: a call that replaces what it cached leaves as many bytes as before,
     and yet keeps its own.
@@ -40,9 +40,10 @@ def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
         before = _blocks(backend, index)
         allocated, reserved = int(backend.memory_allocated(index)), int(backend.memory_reserved(index))
         backend.reset_peak_memory_stats(index)
+        start, _ = _asked_for(backend, index)
         result = call()
         backend.synchronize(index)
-        peak, held = int(backend.max_memory_allocated(index)), int(backend.memory_allocated(index))
+        held, peak = _asked_for(backend, index)
         most_reserved = int(backend.max_memory_reserved(index))
         del result  # a caller holds its result, so the peak includes it
         collect_young()
@@ -55,8 +56,20 @@ def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
 
         residue = _settled(left, 0)
     return MemoryUse(
-        max(0, peak - allocated), max(0, held - allocated), max(0, residue), max(0, most_reserved - reserved)
-    )
+        max(0, peak - start), max(0, held - start), max(0, residue), max(0, most_reserved - reserved)
+    )  # fmt: skip
+
+
+def _asked_for(backend: Any, index: int) -> tuple[int, int]:
+    """Bytes that tensors asked for and hold, now and at the peak.
+
+    The allocator makes up to 1 MiB more of a large one, by what it happens to have: the same call then takes a MiB more
+    or less in another process. Where it does not count what was asked for (PyTorch's cudaMallocAsync backend) what it
+    made of that counts.
+    """
+    stats = backend.memory_stats(index)
+    name = "requested_bytes" if stats.get("requested_bytes.all.allocated") else "allocated_bytes"
+    return int(stats.get(f"{name}.all.current", 0)), int(stats.get(f"{name}.all.peak", 0))
 
 
 def growth_of(call: Callable[[], object], calls: int, backend: Any, index: int) -> Growth:

@@ -29,6 +29,7 @@ _WARM_UPS = 3
 _ROUNDS = 2  # a cache that swaps two tensors holds the graph's own after every other call
 _BEFORE, _AFTER = 3, 10  # replays in memory that nobody has touched since, and in filled memory
 _MEND = "allocate it in the call, or keep it as long as the graph"
+_READS = f"a replayed graph reads memory that it does not own, and others have used; {_MEND}"
 _WRITES = f"a replayed graph writes to memory that it does not own; {_MEND}"
 
 
@@ -79,10 +80,7 @@ def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], devic
             if any(int(block.min()) != 0xFF for block in blocks):
                 return _WRITES
             if different:
-                return (
-                    f"output {min(different)}: a replayed graph reads memory that it does not own, and others have used; "
-                    f"{_MEND}"
-                )
+                return f"output {min(different)}: {_READS}"
             del blocks
     except torch.OutOfMemoryError:
         pass

@@ -1,7 +1,7 @@
 """Memory of a call: at its peak, between calls, and after many of them.
 
-Peak and workspace are allocated bytes above what was allocated before; outputs count, inputs do not. What stays when
-the outputs are gone is residue: a cache of results, a tensor in a closure. What is more after 50 calls is a leak.
+Peak and workspace are bytes that were asked for, above what was held before; outputs count, inputs do not. What stays
+when the outputs are gone is residue: a cache of results, a tensor in a closure. What is more after 50 calls is a leak.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMED = False
 
 _TOLERANCE = 0.005
 
-# On a GPU libraries keep workspaces and the allocator rounds large blocks, so less than 1 MiB is no finding.
+# On a GPU libraries keep workspaces, so less than 1 MiB is no finding.
 _FLOOR_BYTES = 2**20
 
 # On a CPU allocations are counted to the byte and cases are small: a temporary of one page is a real one.

@@ -44,6 +44,7 @@ class Backend:
         self._count = count
         self._reserved = self._most_reserved = 0
         self.memory = FakeMemory(2**40)
+        self.rounded, self.counts = 0, True
 
     def is_available(self) -> bool:
         return self._count > 0
@@ -77,8 +78,14 @@ class Backend:
     def memory_allocated(self, index: int) -> int:
         return self.memory.ledger.total
 
-    def max_memory_allocated(self, index: int) -> int:
-        return self.memory.ledger.peak
+    def memory_stats(self, index: int) -> dict[str, int]:
+        """By `rounded` more is allocated than asked for; what is asked for is not counted where `counts` is False."""
+        total, peak = self.memory.ledger.total, self.memory.ledger.peak
+        asked = {"current": total, "peak": peak, "allocated": total if self.counts else 0}
+        made = {"current": total + self.rounded, "peak": peak + 2 * self.rounded}
+        return {f"requested_bytes.all.{name}": count for name, count in asked.items()} | {
+            f"allocated_bytes.all.{name}": count for name, count in made.items()
+        }
 
     def memory_reserved(self, index: int) -> int:
         return self._reserved

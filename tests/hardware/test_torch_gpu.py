@@ -109,6 +109,16 @@ def test_peak_bytes(backend: Any) -> None:
     assert machine.emptied == 3
 
 
+@pytest.mark.parametrize(("counts", "peak"), [(True, 30), (False, 30 + 512)])
+def test_peak_is_of_what_was_asked_for_where_that_is_counted(backend: Any, counts: bool, peak: int) -> None:
+    machine = backend()
+    machine.counts = counts
+    machine.rounded = 512  # by what the allocator happens to have: no other than that of a fresh process
+    held = machine.allocate(1000)
+    assert Gpu(backend=machine).memory(lambda: machine.allocate(30).free()).peak == peak
+    held.free()
+
+
 def test_flush_writes_twice_the_cache_and_keeps_its_buffer(backend: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(torch_gpu, "_LEAST_FLUSH_BYTES", 1)
     gpu = Gpu(backend=backend())
