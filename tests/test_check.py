@@ -569,6 +569,25 @@ def test_an_oracle_that_would_not_fit_is_float32_and_says_so(monkeypatch: pytest
     assert result.notes == ["oracle: float32, since float64 would take over a quarter of the free memory"]
 
 
+def test_an_oracle_that_runs_out_of_memory_is_float32_and_says_so() -> None:
+    """Its temporaries may be far larger than its inputs and results."""
+    asked = []
+
+    def wide_temporaries(x: torch.Tensor) -> torch.Tensor:
+        asked.append(x.dtype)
+        if x.dtype is torch.float64:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40.00 GiB")
+        return x * 2
+
+    x = normal(8, 48)
+    result = checked(lambda x: x * 2, x, reference=wide_temporaries)
+    assert result.wrong == []
+    assert result.notes == ["oracle: float32, since float64 ran out of memory"]
+    assert asked[-1] is torch.float32
+    with pytest.raises(MeasurementError, match=r"in float64 \(OutOfMemoryError.*oracle='float32'"):
+        checked(lambda x: x * 2, x, reference=wide_temporaries, oracle="float64")
+
+
 def test_what_the_candidate_raises_comes_out_with_the_run_it_was_raised_in() -> None:
     def candidate(x: torch.Tensor) -> torch.Tensor:
         if bool(torch.empty(4).isnan().any()):

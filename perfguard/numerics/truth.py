@@ -181,6 +181,17 @@ class Reference:
 
     def _oracle(self, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
         wide = self._oracle_dtype(eager)
+        try:
+            return self._oracle_in(wide, eager, upstream)
+        except MeasurementError as error:
+            full = isinstance(error.__cause__, torch.OutOfMemoryError)
+            if not full or wide is torch.float32 or self.call.oracle != "auto":
+                raise
+        # Not before `error` is gone, whose frames hold what it had come to.
+        self._note("oracle: float32, since float64 ran out of memory")
+        return self._oracle_in(torch.float32, eager, upstream)
+
+    def _oracle_in(self, wide: torch.dtype, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
         shapes = _shapes(eager)
 
         def run() -> list[torch.Tensor | None]:
@@ -208,10 +219,12 @@ class Reference:
             return torch.float32
         if fits_in_float64(self.inputs.tensors + [t for t in eager.tensors() if t is not None]):
             return torch.float64
-        note = "oracle: float32, since float64 would take over a quarter of the free memory"
+        self._note("oracle: float32, since float64 would take over a quarter of the free memory")
+        return torch.float32
+
+    def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
-        return torch.float32
 
 
 def rmse(a: torch.Tensor, b: torch.Tensor | None = None) -> float:
