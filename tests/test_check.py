@@ -583,7 +583,7 @@ def test_an_oracle_that_runs_out_of_memory_is_float32_and_says_so() -> None:
     result = checked(lambda x: x * 2, x, reference=wide_temporaries)
     assert result.wrong == []
     assert result.notes == ["oracle: float32, since float64 ran out of memory"]
-    assert asked[-1] is torch.float32
+    assert asked == [x.dtype, torch.float64, torch.float32]
     with pytest.raises(MeasurementError, match=r"in float64 \(OutOfMemoryError.*oracle='float32'"):
         checked(lambda x: x * 2, x, reference=wide_temporaries, oracle="float64")
 

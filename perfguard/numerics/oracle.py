@@ -76,6 +76,7 @@ def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
 
     Raises:
         Exception: whatever `run` raises as it stands.
+        OutOfMemoryError: there was no memory for it widened.
     """
     with full_precision():
         default = torch.get_default_dtype()
@@ -83,11 +84,13 @@ def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
             torch.set_default_dtype(wide)  # `torch.zeros(n)` names no dtype that could be replaced
             with Widen(NARROW, wide):
                 return run()
+        except torch.OutOfMemoryError:
+            raise  # as it stands it would run out, too
         except Exception:
-            torch.set_default_dtype(default)
-            return run()
+            pass  # and with it what its frames hold
         finally:
             torch.set_default_dtype(default)
+        return run()
 
 
 def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
