@@ -55,9 +55,7 @@ def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
             return sum(count for address, count in after.items() if address not in before)
 
         residue = _settled(left, 0)
-    return MemoryUse(
-        max(0, peak - start), max(0, held - start), max(0, residue), max(0, most_reserved - reserved)
-    )  # fmt: skip
+    return MemoryUse(max(0, peak - start), max(0, held - start), max(0, residue), max(0, most_reserved - reserved))
 
 
 def _asked_for(backend: Any, index: int) -> tuple[int, int]:
