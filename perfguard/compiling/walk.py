@@ -143,7 +143,7 @@ def _bytes_alone() -> Iterator[None]:
         return sum(node.get_read_write_buffers_sizes() for node in graph.scheduler.nodes), [], []
 
     own = GraphLowering.count_bytes
-    GraphLowering.count_bytes = count_bytes  # type: ignore[method-assign]
+    GraphLowering.count_bytes = count_bytes  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
