@@ -296,8 +296,15 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on loading inductor
-def test_what_inductor_generates_and_plans() -> None:
-    """And that graphs come from its code, not from its cache, which would hide how many kernels there are."""
+def test_what_inductor_generates_and_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that graphs come from its code, not from its cache, which would hide how many kernels there are. Also where
+    inductor cannot estimate times, as on a GPU for an unbacked size: the candidate compiles, so the guard does, too."""
+    from torch._inductor.scheduler import BaseSchedulerNode
+
+    def cannot(node: BaseSchedulerNode) -> float:
+        raise RuntimeError("Could not guard on data-dependent expression")
+
+    monkeypatch.setattr(BaseSchedulerNode, "get_estimated_runtime", cannot)
 
     def generated(fn: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Reading]:
         forget_compiled()
@@ -317,25 +324,6 @@ def test_what_inductor_generates_and_plans() -> None:
     }
     # K08: a result twice as wide, in one kernel as before.
     assert changed(fused, generated(lambda x: (x.sin().cos() * 2).double())).keys() == {"planned_bytes"}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_bytes_are_planned_where_inductor_cannot_estimate_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU for an unbacked size: the candidate compiles, so the guard compiles it, too."""
-    from torch._inductor.scheduler import BaseSchedulerNode
-
-    def cannot(node: BaseSchedulerNode) -> float:
-        raise RuntimeError("Could not guard on data-dependent expression")
-
-    monkeypatch.setattr(BaseSchedulerNode, "get_estimated_runtime", cannot)
-    call = Call(torch.compile(torch.sin), rows(64)[0], torch.sin)
-    call.run()
-    (planned,) = [
-        reading.value
-        for reading in compilation.read(Subject(call.run, steps=steps(call)), DEVICE)
-        if reading.metric == "planned_bytes"
-    ]
-    assert planned == 2 * 64 * 4 * 4
 
 
 def test_nothing_of_an_eager_call_and_of_a_backward_case() -> None:
