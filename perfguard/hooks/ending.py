@@ -24,6 +24,8 @@ OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed, and
 
 Location = tuple[str, int | None, str]
 
+_NOTHING_WRITTEN = "all baselines: the run was cut short, and half a recording would pass for a whole one; record again"
+
 
 class Ending:
     """The hooks that both kinds of run share. Subclasses set `_run` once cases are known."""
@@ -65,10 +67,14 @@ class Ending:
         if run is None or run.is_session:
             return
         verbose = terminalreporter.config.option.verbose > 0
+        report = run.snapshot()
+        left = [f"{change.describe()}: {why}" for change, why in run.left]
+        if self._config.update is not None and not report.complete:
+            left.append(_NOTHING_WRITTEN)
         summary = render_summary(
-            run.snapshot(),
+            report,
             written=[_relative(path, run) for path in run.written],
-            left=[f"{change.describe()}: {why}" for change, why in run.left],
+            left=left,
             accepted=lambda verdict: bool(run.written) and run.accepts(verdict),
             verbose=verbose,
         )

@@ -167,6 +167,15 @@ def test_a_killed_run_leaves_its_report_and_the_device(project: Project, capsys:
     assert project.guard("-k", "64").ret == ExitStatus.PASSED
 
 
+def test_a_recording_that_is_cut_short_says_that_it_wrote_nothing(project: Project) -> None:
+    project.test_file(TEST.replace("    x = ", "    if n == 96: raise KeyboardInterrupt\n    x = "))
+    result = project.guard("--perfguard-update=new")
+    assert result.ret == ExitStatus.INTERRUPTED
+    result.stdout.fnmatch_lines(["left alone: all baselines: the run was cut short*record again"])
+    assert not (project.path / "baselines").exists()
+    assert "left alone" not in project.guard().stdout.str()
+
+
 def test_what_can_no_longer_be_captured_is_changed(recorded: Project) -> None:
     source = recorded.path / "kernel.py"
     source.write_text(source.read_text().replace("us=50.0 / 1)", "us=50.0 / 1, capturable=False)"))
