@@ -349,12 +349,14 @@ def seeded(seed: int, device: Device) -> Iterator[None]:
     """Seed the random numbers of Python and torch, and put the generators back afterwards."""
     import torch
 
+    from perfguard.numerics.seeding import seed_all
+
     state = random.getstate()
     kind = device.torch_device.type
     devices = [] if kind == "cpu" else [device.torch_device]
     with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
         random.seed(seed)
-        torch.manual_seed(seed)
+        seed_all(seed)
         try:
             yield
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfguard.call import Tolerance
-from perfguard.numerics import compare
+from perfguard.numerics import compare, seeding
 from perfguard.numerics.codes import FP8_DTYPES, compare_codes, compare_scales
 from perfguard.numerics.jagged import jagged
 from perfguard.numerics.oracle import NARROW, Widen, fits_in_float64, run_wide, unrounded_codes
@@ -459,3 +460,17 @@ def test_the_middle_between_two_codes_goes_to_the_even_one_where_scales_are_exac
     assert "2 of them at the very middle between two codes, where it rounds away from zero" in strict.problem
     near = values * (1 - 2.0**-23)
     assert compare_codes(away, even, near, name="codes", exact_scales=True).problem == ""
+
+
+def test_seeds_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accelerator, too, where there is one; no other kind of device is asked."""
+    seeded = []
+    accelerator = SimpleNamespace(manual_seed_all=seeded.append)
+    monkeypatch.setattr(seeding, "_accelerator", lambda: accelerator)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("asked a device that is not there"))
+    with torch.random.fork_rng([]):
+        seeding.seed_all(7)
+        drawn = torch.rand(5)
+        assert seeded == [7]
+        torch.default_generator.manual_seed(7)
+        assert torch.equal(torch.rand(5), drawn)

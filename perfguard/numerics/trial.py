@@ -20,6 +20,7 @@ from perfguard.call import Call
 from perfguard.canaries import GUARD_BYTES, Canaries, within
 from perfguard.numerics.oracle import widened
 from perfguard.numerics.rule import bits, dtype_name
+from perfguard.numerics.seeding import seed_all
 from perfguard.numerics.snapshot import Snapshot, storage_key
 
 _WRAP = 1 << 31  # offsets from here on do not fit 32 bits
@@ -200,7 +201,7 @@ def run_trial(
         parameters: what stands for the module's parameters in the backward pass; default: themselves.
         restore: False where the inputs are `moved`: what is written then is neither told nor undone.
     """
-    torch.manual_seed(seed)
+    seed_all(seed)
     saved = inputs.saved if restore else None
     args, kwargs, leaves, written = inputs.bind(wide)
     leaves += [value for _, value in inputs.parameters] if parameters is None else parameters
