@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from perfguard.compiling.trace import Frame, Trace, traced
 
@@ -133,8 +134,7 @@ def _heard(logger: object) -> Iterator[None]:
         logger.setLevel(level)
 
 
-@contextlib.contextmanager
-def _bytes_alone() -> Iterator[None]:
+def _bytes_alone() -> contextlib.AbstractContextManager[object]:
     """With the bytes inductor estimates times, which nobody reads. On a GPU it cannot for sizes that it does not know
     (torch 2.11), and the candidate's compilation would fail with it."""
     from torch._inductor.graph import GraphLowering
@@ -142,9 +142,4 @@ def _bytes_alone() -> Iterator[None]:
     def count_bytes(graph: Any) -> tuple[int, list[Any], list[Any]]:
         return sum(node.get_read_write_buffers_sizes() for node in graph.scheduler.nodes), [], []
 
-    own = GraphLowering.count_bytes
-    GraphLowering.count_bytes = count_bytes  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        GraphLowering.count_bytes = own  # type: ignore[method-assign]
+    return mock.patch.object(GraphLowering, "count_bytes", count_bytes)
