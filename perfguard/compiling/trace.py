@@ -152,16 +152,16 @@ def break_of(payload: str) -> Break:
     """What torch writes for people, as a record."""
     where = re.search(r"^Graph break in user code at (.+):(\d+)$", payload, re.MULTILINE)
     traceback = payload.partition("User code traceback:")[2] or payload
-    frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', traceback, re.MULTILINE)
+    frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)\n(?! *File )(.*)$', traceback, re.MULTILINE)
     file, line = where.groups() if where else frames[-1][:2] if frames else ("unknown", "0")
-    function = next((name for path, number, name in reversed(frames) if (path, number) == (file, line)), "unknown")
-    return Break(function=function, reason=_reason(payload), place=f"{PurePath(file).name}:{line}")
+    matching = [frame[2:] for frame in frames if frame[:2] == (file, line)]
+    function, source = matching[-1] if matching else ("unknown", "")
+    return Break(function, _reason(payload, source.partition("  #")[0].strip()), f"{PurePath(file).name}:{line}")
 
 
-def _reason(payload: str) -> str:
-    """The first line that tells something, and the source line that torch quotes."""
+def _reason(payload: str, source: str) -> str:
+    """The first line that tells something, and the source line that broke the graph where it is known."""
     _, found, text = payload.partition("Graph Break Reason: ")
     lines = [line.strip() for line in (text if found else payload).splitlines()]
     lines = [line for line in lines if line and not line.startswith("Encountered graph break when")]
-    quoted = re.search(r"code: (.+)$", payload, re.MULTILINE)
-    return lines[0] + (f" (`{quoted[1].partition('  #')[0].strip()}`)" if quoted else "") if lines else "unknown"
+    return lines[0] + (f" (`{source}`)" if source else "") if lines else "unknown"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LEAST_CASES = 10  # recorded side by side; fewer say too little about the machine
 LEAST_GAIN = 0.2  # of the variance between sessions, from which removing the common shift pays
+MAD_EFFICIENCY = 0.37  # of a median deviation, beside a standard deviation (Rousseeuw and Croux, JASA 88, 1993)
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,11 @@ def _medians_of_others(values: Logs) -> Logs:
     return medians
 
 
+def scatter_degrees(cases: int) -> float:
+    """Degrees of freedom of the median deviation of so many cases."""
+    return MAD_EFFICIENCY * (cases - 1)
+
+
 @dataclass(frozen=True)
 class Common:
     """What one session did to the other cases of a reading's timer class, as this reading is judged with it.
@@ -126,6 +132,8 @@ class Common:
         shift: m̂, the median over `cases` of them of y − μ, as a logarithm; `error` its standard error.
         usual: the largest shift that is no alarm.
         recording: of the reading's stored sessions; says whether the shift is removed.
+        apart: standard deviation of what the session did to each case alone, beyond the cases' noise; 0 where it shows
+            nothing of the kind.
     """
 
     shift: float
@@ -133,6 +141,7 @@ class Common:
     usual: float
     cases: int
     recording: Recording = Recording()
+    apart: float = 0.0
 
     @property
     def alarm(self) -> bool:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from perfguard.judge.common import LEAST_CASES, Common, Recording
+from perfguard.judge.common import LEAST_CASES, Common, Recording, scatter_degrees
 from perfguard.judge.lane import Lane, ReadingId, RecordingId
-from perfguard.judge.statistics import MEDIAN_PENALTY, MIN_SESSIONS, Noise
+from perfguard.judge.statistics import MEDIAN_PENALTY, MIN_SESSIONS, Noise, moderate
 from perfguard.judge.unchanged import covered
 from perfguard.records import CaseResult
 
@@ -24,15 +24,18 @@ LEAST_CONTROLS = 5  # unchanged cases; fewer say too little about the machine
 LEAST_ALARM = 0.005  # smaller common shifts are no alarm, however quiet the stored sessions were
 ALARM_SIGMAS = 4.0
 ALARM_ERROR = 0.001  # false alarms per session where the shift is removed
+EXCESS_SIGMAS = 2.0  # by which the scatter of the controls exceeds their noise before the place is another one
 
 
 @dataclass(frozen=True)
 class Moved:
-    """How far one control moved from its baseline: y − μ, as it stands and as its recording is judged."""
+    """How far one control moved from its baseline, y − μ, and what is usual: as it stands, and as its recording is
+    judged."""
 
     plain: float
     judged: float
     sigma: float  # between its stored sessions, as it stands
+    noises: tuple[float, float]  # moderated, as it stands and as judged
     recording: RecordingId
 
 
@@ -68,12 +71,16 @@ class CommonMode:
         beside = [moved for moved in others if moved.recording == recording] if known.removed else []
         if len(beside) >= self._least:
             values, sigma = [moved.judged for moved in beside], known.prior.sigma
+            noise = median(moved.noises[1] for moved in beside)
         else:
             values, sigma, known = [moved.plain for moved in others], self._sigma, Recording()
+            noise = median(moved.noises[0] for moved in others)
         shift = median(values)
-        error = _error(values, shift, sigma, recording[-1])
+        seen = 1.4826 * median(abs(value - shift) for value in values)
+        against = math.sqrt(1 + MEDIAN_PENALTY / recording[-1])  # stored centres, which have errors of their own
+        error = math.sqrt(MEDIAN_PENALTY / len(values)) * max(seen, sigma * against)
         usual = max(LEAST_ALARM, ALARM_SIGMAS * error, self._usual(recording[-1], removed=known.removed))
-        return Common(shift, error, usual, len(values), known)
+        return Common(shift, error, usual, len(values), known, _apart(seen, noise * against, len(values)))
 
     @property
     def _least(self) -> int:
@@ -105,11 +112,12 @@ class CommonMode:
         return max(recording.deviation if recording.shifts else self._sigma for recording in known)
 
 
-def _error(values: Sequence[float], shift: float, sigma: float, sessions: int) -> float:
-    """Standard error of a median: of what the values show, and no less than their stored noise makes likely."""
-    spread = 1.4826 * median(abs(value - shift) for value in values)
-    expected = sigma * math.sqrt(1 + MEDIAN_PENALTY / sessions)
-    return math.sqrt(MEDIAN_PENALTY / len(values)) * max(spread, expected)
+def _apart(seen: float, expected: float, cases: int) -> float:
+    """What a session does to each case alone: the part of the deviation `seen` over `cases` that `expected`, their
+    noise, does not explain; 0 unless it is certain."""
+    excess = seen**2 - expected**2
+    error = expected**2 * math.sqrt(2 / scatter_degrees(cases))
+    return math.sqrt(excess) if excess > EXCESS_SIGMAS * error else 0.0
 
 
 def common_modes(
@@ -156,7 +164,12 @@ def _moves(result: CaseResult, lane: Lane) -> Iterator[tuple[str, Moved]]:
             continue
         if len(known.entry.sessions) < MIN_SESSIONS or not math.isfinite(value):
             continue
-        plain = math.log(value) - known.history.centre
+        plain, steady = known.history, lane.steady[suite, key, reading.metric]
         recording = lane.recordings[known.recording]
-        judged = math.log(value) - lane.steady[suite, key, reading.metric].centre if recording.removed else plain
-        yield reading.metric, Moved(plain, judged, math.sqrt(known.history.variance), known.recording)
+        judged, prior = (steady, recording.prior) if recording.removed else (plain, lane.priors[known.timer_class])
+        noises = moderate(plain, lane.priors[known.timer_class]).sigma, moderate(judged, prior).sigma
+        y = math.log(value)
+        yield (
+            reading.metric,
+            Moved(y - plain.centre, y - judged.centre, math.sqrt(plain.variance), noises, known.recording),
+        )

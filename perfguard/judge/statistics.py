@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean, median
 
@@ -59,15 +59,20 @@ UNLEARNT = Prior(degrees=PRIOR_DEGREES[0], sigma=0.005, learnt=False)
 
 @dataclass(frozen=True)
 class Noise:
-    """The moderated noise of one case: sigma between sessions, its degrees of freedom, and K."""
+    """The moderated noise of one case: sigma between sessions, its degrees of freedom, and K.
+
+    `apart` is what the new sessions share and the stored ones know nothing of, as a standard deviation: another board,
+    or another day, does to each case what it does to no other. More processes there do not make it less.
+    """
 
     sigma: float
     degrees: float
     sessions: int
+    apart: float = 0.0
 
     def standard_error(self, processes: int) -> float:
         """Of the mean of `processes` new sessions against the median of the stored ones."""
-        return self.sigma * math.sqrt(1 / processes + MEDIAN_PENALTY / self.sessions)
+        return math.hypot(self.sigma * math.sqrt(1 / processes + MEDIAN_PENALTY / self.sessions), self.apart)
 
     def beside(self, error: float) -> Noise:
         """The noise of sessions out of which a common shift with standard error `error` was taken.
@@ -76,7 +81,7 @@ class Noise:
         of a case, and adds to sigma once 1 + π/2K is divided out.
         """
         own = error / math.sqrt(1 + MEDIAN_PENALTY / self.sessions)
-        return Noise(math.hypot(self.sigma, own), self.degrees, self.sessions)
+        return replace(self, sigma=math.hypot(self.sigma, own))
 
     def joined(self, residuals: Sequence[float]) -> Noise:
         """The noise after new sessions have shown their own scatter round their mean."""
@@ -84,7 +89,7 @@ class Noise:
         mean = fmean(residuals)
         squares = math.fsum((y - mean) ** 2 for y in residuals)
         variance = (self.degrees * self.sigma**2 + squares) / (self.degrees + more)
-        return Noise(max(math.sqrt(variance), LEAST_SIGMA), self.degrees + more, self.sessions)
+        return replace(self, sigma=max(math.sqrt(variance), LEAST_SIGMA), degrees=self.degrees + more)
 
     def p_value(self, effect: float, processes: int) -> float:
         """One-sided p of a mean effect (positive: the suspected direction) over `processes` new sessions."""
@@ -197,7 +202,7 @@ def holm_threshold(family: int, rejected: int = 0, alpha: float = FAMILY_ERROR) 
 
 def minimum_detectable(noise: Noise, theta: float, family: int, confirmations: int) -> float:
     """The smallest effect that screen and confirmation together find with 95 % probability."""
-    confirming = Noise(noise.sigma, noise.degrees + confirmations - 1, noise.sessions)
+    confirming = replace(noise, degrees=noise.degrees + confirmations - 1)
     stages = ((noise, 1, SCREEN_ERROR), (confirming, confirmations, holm_threshold(family)))
     return max(
         max(theta, stage.quantile(alpha) * error) + stage.quantile(MISS_ERROR) * error

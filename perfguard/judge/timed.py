@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import msgspec
 
-from perfguard.judge.common import Common
+from perfguard.judge.common import Common, scatter_degrees
 from perfguard.judge.statistics import (
     MIN_SESSIONS,
     MISS_ERROR,
@@ -74,7 +74,8 @@ def judge_timed(
     if isinstance(value, str | list | dict) or not 0 < value < math.inf:
         reason = f"NOISY: read {value}, which is no time"
         return Verdict(Word.UNRESOLVED, reading.metric, reason, unit=reading.unit)
-    judgement = _judgement(reading, entry, family, (common,))
+    everywhere = (common, *fresh_common)
+    judgement = _judgement(reading, entry, family, (common,), everywhere)
     shift = judgement.slowdown(value, judgement.offsets[0])
     if not reading.gated:
         return judgement.shown(Word.PASS, f"not gated: {_change(shift)}", shift)
@@ -102,7 +103,7 @@ def judge_timed(
     if not judgement.suspects(shift, judgement.offsets[0]):
         return judgement.pass_or_noisy(shift)
     if len(fresh) >= family.confirmations:
-        return _judgement(reading, entry, family, fresh_common or [None] * len(fresh)).confirm(shift, fresh)
+        return _judgement(reading, entry, family, fresh_common or [None] * len(fresh), everywhere).confirm(shift, fresh)
     if not fresh and not fresh_problem:
         return judgement.verdict(Word.SUSPECT, f"{_change(shift)} in one session", shift)
     problem = fresh_problem or f"{len(fresh)} of {family.confirmations} fresh processes read it"
@@ -110,17 +111,35 @@ def judge_timed(
     return judgement.verdict(Word.UNRESOLVED, reason, shift)
 
 
-def _judgement(reading: Reading, entry: TimedEntry, family: Family, commons: Sequence[Common | None]) -> TimeJudgement:
-    """How sessions are judged of which `commons` are known: with the common shift out of all of them, or of none."""
+def _judgement(
+    reading: Reading,
+    entry: TimedEntry,
+    family: Family,
+    commons: Sequence[Common | None],
+    everywhere: Sequence[Common | None],
+) -> TimeJudgement:
+    """How sessions are judged of which `commons` are known: with the common shift out of all of them, or of none.
+
+    What the machine does to each case alone is told by all sessions of the run, `everywhere`.
+    """
     known = [common for common in commons if common is not None]
     alarms = [common for common in known if common.alarm]
     if len(known) < len(commons) or not all(common.recording.removed for common in known):
-        history = remember(entry.sessions)
+        history, offsets = remember(entry.sessions), [0.0] * len(commons)
         noise = moderate(history, family.prior)
-        return TimeJudgement(reading, history, family, noise, [0.0] * len(commons), alarms)
-    history = known[0].recording.history(entry.sessions)
-    noise = moderate(history, known[0].recording.prior).beside(fmean(common.error**2 for common in known) ** 0.5)
-    return TimeJudgement(reading, history, family, noise, [common.offset for common in known], alarms)
+    else:
+        history, offsets = known[0].recording.history(entry.sessions), [common.offset for common in known]
+        noise = moderate(history, known[0].recording.prior).beside(fmean(common.error**2 for common in known) ** 0.5)
+    noise = _apart(noise, [common for common in everywhere if common is not None])
+    return TimeJudgement(reading, history, family, noise, offsets, alarms)
+
+
+def _apart(noise: Noise, commons: Sequence[Common]) -> Noise:
+    """`noise` on this machine, today, with the degrees of freedom of what is known less well."""
+    if not any(common.apart for common in commons):
+        return noise
+    degrees = min(noise.degrees, *(scatter_degrees(common.cases) for common in commons))
+    return replace(noise, apart=math.sqrt(fmean(common.apart**2 for common in commons)), degrees=degrees)
 
 
 @dataclass(frozen=True)
@@ -164,7 +183,7 @@ class TimeJudgement:
             return self.verdict(Word.PASS, "", shift)
         reason = (
             f"NOISY: could have seen a change of {format_percent(self.smallest)} at the smallest, "
-            f"{format_percent(self.reading.promise)} is promised ({_change(shift)} in this session)"
+            f"{format_percent(self.reading.promise)} is promised ({_change(shift)} in this session){self.elsewhere()}"
         )
         return self.verdict(Word.UNRESOLVED, reason, shift)
 
@@ -193,8 +212,17 @@ class TimeJudgement:
             return msgspec.structs.replace(found, interval=(math.exp(mean - margin), math.exp(mean + margin)))
         if mean + noise.quantile(MISS_ERROR) * error < self.reading.promise:
             return self.verdict(Word.PASS, f"not confirmed: {seen}", mean, fresh)
-        reason = f"CONFLICT: {seen}: neither confirmed nor excluded ({interval})"
+        reason = f"CONFLICT: {seen}: neither confirmed nor excluded ({interval}){self.elsewhere()}"
         return self.verdict(Word.UNRESOLVED, reason, mean, fresh)
+
+    def elsewhere(self) -> str:
+        """That the same code takes other times here than where it was recorded."""
+        if not self.noise.apart:
+            return ""
+        return (
+            f"; the other cases lie {format_percent(self.noise.apart)} round their baselines, more than their sessions "
+            "did: another board or day than the recording's; `perfguard compare` needs none"
+        )
 
     def without_machine(self) -> str:
         """What is no longer in the effect, so that it can be reconciled with the times shown beside it."""

@@ -24,7 +24,7 @@ User code traceback:
   File "/home/me/train.py", line 27, in <module>
     step(x)
   File "/home/me/model/router.py", line 15, in choose
-    if y.sum() > 0:
+    if y.sum() > 0:  # rarely
        ^^^^^^^^^^^^
 """
 NESTED = """\
@@ -51,15 +51,17 @@ The graph break occurred in the following user code:
     ("payload", "found"),
     [
         (BREAK, Break("choose", "Data-dependent branching (`if y.sum() > 0:`)", "router.py:15")),
-        (NESTED, Break("inner", "Data-dependent branching", "router.py:9")),
+        (NESTED, Break("inner", "Data-dependent branching (`if y.sum() > 0:`)", "router.py:9")),
         (
             SKIPPED,
             Break(
                 "f",
-                "Graph break: torch.compile cannot properly resume from this graph break, which results in a skip.",
+                "Graph break: torch.compile cannot properly resume from this graph break, which results in a skip. "
+                "(`print(x)`)",
                 "loop.py:5",
             ),
         ),
+        (SKIPPED.partition("    print")[0], Break("f", f"{SKIPPED.partition(chr(10))[0]}", "loop.py:5")),
         ("", Break("unknown", "unknown", "unknown:0")),
     ],
 )

@@ -44,6 +44,7 @@ class Suite:
         common: standard deviation of the machine's shift between sessions.
         controls: how many of the cases are unchanged and read all the same. The rest is judged.
         quiet: further cases that fresh processes measure where there are no controls.
+        apart: standard deviation of what the machine that is judged on does to each case alone, in all its sessions.
     """
 
     cases: int = 200
@@ -54,6 +55,7 @@ class Suite:
     common: float = 0.005
     controls: int = 0
     quiet: int = 20
+    apart: float = 0.0
 
 
 def draw(suite: Suite, random: np.random.Generator, slowdown: float = 0.0, slow: int | None = None) -> Logs:
@@ -62,6 +64,8 @@ def draw(suite: Suite, random: np.random.Generator, slowdown: float = 0.0, slow:
     shape = (suite.stored + 1 + suite.fresh, suite.cases)
     logs = sigma * random.standard_t(4, shape) / np.sqrt(2)  # t4 has variance 2
     logs += suite.common * random.standard_normal((shape[0], 1))
+    if suite.apart:
+        logs[suite.stored :] += suite.apart * random.standard_normal(suite.cases)
     last = suite.cases if slow is None else suite.controls + slow
     logs[suite.stored :, suite.controls : last] += np.log1p(slowdown)
     offsets = np.abs(BLOCKS * random.standard_normal((2, *shape)))

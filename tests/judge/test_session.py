@@ -188,3 +188,38 @@ def test_fresh_modes_go_with_their_results() -> None:
     assert verdict.ratio == pytest.approx(1.05, abs=0.005)
     with pytest.raises(ValueError, match="2 for 3 fresh results"):
         judge_case(results[3], where, [each[3] for each in fresh], fresh_modes=again[:2])
+
+
+def elsewhere(deviation: float, count: int, seed: int = 5) -> dict[int, float]:
+    """What another board does to each case."""
+    moved = np.random.default_rng(seed).normal(0, deviation, count)
+    return {number: math.exp(value) for number, value in enumerate(moved)}
+
+
+@pytest.mark.parametrize(("controls", "count"), [(20, 40), (0, 40)])
+def test_controls_that_scatter_say_that_the_place_is_another_one(controls: int, count: int) -> None:
+    """Its fresh processes all agree, so that nobody else can tell a board that does this from code that is slower."""
+    where = lane(machine=0.0, controls=controls, count=count)
+    known = where.timed["suite", "case30/forward", "time_us"].recording
+    name = ("suite", "case30/forward", "time_us")
+    here = common_modes(session(elsewhere(0.002, count), count=count, controls=controls), where)
+    assert here["wall"].seen_by(name, known).apart == 0  # type: ignore[union-attr]
+    there = common_modes(session(elsewhere(0.010, count), count=count, controls=controls), where)
+    assert there["wall"].seen_by(name, known).apart == pytest.approx(0.010, rel=0.4)  # type: ignore[union-attr]
+
+
+def test_what_one_board_does_to_a_case_is_no_slowdown_of_it() -> None:
+    """Case 30 takes 2.5 % longer there, in every process; 12 % are no board's doing."""
+    count, controls = 40, 20
+    where = lane(machine=0.0, controls=controls, count=count)
+    for factor, found in ((1.025, Word.UNRESOLVED), (1.12, Word.SLOWER)):
+        verdicts = {}
+        for deviation in (0.0, 0.006):
+            results = session({**elsewhere(deviation, count), 30: factor}, count=count, controls=controls)
+            modes = common_modes(results, where)
+            fresh = [results[30]] * 3
+            (verdicts[deviation],) = judge_case(results[30], where, fresh, modes=modes, fresh_modes=[modes] * 3)
+        assert verdicts[0.0].word is Word.SLOWER
+        assert verdicts[0.006].word is found
+        told = "more than their sessions did: another board or day than the recording's"
+        assert (told in verdicts[0.006].reason) is (found is Word.UNRESOLVED)

@@ -83,7 +83,10 @@ def test_matrix_units_left_unused(reader: Reader) -> None:
     summed = "total + tl.sum(a[:, :, None].to(tl.float32) * b[None, :, :].to(tl.float32), 1)"
     small = PRODUCT.replace("M=64, N=64, D=32", "M=16, N=16, D=16")
     told = reasons(reader, PRODUCT, small.replace("tl.dot(a, b, total)", summed), A, B, targets=("sm_90",))
-    assert told["sm_90.special"] == "sm_90.special product_kernel HGMMA LDGSTS -> LDGSTS"
+    before, after = told["sm_90.special"].removeprefix("sm_90.special product_kernel ").split(" -> ")
+    # Whether tiles are still copied asynchronously is the compiler's choice: Triton 3.9 does, 3.6 does not.
+    assert "HGMMA" in before.split()
+    assert "HGMMA" not in after.split()
 
 
 def test_what_does_not_compile_is_told_without_folders(reader: Reader) -> None:
