@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from perfguard.judge.statistics import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LEAST_CASES = 10  # recorded side by side; fewer say too little about the machine
 LEAST_GAIN = 0.2  # of the variance between sessions, from which removing the common shift pays
+EXCESS_SIGMAS = 2.0  # by which the scatter of the cases exceeds their noise before the place is another one
 MAD_EFFICIENCY = 0.37  # of a median deviation, beside a standard deviation (Rousseeuw and Croux, JASA 88, 1993)
 
 
@@ -119,9 +121,33 @@ def _medians_of_others(values: Logs) -> Logs:
     return medians
 
 
-def scatter_degrees(cases: int) -> float:
-    """Degrees of freedom of the median deviation of so many cases."""
-    return MAD_EFFICIENCY * (cases - 1)
+@dataclass(frozen=True)
+class Scatter:
+    """How far the cases of one session lie round their common shift, as a median deviation (a variance), and how far
+    their noise alone makes likely.
+
+    Their difference is what the place does to each case alone.
+    """
+
+    seen: float = 0.0
+    expected: float = 0.0
+    cases: int = 2
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of `seen`."""
+        return MAD_EFFICIENCY * (self.cases - 1)
+
+
+def apart(scatters: Sequence[Scatter]) -> tuple[float, float]:
+    """Standard deviation of what a place does to each case alone, as all sessions there tell it together, and its
+    degrees of freedom; 0 unless it is certain."""
+    if not scatters:
+        return 0.0, math.inf
+    excess = fmean(scatter.seen - scatter.expected for scatter in scatters)
+    degrees = min(scatter.degrees for scatter in scatters)
+    error = fmean(scatter.expected for scatter in scatters) * math.sqrt(2 / (degrees * len(scatters)))
+    return (math.sqrt(excess) if excess > EXCESS_SIGMAS * error else 0.0), degrees
 
 
 @dataclass(frozen=True)
@@ -132,8 +158,7 @@ class Common:
         shift: m̂, the median over `cases` of them of y − μ, as a logarithm; `error` its standard error.
         usual: the largest shift that is no alarm.
         recording: of the reading's stored sessions; says whether the shift is removed.
-        apart: standard deviation of what the session did to each case alone, beyond the cases' noise; 0 where it shows
-            nothing of the kind.
+        scatter: of the cases round the shift.
     """
 
     shift: float
@@ -141,7 +166,7 @@ class Common:
     usual: float
     cases: int
     recording: Recording = Recording()
-    apart: float = 0.0
+    scatter: Scatter | None = None
 
     @property
     def alarm(self) -> bool:

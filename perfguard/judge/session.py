@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from perfguard.judge.common import LEAST_CASES, Common, Recording, scatter_degrees
+from perfguard.judge.common import LEAST_CASES, Common, Recording, Scatter
 from perfguard.judge.lane import Lane, ReadingId, RecordingId
 from perfguard.judge.statistics import MEDIAN_PENALTY, MIN_SESSIONS, Noise, moderate
 from perfguard.judge.unchanged import covered
@@ -24,7 +24,6 @@ LEAST_CONTROLS = 5  # unchanged cases; fewer say too little about the machine
 LEAST_ALARM = 0.005  # smaller common shifts are no alarm, however quiet the stored sessions were
 ALARM_SIGMAS = 4.0
 ALARM_ERROR = 0.001  # false alarms per session where the shift is removed
-EXCESS_SIGMAS = 2.0  # by which the scatter of the controls exceeds their noise before the place is another one
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,8 @@ class CommonMode:
         against = math.sqrt(1 + MEDIAN_PENALTY / recording[-1])  # stored centres, which have errors of their own
         error = math.sqrt(MEDIAN_PENALTY / len(values)) * max(seen, sigma * against)
         usual = max(LEAST_ALARM, ALARM_SIGMAS * error, self._usual(recording[-1], removed=known.removed))
-        return Common(shift, error, usual, len(values), known, _apart(seen, noise * against, len(values)))
+        scatter = Scatter(seen**2, (noise * against) ** 2, len(values))
+        return Common(shift, error, usual, len(values), known, scatter)
 
     @property
     def _least(self) -> int:
@@ -110,14 +110,6 @@ class CommonMode:
             self.recordings.get(name, Recording()) for name in {moved.recording for moved in self.controls.values()}
         )
         return max(recording.deviation if recording.shifts else self._sigma for recording in known)
-
-
-def _apart(seen: float, expected: float, cases: int) -> float:
-    """What a session does to each case alone: the part of the deviation `seen` over `cases` that `expected`, their
-    noise, does not explain; 0 unless it is certain."""
-    excess = seen**2 - expected**2
-    error = expected**2 * math.sqrt(2 / scatter_degrees(cases))
-    return math.sqrt(excess) if excess > EXCESS_SIGMAS * error else 0.0
 
 
 def common_modes(

@@ -12,7 +12,7 @@ from statistics import fmean
 
 import msgspec
 
-from perfguard.judge.common import Common, scatter_degrees
+from perfguard.judge.common import Common, apart
 from perfguard.judge.statistics import (
     MIN_SESSIONS,
     MISS_ERROR,
@@ -130,16 +130,10 @@ def _judgement(
     else:
         history, offsets = known[0].recording.history(entry.sessions), [common.offset for common in known]
         noise = moderate(history, known[0].recording.prior).beside(fmean(common.error**2 for common in known) ** 0.5)
-    noise = _apart(noise, [common for common in everywhere if common is not None])
+    deviation, degrees = apart([each.scatter for each in everywhere if each is not None and each.scatter is not None])
+    if deviation:
+        noise = replace(noise, apart=deviation, degrees=min(noise.degrees, degrees))
     return TimeJudgement(reading, history, family, noise, offsets, alarms)
-
-
-def _apart(noise: Noise, commons: Sequence[Common]) -> Noise:
-    """`noise` on this machine, today, with the degrees of freedom of what is known less well."""
-    if not any(common.apart for common in commons):
-        return noise
-    degrees = min(noise.degrees, *(scatter_degrees(common.cases) for common in commons))
-    return replace(noise, apart=math.sqrt(fmean(common.apart**2 for common in commons)), degrees=degrees)
 
 
 @dataclass(frozen=True)
