@@ -141,7 +141,8 @@ class Project:
     def write(self) -> None:
         """The clean files."""
         self.path.mkdir()
-        ignored = shutil.ignore_patterns("__pycache__")
+        # With what Python compiled of it, which still fits whatever is not changed; not what a process is writing now.
+        ignored = shutil.ignore_patterns("*.pyc.*")
         shutil.copytree(ROOT / "kernels", self.path / "kernels", ignore=ignored)
         folder = ROOT / "tests" / "corpus" / "suites"
         shutil.copy(folder / "_project.py", self.path / "conftest.py")
