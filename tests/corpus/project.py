@@ -30,7 +30,10 @@ OUTPUT = "output.txt"
 INI = """\
 [tool.pytest.ini_options]
 pythonpath = ["."]
-addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:randomly", "--import-mode=importlib"]
+addopts = [
+  "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:pytest_httpserver", "-p", "no:randomly",
+  "--import-mode=importlib",
+]
 
 [tool.perfguard]
 """
