@@ -30,7 +30,10 @@ OUTPUT = "output.txt"
 INI = """\
 [tool.pytest.ini_options]
 pythonpath = ["."]
-addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:randomly", "--import-mode=importlib"]
+addopts = [
+  "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:pytest_httpserver", "-p", "no:randomly",
+  "--import-mode=importlib",
+]
 
 [tool.perfguard]
 """
@@ -141,7 +144,8 @@ class Project:
     def write(self) -> None:
         """The clean files."""
         self.path.mkdir()
-        ignored = shutil.ignore_patterns("__pycache__")
+        # With what Python compiled of it, which still fits whatever is not changed; not what a process is writing now.
+        ignored = shutil.ignore_patterns("*.pyc.*")
         shutil.copytree(ROOT / "kernels", self.path / "kernels", ignore=ignored)
         folder = ROOT / "tests" / "corpus" / "suites"
         shutil.copy(folder / "_project.py", self.path / "conftest.py")

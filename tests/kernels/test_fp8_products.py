@@ -6,12 +6,6 @@ compiled for Hopper.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -23,8 +17,10 @@ from kernels.fp8 import launch_products, scaled
 from kernels.fp8.launch_products import Form, candidates
 from kernels.fp8.shapes import Split, equal
 from kernels.hardware import arch_of
+from tests.kernels import elsewhere
 from tests.kernels.guards import POISONS, guarded_allocations
-from tests.kernels.paths import GPU, VARIABLE, KernelPath
+from tests.kernels.paths import GPU, KernelPath
+from tests.nursery import Nursery
 
 FORMS = pytest.mark.parametrize("form", ["rows", "groups"])
 SPLITS = (
@@ -169,17 +165,12 @@ def test_the_tile_follows_the_width() -> None:
     assert all(not config.specialised for config in candidates("sm_89", 8192, True))
 
 
-def test_compiles_for_hopper() -> None:
+def test_compiles_for_hopper(nursery: Nursery) -> None:
     """Every candidate: warp-group products, bulk copies, shared memory that there is, and no accumulator spilled.
 
     One address may be: Triton 3.9 does so in one of these kernels, 3.6 in none.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.product_targets", "sm_90"]
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    output = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env=environment
-    ).stdout
-    found: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
+    found = elsewhere.compiled(nursery, "product_targets", "sm_90")
     assert {(one["form"], one["fast"], one["specialised"]) for one in found} == {
         (form, fast, warps)
         for form in ("rows", "groups")

@@ -7,8 +7,6 @@ runs through Triton's interpreter, and PyTorch's product is its own loop on the 
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import re
 import subprocess
 import sys
@@ -26,9 +24,11 @@ from kernels.fp8.shapes import Split, around_block, random_split, splits
 from kernels.grouped import configs, library, reference
 from kernels.grouped.configs import Config, Form
 from kernels.hardware import HARDWARE
+from tests.kernels import elsewhere
 from tests.kernels.grouped_products import NAMES, Product, assert_right
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, VARIABLE
+from tests.nursery import Nursery
 
 FORMS = pytest.mark.parametrize("form", ["rows", "groups"])
 # An empty group, tails against every tile, and rows past the last group.
@@ -281,14 +281,9 @@ def test_a_narrow_tile_goes_first_where_a_wide_one_fits_badly() -> None:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> list[dict[str, Any]]:
+def compiled(nursery: Nursery) -> list[dict[str, Any]]:
     """What the default candidates become for two architectures, in a process whose kernels are not interpreted."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.grouped_targets", "sm_90", "gfx942"]
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    output = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env=environment
-    ).stdout
-    return [json.loads(line) for line in output.splitlines()]
+    return elsewhere.compiled(nursery, "grouped_targets", "sm_90", "gfx942")
 
 
 def test_compiles_for_hopper(compiled: list[dict[str, Any]]) -> None:

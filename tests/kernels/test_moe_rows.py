@@ -6,13 +6,8 @@ test_moe_dispatch.py and test_moe_layer.py.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +21,11 @@ from kernels.moe import configs, rows
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 from kernels.moe.weighted_gate import weighted_gate_backward
 from kernels.operators.configs import MAX_CANDIDATES
+from tests.kernels import elsewhere
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.operators import DTYPES
-from tests.kernels.paths import GPU, VARIABLE, KernelPath, open_path
+from tests.kernels.paths import GPU, KernelPath, open_path
+from tests.nursery import Nursery
 
 TOKENS = 9
 WIDTH = 70  # a tail against every block
@@ -287,14 +284,9 @@ def test_a_cpu_runs_no_kernel_unless_it_is_asked_to(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
-def test_compiles_for_another_architecture_without_spilling(arch: str) -> None:
+def test_compiles_for_another_architecture_without_spilling(arch: str, nursery: Nursery) -> None:
     """In a process of its own: here the kernels are interpreted functions."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.moe_targets", arch]
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    output = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env=environment
-    ).stdout
-    found = [json.loads(line) for line in output.splitlines()]
+    found = elsewhere.compiled(nursery, "moe_targets", arch)
     assert {each["kernel"] for each in found} == {"_spread", "_sum", "_backward"}
     for each in found:
         spilled = each["stack_bytes"] if arch.startswith("sm_") else each["private_segment_fixed_size"]

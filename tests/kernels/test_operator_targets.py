@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from kernels.hardware import hardware_of
-from tests.kernels.paths import VARIABLE
+from tests.kernels import elsewhere
+from tests.nursery import Nursery
 
 KERNELS = {
     "silu_mul": {"_forward", "_backward"},
@@ -26,13 +20,8 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
-def test_compiles_without_spills(arch: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.operator_targets", arch]
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    output = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env=environment
-    ).stdout
-    found: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
+def test_compiles_without_spills(arch: str, nursery: Nursery) -> None:
+    found = elsewhere.compiled(nursery, "operator_targets", arch)
     names: dict[str, set[str]] = {}
     for one in found:
         names.setdefault(one["operator"], set()).add(one["kernel"])

@@ -62,7 +62,7 @@ LONG = 100
     [
         pytest.param(q, split, id=f"{q.name}-{split}")
         for q in GROUPED
-        for split in splits(hot_rows=4096 if GPU else 1024)
+        for split in splits(hot_rows=4096 if GPU else 512)
         if GPU or not q.reads_once or split.rows < LONG
     ],
 )

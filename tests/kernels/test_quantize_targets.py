@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from kernels.fp8.configs import PanelsConfig, ring_candidates
-from tests.kernels.paths import VARIABLE
+from tests.kernels import elsewhere
 from tests.kernels.quantizers import READ_ONCE
+from tests.nursery import Nursery
 
 SHORT = "transpose_3d_atomic short"  # a weight that shared memory holds whole, on Hopper
 RING = "colwise_per_group"  # tokens that pass through a ring there
 
 
 @pytest.fixture(scope="module")
-def compiled() -> list[dict[str, Any]]:
+def compiled(nursery: Nursery) -> list[dict[str, Any]]:
     """In a process whose kernels are not interpreted."""
     names = [*(quantizer.name for quantizer in READ_ONCE), SHORT, RING]
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.quantize_targets", "sm_90", "gfx942", *names]
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    output = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env=environment
-    ).stdout
-    return [json.loads(line) for line in output.splitlines()]
+    return elsewhere.compiled(nursery, "quantize_targets", "sm_90", "gfx942", *names)
 
 
 def test_compiles_for_hopper(compiled: list[dict[str, Any]]) -> None:
