@@ -42,17 +42,17 @@ def test_a_hanging_kernel_ends_the_run_with_all_that_is_known(project: Project) 
         "print('on my way'); child = __import__('subprocess').Popen(['sleep', '600']); "
         "open('child.txt', 'w').write(str(child.pid)); time.sleep(600)",
     )
-    project.configure(case_minutes=0.08)
+    project.configure(case_minutes=0.1)
     result = project.guard("--junitxml=junit.xml")
     assert result.ret == ExitStatus.TESTS_FAILED
-    said = "took longer than 0.08 minutes, in the numerics check, at kernel.py:* in double; *case_minutes*"
+    said = "took longer than 0.1 minutes, in the numerics check, at kernel.py:* in double; *case_minutes*"
     result.stdout.fnmatch_lines(
         [
             "*3 cases guarded, * not measured (run was cut short)*",
             "BROKEN  double?96?/forward",
             f"    {said}",
             "UNRESOLVED  double?128?/forward",
-            "    not measured: test_suite.py::test_double?96? took longer than 0.08 minutes and ended the run",
+            "    not measured: test_suite.py::test_double?96? took longer than 0.1 minutes and ended the run",
         ]
     )
     result.stdout.fnmatch_lines(["*1 failed, 1 passed*"])
@@ -73,22 +73,22 @@ def test_a_hang_in_fresh_processes_is_told_by_the_parent(recorded: Project) -> N
     source = recorded.path / "kernel.py"
     hang = "    if any('perfguard-session' in a for a in sys.argv): time.sleep(600)\n    return out"
     source.write_text("import sys, time\n" + source.read_text().replace("    return out", hang))
-    recorded.configure(case_minutes=0.08)
+    recorded.configure(case_minutes=0.1)
     result = recorded.guard("-k", "64")
     assert result.ret == ExitStatus.PASSED
-    result.stdout.fnmatch_lines(["UNRESOLVED  double?64?/forward", "*status 3*", "*took longer than 0.08 minutes*"])
+    result.stdout.fnmatch_lines(["UNRESOLVED  double?64?/forward", "*status 3*", "*took longer than 0.1 minutes*"])
 
 
 def test_a_hanging_worker_is_replaced(project: Project) -> None:
     misbehave(project, "time.sleep(600)")
-    project.configure(case_minutes=0.08, device="fake*2")
+    project.configure(case_minutes=0.1, device="fake*2")
     result = project.guard("-n2")
     assert result.ret == ExitStatus.TESTS_FAILED
     result.assert_outcomes(failed=1, passed=2)
     words = project.words()
     assert words["double[96]/forward"] == {"BROKEN"}
     assert words["double[64]/forward"] == words["double[128]/forward"] == {"NEW"}
-    assert "took longer than 0.08 minutes, in the numerics check" in reasons(project, "double[96]")
+    assert "took longer than 0.1 minutes, in the numerics check" in reasons(project, "double[96]")
 
 
 def test_a_device_fault_spares_what_was_measured(recorded: Project) -> None:
