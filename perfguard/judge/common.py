@@ -122,35 +122,6 @@ def _medians_of_others(values: Logs) -> Logs:
 
 
 @dataclass(frozen=True)
-class Scatter:
-    """How far the cases of one session lie round their common shift, as a median deviation (a variance), and how far
-    their noise alone makes likely.
-
-    Their difference is what the place does to each case alone.
-    """
-
-    seen: float = 0.0
-    expected: float = 0.0
-    cases: int = 2
-
-    @property
-    def degrees(self) -> float:
-        """Degrees of freedom of `seen`."""
-        return MAD_EFFICIENCY * (self.cases - 1)
-
-
-def apart(scatters: Sequence[Scatter]) -> tuple[float, float]:
-    """Standard deviation of what a place does to each case alone, as all sessions there tell it together, and its
-    degrees of freedom; 0 unless it is certain."""
-    if not scatters:
-        return 0.0, math.inf
-    excess = fmean(scatter.seen - scatter.expected for scatter in scatters)
-    degrees = min(scatter.degrees for scatter in scatters)
-    error = fmean(scatter.expected for scatter in scatters) * math.sqrt(2 / (degrees * len(scatters)))
-    return (math.sqrt(excess) if excess > EXCESS_SIGMAS * error else 0.0), degrees
-
-
-@dataclass(frozen=True)
 class Common:
     """What one session did to the other cases of a reading's timer class, as this reading is judged with it.
 
@@ -158,7 +129,8 @@ class Common:
         shift: m̂, the median over `cases` of them of y − μ, as a logarithm; `error` its standard error.
         usual: the largest shift that is no alarm.
         recording: of the reading's stored sessions; says whether the shift is removed.
-        scatter: of the cases round the shift.
+        seen: variance of the cases round the shift, by their median deviation.
+        expected: the same as their noise alone makes it likely.
     """
 
     shift: float
@@ -166,7 +138,8 @@ class Common:
     usual: float
     cases: int
     recording: Recording = Recording()
-    scatter: Scatter | None = None
+    seen: float = 0.0
+    expected: float = 0.0
 
     @property
     def alarm(self) -> bool:
@@ -184,3 +157,14 @@ class Common:
             f"more than the usual {format_percent(self.usual)}; look at clocks, throttling and other processes, then "
             "run again"
         )
+
+
+def apart(commons: Sequence[Common]) -> tuple[float, float]:
+    """Standard deviation of what a place does to each case alone, as all sessions there tell it together, and its
+    degrees of freedom; 0 unless it is certain."""
+    if not commons:
+        return 0.0, math.inf
+    excess = fmean(common.seen - common.expected for common in commons)
+    degrees = min(MAD_EFFICIENCY * (common.cases - 1) for common in commons)
+    error = fmean(common.expected for common in commons) * math.sqrt(2 / (degrees * len(commons)))
+    return (math.sqrt(excess) if excess > EXCESS_SIGMAS * error else 0.0), degrees

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from perfguard.judge.common import LEAST_CASES, Common, Recording, Scatter
+from perfguard.judge.common import LEAST_CASES, Common, Recording
 from perfguard.judge.lane import Lane, ReadingId, RecordingId
 from perfguard.judge.statistics import MEDIAN_PENALTY, MIN_SESSIONS, Noise, moderate
 from perfguard.judge.unchanged import covered
@@ -79,8 +79,7 @@ class CommonMode:
         against = math.sqrt(1 + MEDIAN_PENALTY / recording[-1])  # stored centres, which have errors of their own
         error = math.sqrt(MEDIAN_PENALTY / len(values)) * max(seen, sigma * against)
         usual = max(LEAST_ALARM, ALARM_SIGMAS * error, self._usual(recording[-1], removed=known.removed))
-        scatter = Scatter(seen**2, (noise * against) ** 2, len(values))
-        return Common(shift, error, usual, len(values), known, scatter)
+        return Common(shift, error, usual, len(values), known, seen**2, (noise * against) ** 2)
 
     @property
     def _least(self) -> int:

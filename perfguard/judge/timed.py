@@ -130,7 +130,7 @@ def _judgement(
     else:
         history, offsets = known[0].recording.history(entry.sessions), [common.offset for common in known]
         noise = moderate(history, known[0].recording.prior).beside(fmean(common.error**2 for common in known) ** 0.5)
-    deviation, degrees = apart([each.scatter for each in everywhere if each is not None and each.scatter is not None])
+    deviation, degrees = apart([common for common in everywhere if common is not None])
     if deviation:
         noise = replace(noise, apart=deviation, degrees=min(noise.degrees, degrees))
     return TimeJudgement(reading, history, family, noise, offsets, alarms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 import subprocess
 import sys
 
@@ -77,6 +78,14 @@ def test_an_unlearnt_prior_never_lowers_a_cases_own_noise() -> None:
 def test_standard_error_counts_the_medians_penalty() -> None:
     noise = Noise(sigma=0.01, degrees=15, sessions=8)
     assert noise.standard_error(3) == pytest.approx(0.01 * math.sqrt(1 / 3 + 1.57 / 8))
+
+
+def test_more_processes_do_not_tell_a_place_from_a_slowdown() -> None:
+    noise = Noise(sigma=0.002, degrees=15, sessions=8, apart=0.006)
+    assert noise.standard_error(10_000) == pytest.approx(math.hypot(0.006, 0.002 * math.sqrt(1.57 / 8)), rel=1e-3)
+    assert noise.joined([0.02, 0.021, 0.019]).beside(0.001).apart == 0.006
+    here, there = (minimum_detectable(each, 0.01, 200, 3) for each in (replace(noise, apart=0.0), noise))
+    assert there > here + 3 * 0.006
 
 
 def test_common_shifts_leave_a_history() -> None:
