@@ -181,6 +181,7 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
     power_watts: float | None = None
     throttle_reasons: list[str] = []
     other_processes: int | None = None
+    board: str | None = None  # `Device.board`
 
 
 class CaseResult(Struct, frozen=True, omit_defaults=True):
@@ -251,6 +252,7 @@ class Provenance(Struct, frozen=True, omit_defaults=True):
     python: str | None = None
     power_limit_watts: float | None = None
     clock_mhz: int | None = None  # under load
+    board: str | None = None  # which of several alike, where it was one
     commit: str | None = None
     recorded: str | None = None  # ISO date
 
@@ -328,12 +330,19 @@ class Report(Struct, frozen=True, omit_defaults=True):
         return clocks[len(clocks) // 2] if clocks else None
 
     @property
+    def board(self) -> str | None:
+        """The one device that timed all cases; None where there were several, or nobody knows."""
+        seen = {result.conditions.board for result in self.results if result.conditions is not None}
+        return seen.pop() if len(seen) == 1 else None
+
+    @property
     def provenance(self) -> Provenance:
         """Where what is recorded from the report comes from."""
         return Provenance(
             **msgspec.structs.asdict(self.toolchain),
             power_limit_watts=self.hardware.power_limit_watts,
             clock_mhz=self.usual_clock_mhz,
+            board=self.board,
             commit=self.commit,
             recorded=self.started[:10],
         )

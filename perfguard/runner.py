@@ -158,7 +158,8 @@ class Runner:
             return None
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > CONDITIONS_SECONDS:
-            self._seen = now, self.device.conditions()
+            state = self.device.conditions()
+            self._seen = now, msgspec.structs.replace(state, board=self.device.board or state.board)
         return self._seen[1]
 
     def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:

@@ -129,9 +129,9 @@ def _why_left(change: Change, categories: Collection[Category], reason: str) -> 
 
 
 def relevant(folder: str, provenance: Provenance) -> Provenance:
-    """What a folder's facts depend on: those of a target hold whatever the driver, toolkit, power limit and clock."""
+    """What a folder's facts depend on: those of a target hold on any board, whatever its driver, power and clock."""
     if folder.startswith("targets/"):
-        return replace(provenance, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None)
+        return replace(provenance, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None, board=None)
     return provenance
 
 

@@ -68,6 +68,11 @@ class Device(abc.ABC):
         """Tells this device from every other of the machine, the same in all processes: names its lock."""
         return f"{self.identity.slug}-{self.identity.index}"
 
+    @property
+    def board(self) -> str | None:
+        """Tells this device from every other anywhere, in all processes; None where nobody can."""
+        return None
+
     def free_memory(self) -> None:  # noqa: B027  # nothing to do where nothing is cached
         """Give cached memory back to the device, after a call ran out of it."""
 

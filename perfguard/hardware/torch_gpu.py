@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import itertools
 import platform
 import statistics
@@ -80,6 +81,12 @@ class TorchGpu(Device):
     @property
     def key(self) -> str:
         return device_key(self.kind, self._index, self.properties)
+
+    @property
+    def board(self) -> str | None:
+        """A digest: who reads a baseline need not learn the serial."""
+        uuid = getattr(self.properties, "uuid", None)
+        return None if uuid is None else f"{self.kind}-{hashlib.sha256(str(uuid).encode()).hexdigest()[:8]}"
 
     def free_memory(self) -> None:
         gc.collect()

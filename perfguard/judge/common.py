@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LEAST_CASES = 10  # recorded side by side; fewer say too little about the machine
 LEAST_GAIN = 0.2  # of the variance between sessions, from which removing the common shift pays
 EXCESS_SIGMAS = 2.0  # by which the scatter of the cases exceeds their noise before the place is another one
+OTHER_BOARD = 0.006  # what another board of a kind does to each case alone where nothing tells: 0.4 to 0.6 % on H200s
 MAD_EFFICIENCY = 0.37  # of a median deviation, beside a standard deviation (Rousseeuw and Croux, JASA 88, 1993)
 
 
@@ -159,12 +160,37 @@ class Common:
         )
 
 
-def apart(commons: Sequence[Common]) -> tuple[float, float]:
-    """Standard deviation of what a place does to each case alone, as all sessions there tell it together, and its
-    degrees of freedom; 0 unless it is certain."""
+@dataclass(frozen=True)
+class Place:
+    """What the place where a case is judged does to it alone, and to its recording did not.
+
+    Attributes:
+        apart: standard deviation, 0 where nothing of the kind is seen.
+        degrees: its degrees of freedom.
+        note: where it is not 0, why, and what to do.
+    """
+
+    apart: float = 0.0
+    degrees: float = math.inf
+    note: str = ""
+
+
+def place_of(commons: Sequence[Common], elsewhere: bool) -> Place:
+    """The place, as all sessions of a run tell it together. On a board that is known to be another one, `elsewhere`,
+    whatever the cases scatter beyond their noise counts; where nobody knows, only what is certain."""
+    compare = "`perfguard compare` needs no baseline"
     if not commons:
-        return 0.0, math.inf
+        note = f"recorded on another board, and too few other cases tell how far it lies; {compare}"
+        return Place(OTHER_BOARD, note=note) if elsewhere else Place()
     excess = fmean(common.seen - common.expected for common in commons)
     degrees = min(MAD_EFFICIENCY * (common.cases - 1) for common in commons)
     error = fmean(common.expected for common in commons) * math.sqrt(2 / (degrees * len(commons)))
-    return (math.sqrt(excess) if excess > EXCESS_SIGMAS * error else 0.0), degrees
+    if excess <= (0.0 if elsewhere else EXCESS_SIGMAS * error):
+        return Place()
+    apart = math.sqrt(excess)
+    where = "another board" if elsewhere else "another board or day"
+    note = (
+        f"the other cases lie {format_percent(apart)} round their baselines, more than their sessions did: {where} "
+        f"than the recording's; {compare}"
+    )
+    return Place(apart, degrees, note)

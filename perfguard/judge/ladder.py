@@ -10,7 +10,7 @@ import msgspec
 from perfguard.judge.common import Common
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.explaining import because, machine_change, spelled_out
-from perfguard.judge.lane import Lane, differing_versions, other_power
+from perfguard.judge.lane import Lane, differing_versions, other_board, other_power
 from perfguard.judge.rival import judge_rival
 from perfguard.judge.session import CommonMode
 from perfguard.judge.timed import MOST_REJECTED, judge_timed
@@ -125,6 +125,7 @@ def _judge_reading(
         [each.value for each, _ in read if isinstance(each.value, int | float)],
         drift=drift,
         fresh_problem=fresh_problem,
+        elsewhere=other_board(provenance, result),
         common=_seen(result, reading.metric, lane, modes),
         fresh_common=[_seen(result, reading.metric, lane, others) for _, others in read],
     )

@@ -168,6 +168,12 @@ def other_power(stored: Provenance, now: Hardware) -> str:
     return f"recorded under a power limit of {before:g} W, now {after:g} W"
 
 
+def other_board(stored: Provenance, result: CaseResult) -> bool:
+    """Whether another device of the same kind is known to have recorded the case."""
+    now = result.conditions.board if result.conditions is not None else None
+    return None not in (stored.board, now) and stored.board != now
+
+
 def differing_versions(stored: Provenance, now: Toolchain, *, portable: bool = False) -> list[str]:
     """`triton 3.6.0 -> 3.7.0` for every version that was recorded and is another one now.
 

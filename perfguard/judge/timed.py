@@ -12,7 +12,7 @@ from statistics import fmean
 
 import msgspec
 
-from perfguard.judge.common import Common, apart
+from perfguard.judge.common import Common, Place, place_of
 from perfguard.judge.statistics import (
     MIN_SESSIONS,
     MISS_ERROR,
@@ -57,6 +57,7 @@ def judge_timed(
     *,
     drift: Sequence[str] = (),
     fresh_problem: str = "",
+    elsewhere: bool = False,
     common: Common | None = None,
     fresh_common: Sequence[Common | None] = (),
 ) -> Verdict:
@@ -67,6 +68,7 @@ def judge_timed(
             suspicious reading is SUSPECT. Fewer than `family.confirmations`: it is UNRESOLVED.
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
         fresh_problem: why fresh processes could not be run.
+        elsewhere: whether another board than this one is known to have recorded the sessions.
         common: what the reading's session did to other cases of its class; None where nobody knows.
         fresh_common: the same of each fresh session. Their shifts are removed only if all of them are known.
     """
@@ -74,8 +76,8 @@ def judge_timed(
     if isinstance(value, str | list | dict) or not 0 < value < math.inf:
         reason = f"NOISY: read {value}, which is no time"
         return Verdict(Word.UNRESOLVED, reading.metric, reason, unit=reading.unit)
-    everywhere = (common, *fresh_common)
-    judgement = _judgement(reading, entry, family, (common,), everywhere)
+    place = place_of([each for each in (common, *fresh_common) if each is not None], elsewhere)
+    judgement = _judgement(reading, entry, family, (common,), place)
     shift = judgement.slowdown(value, judgement.offsets[0])
     if not reading.gated:
         return judgement.shown(Word.PASS, f"not gated: {_change(shift)}", shift)
@@ -103,7 +105,7 @@ def judge_timed(
     if not judgement.suspects(shift, judgement.offsets[0]):
         return judgement.pass_or_noisy(shift)
     if len(fresh) >= family.confirmations:
-        return _judgement(reading, entry, family, fresh_common or [None] * len(fresh), everywhere).confirm(shift, fresh)
+        return _judgement(reading, entry, family, fresh_common or [None] * len(fresh), place).confirm(shift, fresh)
     if not fresh and not fresh_problem:
         return judgement.verdict(Word.SUSPECT, f"{_change(shift)} in one session", shift)
     problem = fresh_problem or f"{len(fresh)} of {family.confirmations} fresh processes read it"
@@ -112,16 +114,9 @@ def judge_timed(
 
 
 def _judgement(
-    reading: Reading,
-    entry: TimedEntry,
-    family: Family,
-    commons: Sequence[Common | None],
-    everywhere: Sequence[Common | None],
+    reading: Reading, entry: TimedEntry, family: Family, commons: Sequence[Common | None], place: Place
 ) -> TimeJudgement:
-    """How sessions are judged of which `commons` are known: with the common shift out of all of them, or of none.
-
-    What the machine does to each case alone is told by all sessions of the run, `everywhere`.
-    """
+    """How sessions are judged of which `commons` are known: with the common shift out of all of them, or of none."""
     known = [common for common in commons if common is not None]
     alarms = [common for common in known if common.alarm]
     if len(known) < len(commons) or not all(common.recording.removed for common in known):
@@ -130,10 +125,8 @@ def _judgement(
     else:
         history, offsets = known[0].recording.history(entry.sessions), [common.offset for common in known]
         noise = moderate(history, known[0].recording.prior).beside(fmean(common.error**2 for common in known) ** 0.5)
-    deviation, degrees = apart([common for common in everywhere if common is not None])
-    if deviation:
-        noise = replace(noise, apart=deviation, degrees=min(noise.degrees, degrees))
-    return TimeJudgement(reading, history, family, noise, offsets, alarms)
+    noise = replace(noise, apart=place.apart, degrees=min(noise.degrees, place.degrees))
+    return TimeJudgement(reading, history, family, noise, offsets, alarms, f"; {place.note}" if place.note else "")
 
 
 @dataclass(frozen=True)
@@ -149,6 +142,7 @@ class TimeJudgement:
     noise: Noise
     offsets: Sequence[float]
     alarms: Sequence[Common]
+    place: str = ""  # what it does to the cases, for who is told that something cannot be told
 
     @property
     def theta(self) -> float:
@@ -177,7 +171,7 @@ class TimeJudgement:
             return self.verdict(Word.PASS, "", shift)
         reason = (
             f"NOISY: could have seen a change of {format_percent(self.smallest)} at the smallest, "
-            f"{format_percent(self.reading.promise)} is promised ({_change(shift)} in this session){self.elsewhere()}"
+            f"{format_percent(self.reading.promise)} is promised ({_change(shift)} in this session){self.place}"
         )
         return self.verdict(Word.UNRESOLVED, reason, shift)
 
@@ -206,17 +200,8 @@ class TimeJudgement:
             return msgspec.structs.replace(found, interval=(math.exp(mean - margin), math.exp(mean + margin)))
         if mean + noise.quantile(MISS_ERROR) * error < self.reading.promise:
             return self.verdict(Word.PASS, f"not confirmed: {seen}", mean, fresh)
-        reason = f"CONFLICT: {seen}: neither confirmed nor excluded ({interval}){self.elsewhere()}"
+        reason = f"CONFLICT: {seen}: neither confirmed nor excluded ({interval}){self.place}"
         return self.verdict(Word.UNRESOLVED, reason, mean, fresh)
-
-    def elsewhere(self) -> str:
-        """That the same code takes other times here than where it was recorded."""
-        if not self.noise.apart:
-            return ""
-        return (
-            f"; the other cases lie {format_percent(self.noise.apart)} round their baselines, more than their sessions "
-            "did: another board or day than the recording's; `perfguard compare` needs none"
-        )
 
     def without_machine(self) -> str:
         """What is no longer in the effect, so that it can be reconciled with the times shown beside it."""

@@ -34,6 +34,7 @@ COUNTED = {
     Word.NEW: "have no baseline here and are not guarded (named metrics: only those are new)",
     Word.UNSUPPORTED: "are declared unsupported here",
 }
+MOST_PLACES = 2  # notes on what another board does, of device and of host times
 MOST_DETAILED = 20
 MOST_ROWS = 60
 
@@ -195,7 +196,11 @@ def _noisy(results: Sequence[CaseResult], verbose: bool) -> list[Line]:
     ]
     lines += [Line(text) for _, text in (found if verbose else found[:MOST_DETAILED])]
     hidden = len(found) - MOST_DETAILED
-    return lines if verbose or hidden <= 0 else [*lines, Line(f"    … and {hidden} more: see the report, or -v")]
+    if hidden > 0 and not verbose:
+        lines.append(Line(f"    … and {hidden} more: see the report, or -v"))
+    reasons = [verdict.reason for result in results for verdict in _told(result.verdicts)]
+    places = [reason.partition(" in this session); ")[2] for reason in reasons]
+    return lines + [Line(f"    {place}") for place in dict.fromkeys(filter(None, places))][:MOST_PLACES]
 
 
 def _named(result: CaseResult) -> str:

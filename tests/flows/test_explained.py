@@ -35,6 +35,17 @@ def pytest_runtest_setup(item):
         device.state = msgspec.structs.replace(device.state, clock_mhz=800, throttle_reasons=["thermal"])
 """
 
+# The same kind of device; another one of it, or the very one.
+ON_BOARD = """
+import msgspec
+from perfguard.hardware import fake
+
+def pytest_runtest_setup(item):
+    device = fake.current()
+    if device is not None:
+        device.state = msgspec.structs.replace(device.state, board="gpu-{name}")
+"""
+
 COLD = """
 import time
 import kernel
@@ -75,6 +86,18 @@ def test_a_slower_time_names_launches_before_memory_and_the_clocks(recorded: Pro
             "; the machine moved too: clocks 1000 -> 800 MHz, throttled: thermal"
         ]
     )
+
+
+def test_a_baseline_of_another_board_says_so(project: Project) -> None:
+    (project.path / "conftest.py").write_text(ON_BOARD.format(name="a"))
+    assert project.guard("--perfguard-update").ret == ExitStatus.PASSED
+    assert re.search(r"board: gpu-a\b", project.baseline.read_text())
+    project.guard("-k", "64").stdout.fnmatch_lines(["PASS  1 case"])
+    (project.path / "conftest.py").write_text(ON_BOARD.format(name="b"))
+    result = project.guard("-k", "64")
+    assert result.ret == ExitStatus.PASSED
+    told = "    recorded on another board, and too few other cases tell how far it lies; `perfguard compare` needs no *"
+    result.stdout.fnmatch_lines(["UNRESOLVED  1 case: too noisy to judge*", "    double?64?/forward: *", told])
 
 
 @pytest.mark.usefixtures("real_processes")

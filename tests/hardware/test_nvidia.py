@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -73,6 +74,14 @@ def test_unknown_architecture_is_guarded_with_a_warning(backend: Any) -> None:
 
 def test_older_torch_without_uuid(backend: Any) -> None:
     assert opened(backend, uuid=None)._uuid is None
+
+
+def test_a_board_is_told_from_its_like_without_its_serial(backend: Any) -> None:
+    here, again, there = (opened(backend, uuid=f"GPU-2b4e226c-{end}").board for end in ("1948", "1948", "77aa"))
+    assert here == again
+    assert here != there
+    assert re.fullmatch(r"cuda-[0-9a-f]{8}", here or "")
+    assert opened(backend, uuid=None).board is None
 
 
 def test_missing_driver_tools_are_a_warning(backend: Any) -> None:

@@ -14,6 +14,7 @@ from perfguard.records import (
     Case,
     CaseBaseline,
     CaseResult,
+    Conditions,
     Entry,
     Hardware,
     Provenance,
@@ -92,6 +93,25 @@ def test_another_power_limit_is_other_hardware_for_times_only() -> None:
     assert words(verdicts)["span"] is Word.OTHER_HARDWARE
     assert words(verdicts)["steps"] is Word.PASS
     assert verdicts[0].reason == "recorded under a power limit of 700 W, now 500 W"
+
+
+@pytest.mark.parametrize(
+    ("board", "factor", "word"),
+    [
+        ("gpu-a", 1.02, Word.SLOWER),
+        (None, 1.02, Word.SLOWER),  # nobody knows
+        ("gpu-b", 1.02, Word.UNRESOLVED),
+        ("gpu-b", 1.10, Word.SLOWER),
+    ],
+)
+def test_a_board_of_the_same_kind_is_not_the_one_that_recorded(board: str | None, factor: float, word: Word) -> None:
+    file = Baseline(
+        "here", "area", msgspec.structs.replace(PROVENANCE, board="gpu-a"), {CASE.key: CaseBaseline(ENTRIES, "f32[64]")}
+    )
+    slow = result(msgspec.structs.replace(SPAN, value=100 * factor), conditions=Conditions(board=board))
+    verdict = judge_case(slow, Lane(HARDWARE, TOOLCHAIN, {"area": file}, timed_now=200), [slow] * 3)[0]
+    assert verdict.word is word
+    assert ("recorded on another board" in verdict.reason) is (word is Word.UNRESOLVED)
 
 
 def test_portable_readings_are_remembered_for_the_target() -> None:

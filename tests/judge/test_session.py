@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfguard.judge import CommonMode, Lane, common_modes, judge_case
-from perfguard.judge.common import apart
+from perfguard.judge.common import place_of
 from perfguard.records import (
     Baseline,
     Case,
@@ -207,7 +207,7 @@ def test_controls_that_scatter_say_that_the_place_is_another_one(controls: int, 
         modes = common_modes(session(elsewhere(deviation, count), count=count, controls=controls), where)
         seen = modes["wall"].seen_by(name, known)
         assert seen is not None
-        assert apart([seen])[0] == pytest.approx(found, rel=0.4)
+        assert place_of([seen], elsewhere=False).apart == pytest.approx(found, rel=0.4)
 
 
 def test_what_one_board_does_to_a_case_is_no_slowdown_of_it() -> None:
