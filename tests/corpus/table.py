@@ -124,9 +124,17 @@ def page(mutants: Sequence[tuple[Mutant, Place]], parts: Sequence[Part]) -> str:
     text += ["## Out of reach, or held elsewhere\n", "\n".join(f"- {each}" for each in MISSING) + "\n"]
     waiting = [(mutant, place) for mutant, place in mutants if key(mutant, place) not in judged]
     if waiting:
-        lines = [f"- {', '.join(mutant.classes)}: {mutant.name} ({PLACES[place]})" for mutant, place in waiting]
+        lines = [
+            f"- {', '.join(mutant.classes)}: {mutant.name} ({PLACES[place]}){_why(mutant, place)}"
+            for mutant, place in waiting
+        ]
         text += ["## Not run yet\n", "\n".join(lines) + "\n"]
     return "\n".join(text)
+
+
+def _why(mutant: Mutant, place: Place) -> str:
+    """Why nobody expects it to be caught there."""
+    return f": {mutant.open[place]}" if place in mutant.open else ""
 
 
 def _summary(planted: Sequence[Row], events: Sequence[Row]) -> str:

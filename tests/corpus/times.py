@@ -52,6 +52,32 @@ def pytest_runtest_setup(item):
     )
 
 
+def recorded_elsewhere(root: Path) -> None:
+    """The board that recorded has a name."""
+    path = root / "baselines/fake-gpu/simulated.yaml"
+    Edit(str(path.relative_to(root)), "driver: fake-1", "driver: fake-1, board: fake-a")(root)
+
+
+def another_board(odd: float) -> Change:
+    """Each case takes another time on it, for no reason of its own, in every process; the odd one `odd` times."""
+    return Append(
+        "conftest.py",
+        f"""
+import msgspec
+from perfguard.hardware import fake
+
+FACTORS = dict(zip("012345", (0.985, 1.015, 0.99, 1.012, 0.996, 1.01), strict=True))
+
+
+def pytest_runtest_setup(item):
+    device = fake.current()
+    if device is not None:
+        device.slowdown = FACTORS.get(item.name.partition("[")[2][:1], {odd})
+        device.state = msgspec.structs.replace(device.state, board="fake-b")
+""",
+    )
+
+
 def wild_session(root: Path) -> None:
     """One of the stored sessions of every time is half as long again."""
     path = root / "baselines/fake-gpu/simulated.yaml"
@@ -159,6 +185,11 @@ MUTANTS = [
     event(
         "thermal slowdown of all", "nvbench#231", (machine(1.3, 700, "thermal"),),
         Expect("UNCHANGED", "device_time_us", cases=("usual[*]/forward", "odd/forward")),
+    ),
+    event(
+        "another board, other code at the same speed", "torch's grouped matmul on another H200: +1.7 %, each time",
+        (OTHER_CODE, recorded_elsewhere, another_board(1.025)),
+        Expect("UNRESOLVED", "device_time_us", cases=("odd/forward",), says=("another board than the recording's",)),
     ),
     event(
         "one wild call in forty", "tilelang#3182 (rows as low as 0.044x in 7 of 33 reports)",
