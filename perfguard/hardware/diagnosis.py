@@ -177,6 +177,7 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
         ("hardware", identity.slug),
         ("name", identity.name),
         ("index", identity.index),
+        ("board", device.board),
         ("architecture", identity.architecture),
         ("partition", identity.partition),
         ("memory", None if identity.memory_bytes is None else format_bytes(identity.memory_bytes)),
