@@ -158,8 +158,7 @@ class Runner:
             return None
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > CONDITIONS_SECONDS:
-            state = self.device.conditions()
-            self._seen = now, msgspec.structs.replace(state, board=self.device.board or state.board)
+            self._seen = now, msgspec.structs.replace(self.device.conditions(), board=self.device.board)
         return self._seen[1]
 
     def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:

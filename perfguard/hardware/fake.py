@@ -149,6 +149,7 @@ class FakeDevice(Device):
     """
 
     captures = True
+    board: str | None = None  # assign one to simulate several of a kind
 
     def __init__(
         self,

@@ -34,7 +34,8 @@ class Moved:
     plain: float
     judged: float
     sigma: float  # between its stored sessions, as it stands
-    noises: tuple[float, float]  # moderated, as it stands and as judged
+    plain_noise: float  # the same, moderated
+    judged_noise: float
     recording: RecordingId
 
 
@@ -70,10 +71,10 @@ class CommonMode:
         beside = [moved for moved in others if moved.recording == recording] if known.removed else []
         if len(beside) >= self._least:
             values, sigma = [moved.judged for moved in beside], known.prior.sigma
-            noise = median(moved.noises[1] for moved in beside)
+            noise = median(moved.judged_noise for moved in beside)
         else:
             values, sigma, known = [moved.plain for moved in others], self._sigma, Recording()
-            noise = median(moved.noises[0] for moved in others)
+            noise = median(moved.plain_noise for moved in others)
         shift = median(values)
         seen = 1.4826 * median(abs(value - shift) for value in values)
         against = math.sqrt(1 + MEDIAN_PENALTY / recording[-1])  # stored centres, which have errors of their own
@@ -155,12 +156,18 @@ def _moves(result: CaseResult, lane: Lane) -> Iterator[tuple[str, Moved]]:
             continue
         if len(known.entry.sessions) < MIN_SESSIONS or not math.isfinite(value):
             continue
-        plain, steady = known.history, lane.steady[suite, key, reading.metric]
+        plain, usual = known.history, lane.priors[known.timer_class]
         recording = lane.recordings[known.recording]
-        judged, prior = (steady, recording.prior) if recording.removed else (plain, lane.priors[known.timer_class])
-        noises = moderate(plain, lane.priors[known.timer_class]).sigma, moderate(judged, prior).sigma
-        y = math.log(value)
+        steady = lane.steady[suite, key, reading.metric]
+        judged, prior = (steady, recording.prior) if recording.removed else (plain, usual)
         yield (
             reading.metric,
-            Moved(y - plain.centre, y - judged.centre, math.sqrt(plain.variance), noises, known.recording),
+            Moved(
+                plain=math.log(value) - plain.centre,
+                judged=math.log(value) - judged.centre,
+                sigma=math.sqrt(plain.variance),
+                plain_noise=moderate(plain, usual).sigma,
+                judged_noise=moderate(judged, prior).sigma,
+                recording=known.recording,
+            ),
         )

@@ -12,7 +12,8 @@ from statistics import fmean
 
 import msgspec
 
-from perfguard.judge.common import Common, Place, place_of
+from perfguard.judge.common import Common
+from perfguard.judge.place import Place, place_of
 from perfguard.judge.statistics import (
     MIN_SESSIONS,
     MISS_ERROR,
@@ -126,7 +127,7 @@ def _judgement(
         history, offsets = known[0].recording.history(entry.sessions), [common.offset for common in known]
         noise = moderate(history, known[0].recording.prior).beside(fmean(common.error**2 for common in known) ** 0.5)
     noise = replace(noise, apart=place.apart, degrees=min(noise.degrees, place.degrees))
-    return TimeJudgement(reading, history, family, noise, offsets, alarms, f"; {place.note}" if place.note else "")
+    return TimeJudgement(reading, history, family, noise, offsets, alarms, f"\n{place.note}" if place.note else "")
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class TimeJudgement:
     noise: Noise
     offsets: Sequence[float]
     alarms: Sequence[Common]
-    place: str = ""  # what it does to the cases, for who is told that something cannot be told
+    place: str = ""  # a further line of the reason why something cannot be told
 
     @property
     def theta(self) -> float:

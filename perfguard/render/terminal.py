@@ -198,9 +198,9 @@ def _noisy(results: Sequence[CaseResult], verbose: bool) -> list[Line]:
     hidden = len(found) - MOST_DETAILED
     if hidden > 0 and not verbose:
         lines.append(Line(f"    … and {hidden} more: see the report, or -v"))
-    reasons = [verdict.reason for result in results for verdict in _told(result.verdicts)]
-    places = [reason.partition(" in this session); ")[2] for reason in reasons]
-    return lines + [Line(f"    {place}") for place in dict.fromkeys(filter(None, places))][:MOST_PLACES]
+    told = [verdict for result in results for verdict in _told(result.verdicts)]
+    more = dict.fromkeys(line for verdict in told for line in verdict.reason.splitlines()[1:])
+    return lines + [Line(f"    {line}") for line in list(more)[:MOST_PLACES]]
 
 
 def _named(result: CaseResult) -> str:

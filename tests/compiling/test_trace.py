@@ -61,7 +61,7 @@ The graph break occurred in the following user code:
                 "loop.py:5",
             ),
         ),
-        (SKIPPED.partition("    print")[0], Break("f", f"{SKIPPED.partition(chr(10))[0]}", "loop.py:5")),
+        (SKIPPED.partition("    print")[0], Break("f", SKIPPED.splitlines()[0], "loop.py:5")),
         ("", Break("unknown", "unknown", "unknown:0")),
     ],
 )

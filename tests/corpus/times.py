@@ -8,6 +8,9 @@ from pathlib import Path
 from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
 
 SUITE, OPS = "test_simulated.py", "kernels/fp8/ops.py"
+BASELINE = "baselines/fake-gpu/simulated.yaml"
+ANOTHER_DRIVER = Edit(BASELINE, "driver: fake-1", "driver: fake-0")
+RECORDED_ELSEWHERE = Edit(BASELINE, "driver: fake-1", "driver: fake-1, board: fake-a")
 OTHER_CODE = Edit(SUITE, 'CODE = {"odd": "one"}', 'CODE = {"odd": "two"}')
 
 BUSY = """
@@ -34,11 +37,11 @@ def costs(factor: float) -> Change:
     return Edit(SUITE, "us=TILE_US * tiles(len(x))", f'us=TILE_US * tiles(len(x)) * ({factor} if kind == "odd" else 1)')
 
 
-def machine(slowdown: float, clock: int, *throttled: str) -> Change:
-    """The device as it is during the run, and in every fresh process of it."""
+def on_device(*statements: str) -> Change:
+    """What holds of `device` during the run, and in every fresh process of it; `item` is the test."""
     return Append(
         "conftest.py",
-        f"""
+        """
 import msgspec
 from perfguard.hardware import fake
 
@@ -46,41 +49,28 @@ from perfguard.hardware import fake
 def pytest_runtest_setup(item):
     device = fake.current()
     if device is not None:
-        device.slowdown = {slowdown}
-        device.state = msgspec.structs.replace(device.state, clock_mhz={clock}, throttle_reasons={list(throttled)})
-""",
+        """
+        + "\n        ".join(statements)
+        + "\n",
     )
 
 
-def recorded_elsewhere(root: Path) -> None:
-    """The board that recorded has a name."""
-    path = root / "baselines/fake-gpu/simulated.yaml"
-    Edit(str(path.relative_to(root)), "driver: fake-1", "driver: fake-1, board: fake-a")(root)
+def machine(slowdown: float, clock: int, *throttled: str) -> Change:
+    """The device as it is now."""
+    state = f"clock_mhz={clock}, throttle_reasons={list(throttled)}"
+    return on_device(f"device.slowdown = {slowdown}", f"device.state = msgspec.structs.replace(device.state, {state})")
 
 
 def another_board(odd: float) -> Change:
     """Each case takes another time on it, for no reason of its own, in every process; the odd one `odd` times."""
-    return Append(
-        "conftest.py",
-        f"""
-import msgspec
-from perfguard.hardware import fake
-
-FACTORS = dict(zip("012345", (0.985, 1.015, 0.99, 1.012, 0.996, 1.01), strict=True))
-
-
-def pytest_runtest_setup(item):
-    device = fake.current()
-    if device is not None:
-        device.slowdown = FACTORS.get(item.name.partition("[")[2][:1], {odd})
-        device.state = msgspec.structs.replace(device.state, board="fake-b")
-""",
-    )
+    factors = dict(zip("012345", (0.985, 1.015, 0.99, 1.012, 0.996, 1.01), strict=True))
+    number = 'item.name.partition("[")[2][:1]'
+    return on_device(f"device.slowdown = {factors}.get({number}, {odd})", 'device.board = "fake-b"')
 
 
 def wild_session(root: Path) -> None:
     """One of the stored sessions of every time is half as long again."""
-    path = root / "baselines/fake-gpu/simulated.yaml"
+    path = root / BASELINE
 
     def wild(found: re.Match[str]) -> str:
         first, *others = found[1].split(", ")
@@ -90,11 +80,6 @@ def wild_session(root: Path) -> None:
     if not count:
         raise NotApplied(f"{path.name}: holds no sessions")
     path.write_text(text)
-
-
-def another_driver(root: Path) -> None:
-    path = root / "baselines/fake-gpu/simulated.yaml"
-    Edit(str(path.relative_to(root)), "driver: fake-1", "driver: fake-0")(root)
 
 
 def event(name: str, seen: str, changes: tuple[Change, ...], expect: Expect) -> Mutant:
@@ -188,7 +173,7 @@ MUTANTS = [
     ),
     event(
         "another board, other code at the same speed", "torch's grouped matmul on another H200: +1.7 %, each time",
-        (OTHER_CODE, recorded_elsewhere, another_board(1.025)),
+        (OTHER_CODE, RECORDED_ELSEWHERE, another_board(1.025)),
         Expect("UNRESOLVED", "device_time_us", cases=("odd/forward",), says=("another board than the recording's",)),
     ),
     event(
@@ -205,7 +190,7 @@ MUTANTS = [
         Expect("PASS", "contract", cases=("*",)),
     ),
     event(
-        "another driver, and other times", "intel-xpu-backend#7834", (another_driver, OTHER_CODE, costs(1.2)),
+        "another driver, and other times", "intel-xpu-backend#7834", (ANOTHER_DRIVER, OTHER_CODE, costs(1.2)),
         Expect("DRIFT", "device_time_us", cases=("*",), says=("driver fake-0 -> fake-1",)),
     ),
     event(

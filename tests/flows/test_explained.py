@@ -37,13 +37,12 @@ def pytest_runtest_setup(item):
 
 # The same kind of device; another one of it, or the very one.
 ON_BOARD = """
-import msgspec
 from perfguard.hardware import fake
 
 def pytest_runtest_setup(item):
     device = fake.current()
     if device is not None:
-        device.state = msgspec.structs.replace(device.state, board="gpu-{name}")
+        device.board = "gpu-{name}"
 """
 
 COLD = """

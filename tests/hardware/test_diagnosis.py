@@ -115,11 +115,10 @@ def test_device_and_its_troubles(tmp_path: Path) -> None:
 
 
 def test_the_board_is_named_where_it_has_a_name(tmp_path: Path) -> None:
-    class Named(FakeDevice):
-        board = "cuda-3f9a01bc"  # type: ignore[assignment]
-
-    assert found(tmp_path, Named)["device board"].value == "cuda-3f9a01bc"
-    assert "device board" not in found(tmp_path)
+    device = FakeDevice()
+    assert "device board" not in found(tmp_path, lambda: device)
+    device.board = "cuda-3f9a01bc"
+    assert found(tmp_path, lambda: device)["device board"].value == "cuda-3f9a01bc"
 
 
 def test_a_broken_check_is_a_finding(tmp_path: Path) -> None:

@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge.common import (
-    BOARD_DEGREES,
-    OTHER_BOARD,
-    Common,
-    Place,
-    Recording,
-    _medians_of_others,
-    learn_recording,
-    place_of,
-)
+from perfguard.judge.common import Recording, _medians_of_others, learn_recording
 
 
 def sessions(machine: float, own: float, cases: int = 40, stored: int = 8, seed: int = 1) -> list[list[float]]:
@@ -80,24 +71,3 @@ def test_medians_of_others(values: list[float]) -> None:
     array = np.array(values)
     expected = [np.median(np.delete(array, index)) for index in range(len(values))]
     assert _medians_of_others(array) == pytest.approx(expected)
-
-
-def test_what_cases_scatter_beyond_their_noise_is_the_places_doing() -> None:
-    """Of little more than noise only where the board is known to be another one; and sessions tell together."""
-    little, much = (Common(0.0, 0.001, 0.005, 20, seen=seen, expected=0.002**2) for seen in (0.0025**2, 0.01**2))
-    assert place_of([little], elsewhere=False) == Place()
-    told = 0.37 * 19
-    beside = ((BOARD_DEGREES * OTHER_BOARD**2 + told * 0.0015**2) / (BOARD_DEGREES + told)) ** 0.5
-    assert place_of([little], elsewhere=True).apart == pytest.approx(beside)
-    assert place_of([little], elsewhere=True).degrees == pytest.approx(BOARD_DEGREES + told)
-    assert place_of([little] * 20, elsewhere=False).apart == pytest.approx(0.0015)
-    here = place_of([much], elsewhere=False)
-    assert here.apart == pytest.approx((0.01**2 - 0.002**2) ** 0.5)
-    assert here.degrees == pytest.approx(told)
-    assert "1.0 %" in here.note
-    assert "another board or day" in here.note
-
-
-def test_with_nobody_to_ask_another_board_is_what_boards_are() -> None:
-    assert place_of([], elsewhere=False) == Place()
-    assert place_of([], elsewhere=True).apart == OTHER_BOARD

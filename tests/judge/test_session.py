@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfguard.judge import CommonMode, Lane, common_modes, judge_case
-from perfguard.judge.common import place_of
+from perfguard.judge.place import place_of
 from perfguard.records import (
     Baseline,
     Case,
