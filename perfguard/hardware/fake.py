@@ -381,7 +381,7 @@ class FakeDevice(Device):
         return self.busy_until_us
 
     def _noisy(self, us: float) -> float:
-        us *= 1.0 if self.clock is None else self.clock.factor
+        us = us if self.clock is None else self.clock.taken(us)
         return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
 
     @contextlib.contextmanager

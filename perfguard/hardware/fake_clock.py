@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ class FakeClock:
         mhz: about what the clock is.
         noise: relative standard deviation around it.
         heats_after_us: shorter work leaves the clock as it is.
+        falls: what share of the way down to its hot clock it goes in each millisecond of kernels.
         hot: whether it is lower after the next wait.
     """
 
@@ -27,6 +29,7 @@ class FakeClock:
     mhz: float = _TOLD_AT_MHZ
     noise: float = 0.0
     heats_after_us: float = 0.0
+    falls: float = 0.0
     hot: bool = False
     now_mhz: float = field(init=False)
 
@@ -38,10 +41,12 @@ class FakeClock:
         self.now_mhz = self.mhz * max(0.1, source.gauss(1.0, self.noise)) * (_HOT if self.hot else 1.0)
         self.hot = False
 
-    @property
-    def factor(self) -> float:
-        """Of the kernels' times now."""
-        return float((_TOLD_AT_MHZ / self.now_mhz) ** self.elasticity)
+    def taken(self, us: float) -> float:
+        """How long a kernel takes now that takes `us` at the clock of which kernels tell; the clock falls."""
+        before, least = self.now_mhz, min(self.now_mhz, _HOT * self.mhz)
+        self.now_mhz = least + (before - least) * math.exp(-self.falls * us / 1000)
+        mean = (before + self.now_mhz) / 2
+        return us * float((_TOLD_AT_MHZ / mean) ** self.elasticity)
 
 
 @dataclass(frozen=True)

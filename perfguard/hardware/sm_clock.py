@@ -7,6 +7,7 @@ processors run slower than that, and differently in every block.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 import triton
@@ -31,13 +32,18 @@ class Mark:
 
     def __init__(self, device: torch.device, units: int) -> None:
         """Enqueues the reading. `units`: processors of the device."""
-        self._seen = torch.zeros(_SLOTS, 2, dtype=torch.int64, device=device)
-        read_counters[(units,)](self._seen, num_warps=1)
+        self._on_device = torch.zeros(_SLOTS, 2, dtype=torch.int64, device=device)
+        read_counters[(units,)](self._on_device, num_warps=1)
+
+    @cached_property
+    def _seen(self) -> torch.Tensor:
+        """(1024, 2) int64, on the host: a mark ends one stretch and begins the next."""
+        return self._on_device.cpu()
 
     def mhz_until(self, end: object) -> float | None:
         """Mean clock up to `end`, MHz: the median of the processors that both marks met; None without any."""
         assert isinstance(end, Mark)
-        first, last = self._seen.cpu(), end._seen.cpu()
+        first, last = self._seen, end._seen
         met = (first[:, 1] > 0) & (last[:, 1] > first[:, 1])
         if not met.any():
             return None

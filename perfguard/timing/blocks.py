@@ -35,8 +35,8 @@ _SLOWED_DOWN = ("thermal", "hardware", "hw_", "brake", "reliability", "prochot")
 _POWER_CAP = ("power_cap", "power cap", "power-cap")
 
 
-def warm_up(call: Callable[[], object], device: Device, seconds: float) -> float:
-    """Call until 25 ms and 5 calls are over, or `seconds` are; returns one waited-for call's time, µs."""
+def warm_up(call: Callable[[], object], device: Device, seconds: float, least_us: float = _WARM_UP_US) -> float:
+    """Call until `least_us` and 5 calls are over, or `seconds` are; returns one waited-for call's time, µs."""
     times: list[float] = []
     started = now = device.now_us()
     while True:
@@ -44,7 +44,7 @@ def warm_up(call: Callable[[], object], device: Device, seconds: float) -> float
         device.synchronize()
         times.append(device.now_us() - now)
         now = device.now_us()
-        enough = len(times) >= _WARM_UP_CALLS and now - started >= _WARM_UP_US
+        enough = len(times) >= _WARM_UP_CALLS and now - started >= least_us
         if enough or now - started >= 1e6 * seconds or len(times) >= _MOST_WARM_UP_CALLS:
             return statistics.median(times[len(times) // 2 :])
 

@@ -36,7 +36,7 @@ _ENOUGH_US = 500_000.0  # a call so long that its blocks take more averages over
 
 @dataclass(frozen=True)
 class Correction:
-    """From a block's time and clock to its time at the reference clock."""
+    """From a block's times and clocks to its time at the reference clock."""
 
     mhz: int
     percent: int  # 100·e
@@ -45,8 +45,14 @@ class Correction:
         return f"c{self.mhz}-e{self.percent}"
 
     def us(self, block: Clocked) -> float | None:
-        """µs per call at the reference clock; None for a block whose clock nobody told."""
-        return None if block.mhz is None else block.us * (block.mhz / self.mhz) ** (self.percent / 100)
+        """µs per call at the reference clock, the median of the samples; None for a block whose clock nobody told."""
+        times: list[float] = []
+        for stretch in block.stretches:
+            if stretch.mhz is None:
+                return None
+            factor = (stretch.mhz / self.mhz) ** (self.percent / 100)
+            times += [factor * us for us in stretch.us]
+        return statistics.median(times)
 
 
 def split(timer: str | None) -> tuple[str | None, Correction | None]:
@@ -77,9 +83,15 @@ def at_one_clock(meter: Meter, device: Device, stored: str | None) -> Meter:
 def fitted(blocks: Sequence[Clocked]) -> Correction | None:
     """The correction that straightens `blocks`, at their median clock; None where the clock hardly moved, or e is 0.
 
-    e is the median of the slopes between any two blocks (Theil, Sen), each weighted by how far their clocks lie apart.
+    e is the median of the slopes between any two stretches (Theil, Sen), each weighted by how far their clocks lie
+    apart: one block behind a rest holds many clocks.
     """
-    points = [(math.log(block.mhz), math.log(block.us)) for block in blocks if block.mhz is not None]
+    points = [
+        (math.log(stretch.mhz), math.log(statistics.median(stretch.us)))
+        for block in blocks
+        for stretch in block.stretches
+        if stretch.mhz is not None
+    ]
     if _clock_range(blocks) < _LEAST_RANGE:
         return None
     clocks = [point[0] for point in points]
@@ -117,7 +129,7 @@ def _observed(meter: Meter, device: Device) -> list[Clocked]:
 
 def _clock_range(blocks: Sequence[Clocked]) -> float:
     """Of ln f; 0 where nobody told the clock."""
-    clocks = [math.log(block.mhz) for block in blocks if block.mhz is not None]
+    clocks = [math.log(stretch.mhz) for block in blocks for stretch in block.stretches if stretch.mhz is not None]
     return max(clocks) - min(clocks) if clocks else 0.0
 
 

@@ -24,7 +24,7 @@ from perfguard.timing.blocks import (
     samples_in_block,
     warmed_up,
 )
-from perfguard.timing.queue import block_of, estimated, pairs, plain
+from perfguard.timing.queue import block_of, estimated, marked, pairs, plain
 from perfguard.timing.timing import Cache, Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -151,8 +151,9 @@ def _replayed(
         return None
     replay_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in first.result))
     samples = samples_in_block(replay_us, seconds)
-    queue = FilledQueue(device, enqueue, size=min(samples, _MOST_AHEAD), smallest=1)
+    between_marks = marked(enqueue, device, replay_us)
+    queue = FilledQueue(device, between_marks, size=min(samples, _MOST_AHEAD), smallest=1)
 
-    clocked = block_of(queue, enqueue, device, samples=samples, calls=calls, grid_us=grid_us)
+    clocked = block_of(queue, between_marks, samples=samples, calls=calls, grid_us=grid_us)
     held = workload.bytes * (method.copies + 1)
     return Meter(method.id, plain(clocked), floor_us(grid_us, calls), samples, bytes=held, clocked=clocked)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
 from perfguard.timing.ahead import Filled, FilledQueue
-from perfguard.timing.blocks import warmed_up
+from perfguard.timing.blocks import warm_up
 from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
+_WARM_UP_US = 5_000.0  # where nothing else was timed before: the device's clock need not settle
 _CALLS = 16
 _LEAST_CALLS = 4
 _GROUP_US = 10_000.0  # of a group: twice as much is waited for, and tells nothing more about the host
@@ -44,7 +45,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
             run()
 
     with collector_paused():
-        waited_us = warmed_up(workload, run, device, seconds)
+        waited_us = workload.warmed[0] if workload.warmed else warm_up(run, device, seconds, _WARM_UP_US)
         calls, blocked = _parse(stored) or (_calls_in_group(waited_us), False)
         meter = None if blocked else _behind_sleep(enqueue, device, calls)
         return meter or _blocked(enqueue, device, calls)

@@ -20,12 +20,13 @@ from perfguard.timing.blocks import (
     samples_in_block,
     warmed_up,
 )
-from perfguard.timing.timing import Cache, Clocked, Meter, Workload, floor_us
+from perfguard.timing.timing import Cache, Clocked, Meter, Stretch, Workload, floor_us
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import ClockMark, Device, Event
 
 Pair = tuple["Event", "Event"]
+Marked = tuple["ClockMark | None", list[Pair], "ClockMark | None"]
 
 SHORT_US = 20.0  # an event pair round a shorter call costs as much as the call
 MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
@@ -33,6 +34,7 @@ _MOST_PAIRS = 32  # in a batch
 _LEAST_CALLS = 4  # in a batch: below, the host is not ahead in any way that lasts
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
+_CLOCKED_US = 500.0  # a sample as long as this has a clock of its own: under a power cap that moves within a block
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
 
@@ -118,47 +120,51 @@ def _filled(
     # A batch that costs the host little needs a short sleep (clocks sag in long ones) and fits into the queue.
     size = min(samples, _MOST_PAIRS, int(_BATCH_HOST_US / max(calls * estimate.pair_host_us, 1e-3)))
     smallest = min(samples, max(1, _LEAST_CALLS // calls))
-    enqueue = pairs(workload.run, device, method.cache, calls)
+    enqueue = marked(pairs(workload.run, device, method.cache, calls), device, calls * estimate.call_us)
     queue = FilledQueue(device, enqueue, size=max(size, smallest), smallest=smallest)
-
-    clocked = block_of(queue, enqueue, device, samples=samples, calls=calls, grid_us=grid_us)
+    clocked = block_of(queue, enqueue, samples=samples, calls=calls, grid_us=grid_us)
     if queue.run(enqueue) is None:
         return None
     floor = floor_us(grid_us, calls)
     return Meter(str(method), plain(clocked), floor, samples, bytes=workload.bytes, clocked=clocked)
 
 
-def block_of(
-    queue: FilledQueue,
-    enqueue: Callable[[int], list[Pair]],
-    device: Device,
-    *,
-    samples: int,
-    calls: int,
-    grid_us: float,
-) -> Callable[[], Clocked | None]:
-    """What measures one block: `samples` event pairs round `calls` calls each, in proven batches between clock marks.
+def marked(enqueue: Callable[[int], list[Pair]], device: Device, sample_us: float) -> Callable[[int], list[Marked]]:
+    """What enqueues n pairs between clock marks: round each pair that lasts long enough, else round all n.
 
     The marks lie outside the pairs.
     """
     device.clock_mark()  # what reads the clock may have to be compiled, and no block shall wait for that
 
-    def marked(count: int) -> tuple[ClockMark | None, list[Pair], ClockMark | None]:
-        return device.clock_mark(), enqueue(count), device.clock_mark()
+    def enqueue_marked(count: int) -> list[Marked]:
+        stretches = []
+        first = device.clock_mark()
+        for size in [1] * count if sample_us >= _CLOCKED_US else [count]:
+            found, last = enqueue(size), device.clock_mark()
+            stretches.append((first, found, last))
+            first = last
+        return stretches
+
+    return enqueue_marked
+
+
+def block_of(
+    queue: FilledQueue, enqueue: Callable[[int], list[Marked]], *, samples: int, calls: int, grid_us: float
+) -> Callable[[], Clocked | None]:
+    """What measures one block: `samples` event pairs round `calls` calls each, in proven batches."""
 
     def block() -> Clocked | None:
-        times: list[float] = []
-        clocks: list[float] = []
-        while len(times) < samples:
-            batch = queue.run(marked)
+        stretches: list[Stretch] = []
+        while sum(len(stretch.us) for stretch in stretches) < samples:
+            batch = queue.run(enqueue)
             if batch is None:
                 return None
-            first, found, last = batch.result
-            times += [start.elapsed_us(end) / calls for start, end in found]
-            mhz = first.mhz_until(last) if first is not None and last is not None else None
-            clocks += [] if mhz is None else [mhz]
-        us = max(statistics.median(times), grid_us / calls)  # a call that launches nothing takes no time
-        return Clocked(us, statistics.fmean(clocks) if clocks else None)
+            for first, found, last in batch.result:
+                # A call that launches nothing takes no time.
+                us = tuple(max(start.elapsed_us(end), grid_us) / calls for start, end in found)
+                mhz = first.mhz_until(last) if first is not None and last is not None else None
+                stretches.append(Stretch(us, mhz))
+        return Clocked(tuple(stretches))
 
     return block
 

@@ -133,11 +133,22 @@ class Workload:
     warmed: list[float] = field(default_factory=list, compare=False, repr=False)
 
 
+class Stretch(NamedTuple):
+    """Samples of a block between two readings of the clock."""
+
+    us: tuple[float, ...]  # of each, per call
+    mhz: float | None  # the mean clock of the device's processors; None where nobody tells
+
+
 class Clocked(NamedTuple):
     """One block."""
 
-    us: float  # its median, per call
-    mhz: float | None  # the mean clock of the device's processors in it; None where nobody tells
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def us(self) -> float:
+        """Its median as the device ran it, per call."""
+        return statistics.median(us for stretch in self.stretches for us in stretch.us)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,14 @@ from perfguard.metrics.subject import Subject
 from perfguard.records import Conditions, Provenance, Reading
 from perfguard.timing.blocks import read_block
 from perfguard.timing.clock import Correction, at_one_clock, fitted, split
-from perfguard.timing.timing import Clocked, Meter
+from perfguard.timing.timing import Clocked, Meter, Stretch
 
 MUCH = 2**40  # bytes: overfills any cache in one call
 GRAPH = "graph-cold-u16-r1"
+
+
+def block(us: float, mhz: float | None) -> Clocked:
+    return Clocked((Stretch((us,), mhz),))
 
 
 def kernel(us: float = 100.0, **options: bool) -> Callable[[], None]:
@@ -69,6 +73,22 @@ def test_the_elasticity_is_found_once_and_kept(elasticity: float) -> None:
     assert correction.percent / 100 == pytest.approx(elasticity, abs=0.04)
     # Another elasticity, even: what is stored decides what a time means.
     assert read(kernel(), device(0.1, mhz=800, seed=2), chosen).timer == chosen
+
+
+def test_a_clock_that_falls_within_a_block() -> None:
+    """Under a power cap the clock is high behind a pause and falls from sample to sample: each has its own."""
+
+    def falling(mhz: float, seed: int) -> FakeDevice:
+        return FakeDevice(session_noise=0, launch_noise=0.001, seed=seed, clock=FakeClock(0.9, mhz, 0.02, falls=0.1))
+
+    chosen = read(kernel(3000.0), falling(1000, 1)).timer
+    correction = split(chosen)[1]
+    assert correction is not None
+    assert correction.percent == pytest.approx(90, abs=3)
+    corrected = [
+        value(read(kernel(3000.0), falling(random.Random(seed).uniform(800, 1100), seed), chosen)) for seed in range(12)
+    ]
+    assert cv(corrected) < 0.002
 
 
 @pytest.mark.parametrize("mhz", [850.0, 1100.0])
@@ -130,7 +150,7 @@ def test_a_long_call_is_looked_at_for_half_a_second_only() -> None:
     def clocked() -> Clocked:
         on.host_us += 300_000
         blocks.append(300_000)
-        return Clocked(300_000, 1000.0)
+        return block(300_000, 1000.0)
 
     meter = Meter(GRAPH, lambda: 1.0, 0.05, 5, clocked=clocked)
     assert at_one_clock(meter, on, None) is meter
@@ -139,7 +159,7 @@ def test_a_long_call_is_looked_at_for_half_a_second_only() -> None:
 
 def test_a_block_without_a_clock_is_rejected() -> None:
     told: list[float | None] = [1000.0, None, 500.0]
-    meter = Meter(GRAPH, lambda: 1.0, 0.05, 5, clocked=lambda: Clocked(10.0, told.pop(0)))
+    meter = Meter(GRAPH, lambda: 1.0, 0.05, 5, clocked=lambda: block(10.0, told.pop(0)))
     on = device()
     steady = at_one_clock(meter, on, f"{GRAPH}-c1000-e100")
     assert [steady.block() for _ in range(3)] == [10.0, None, 5.0]
@@ -147,7 +167,7 @@ def test_a_block_without_a_clock_is_rejected() -> None:
 
 def test_a_power_cap_that_the_clock_explains_rejects_nothing() -> None:
     """Even where the device names its power brake beside heat: at one clock the block is not odd."""
-    meter = Meter(GRAPH, lambda: 1.0, 0.05, 5, clocked=lambda: Clocked(12.5, 800.0))
+    meter = Meter(GRAPH, lambda: 1.0, 0.05, 5, clocked=lambda: block(12.5, 800.0))
     on = device()
     on.state = Conditions(clock_mhz=800, throttle_reasons=["sw_power_cap", "sw_thermal_slowdown"])
     assert read_block(at_one_clock(meter, on, f"{GRAPH}-c1000-e100"), on, [10.0, 10.01]) == pytest.approx(10.0)
@@ -159,15 +179,15 @@ CLOCKS = (850.0, 860.0, 855.0, 1000.0, 1010.0, 990.0)
 
 @given(st.floats(0.05, 1.1), st.floats(1.0, 1e5))
 def test_a_straight_line_is_found(elasticity: float, us: float) -> None:
-    correction = fitted([Clocked(us * (1000 / mhz) ** elasticity, mhz) for mhz in CLOCKS])
+    correction = fitted([block(us * (1000 / mhz) ** elasticity, mhz) for mhz in CLOCKS])
     assert correction is not None
     assert correction.percent == pytest.approx(100 * elasticity, abs=0.51)
     assert 855 < correction.mhz < 1000
 
 
 def test_one_odd_block_does_not_turn_the_line() -> None:
-    blocks = [Clocked(1000.0 / mhz, mhz) for mhz in CLOCKS]
-    blocks[1] = Clocked(1.1 * blocks[1].us, blocks[1].mhz)
+    blocks = [block(1000.0 / mhz, mhz) for mhz in CLOCKS]
+    blocks[1] = block(1.1 * blocks[1].us, CLOCKS[1])
     correction = fitted(blocks)
     assert correction is not None
     assert correction.percent == pytest.approx(100, abs=3)
@@ -177,10 +197,10 @@ def test_one_odd_block_does_not_turn_the_line() -> None:
     ("blocks", "expected"),
     [
         ([], None),
-        ([Clocked(10.0, None)] * 6, None),
-        ([Clocked(10.0, mhz) for mhz in (1000.0, 1010.0, 1020.0)], None),  # it hardly moved
-        ([Clocked(mhz, mhz) for mhz in CLOCKS], None),  # slower at a higher clock: something else
-        ([Clocked(1e9 / mhz**3, mhz) for mhz in CLOCKS], Correction(923, 110)),
+        ([block(10.0, None)] * 6, None),
+        ([block(10.0, mhz) for mhz in (1000.0, 1010.0, 1020.0)], None),  # it hardly moved
+        ([block(mhz, mhz) for mhz in CLOCKS], None),  # slower at a higher clock: something else
+        ([block(1e9 / mhz**3, mhz) for mhz in CLOCKS], Correction(923, 110)),
     ],
 )
 def test_what_cannot_be_is_not_believed(blocks: list[Clocked], expected: Correction | None) -> None:

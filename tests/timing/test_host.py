@@ -103,4 +103,4 @@ def test_few_calls_suffice() -> None:
     meter = host.prepare(workload, device, seconds=1.0, stored=None)
     blocks = collect("host_time_us", meter, device, 1.0)
     assert len(blocks.medians) == 3
-    assert calls[0] == 16 * 4  # one group tells how long the device must sleep, the proof is the first block
+    assert calls[0] == 4 + 16 * 3  # four calls tell how long the device must sleep, the proof is the first block
