@@ -1,11 +1,12 @@
 """Times at one clock: most of what differs between two sessions on one GPU is the clock of its processors.
 
 Under a power cap, or after a rest, a GPU runs at 1300 to 1980 MHz and tells nobody when it will. Within a process ln t
-is a straight line in ln f: its slope -e is -1 for a product on tensor cores, 0 for a copy. So when a timer is chosen,
-e is read off the case, and from then on every block's time is given as it would be at one clock:
-t·(f / reference)^e. Both numbers belong to the timer's id, `graph-cold-u8-r1-c1530-e98` (1530 MHz, e = 0.98), and are
-never fitted anew: a slower candidate would otherwise change what its time means. An id without them stands for times as
-they were read.
+is nearly a straight line in ln f: its slope -e is -1 for a product on tensor cores, 0 for a copy. Some bend, as if from
+one clock on the processors waited for the memory. So when a timer is chosen, e is read off the case, on both sides of a
+reference clock where they differ, and from then on every sample's time is given as it would be at that clock:
+t·(f / reference)^e. The numbers belong to the timer's id, `graph-cold-u8-r1-c1530-e98` (1530 MHz, e = 0.98) or
+`…-e98-h71` (0.71 at higher clocks), and are never fitted anew: a slower candidate would otherwise change what its time
+means. An id without them stands for times as they were read.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from perfguard.timing.timing import Clocked, Meter
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-_ID = re.compile(r"(?P<timer>.+)-c(?P<mhz>[1-9]\d{0,4})-e(?P<percent>\d{1,3})")
+_ID = re.compile(r"(?P<timer>.+)-c(?P<mhz>[1-9]\d{0,4})-e(?P<below>\d{1,3})(?:-h(?P<above>\d{1,3}))?")
 _MOST = 1.1  # no call gains more than the clock does; the rest is for the error of the fit
 _BLOCKS = 3  # of each kind, hot and rested
 _BEFORE_US = 20_000.0  # how long the device is heated, or rests, before a block: its power control takes about as long
 _LONGER_US = 250_000.0  # how long it is heated where that left the clock as it was: it had rested before
 _LEAST_RANGE = 0.03  # of ln f: below, a slope would be mostly noise
+_LEAST_HALF = 5  # stretches on one side of the reference clock that give a slope of their own
+_LEAST_BEND = 0.1  # of e: two slopes that differ by less are one, and its error is smaller
 _ENOUGH_US = 500_000.0  # a call so long that its blocks take more averages over the clock by itself
+
+
+_Point = tuple[float, float]  # ln f, ln t
 
 
 @dataclass(frozen=True)
@@ -39,28 +45,33 @@ class Correction:
     """From a block's times and clocks to its time at the reference clock."""
 
     mhz: int
-    percent: int  # 100·e
+    below: int  # 100·e, at lower clocks than that
+    above: int
 
     def __str__(self) -> str:
-        return f"c{self.mhz}-e{self.percent}"
+        return f"c{self.mhz}-e{self.below}" + (f"-h{self.above}" if self.above != self.below else "")
 
     def us(self, block: Clocked) -> float | None:
-        """µs per call at the reference clock, the median of the samples; None for a block whose clock nobody told."""
+        """µs per call at the reference clock; None for a block whose clock nobody told."""
         times: list[float] = []
         for stretch in block.stretches:
             if stretch.mhz is None:
                 return None
-            factor = (stretch.mhz / self.mhz) ** (self.percent / 100)
+            percent = self.below if stretch.mhz < self.mhz else self.above
+            factor = (stretch.mhz / self.mhz) ** (percent / 100)
             times += [factor * us for us in stretch.us]
-        return statistics.median(times)
+        return block.middle(times)
 
 
 def split(timer: str | None) -> tuple[str | None, Correction | None]:
     """The id of the timer proper, and the correction that it carries."""
     match = _ID.fullmatch(timer or "")
-    if match is None or int(match["percent"]) > 100 * _MOST:
+    if match is None:
         return timer, None
-    return match["timer"], Correction(int(match["mhz"]), int(match["percent"]))
+    below, above = int(match["below"]), int(match["above"] or match["below"])
+    if max(below, above) > 100 * _MOST:
+        return timer, None
+    return match["timer"], Correction(int(match["mhz"]), below, above)
 
 
 def at_one_clock(meter: Meter, device: Device, stored: str | None) -> Meter:
@@ -83,28 +94,50 @@ def at_one_clock(meter: Meter, device: Device, stored: str | None) -> Meter:
 def fitted(blocks: Sequence[Clocked]) -> Correction | None:
     """The correction that straightens `blocks`, at their median clock; None where the clock hardly moved, or e is 0.
 
-    e is the median of the slopes between any two stretches (Theil, Sen), each weighted by how far their clocks lie
-    apart: one block behind a rest holds many clocks.
+    The sides of that clock have their own e where both hold enough stretches, at clocks far enough apart, and differ.
     """
-    points = [
+    points = _points(blocks)
+    if _range(points) < _LEAST_RANGE:
+        return None
+    middle = statistics.median(x for x, _ in points)
+    both = _elasticity(points)
+    sides = [point for point in points if point[0] <= middle], [point for point in points if point[0] >= middle]
+    below, above = both, both
+    if all(len(side) >= _LEAST_HALF and _range(side) >= _LEAST_RANGE / 2 for side in sides):
+        below, above = (_elasticity(side) for side in sides)
+    if abs(above - below) < _LEAST_BEND:
+        below, above = both, both
+    percents = [round(100 * min(max(e, 0.0), _MOST)) for e in (below, above)]
+    return Correction(round(math.exp(middle)), *percents) if any(percents) else None
+
+
+def _points(blocks: Sequence[Clocked]) -> list[_Point]:
+    return [
         (math.log(stretch.mhz), math.log(statistics.median(stretch.us)))
         for block in blocks
         for stretch in block.stretches
         if stretch.mhz is not None
     ]
-    if _clock_range(blocks) < _LEAST_RANGE:
-        return None
-    clocks = [point[0] for point in points]
+
+
+def _elasticity(points: Sequence[_Point]) -> float:
+    """The median of the slopes between any two points (Theil, Sen), each weighted by how far their clocks lie apart."""
     slopes = sorted(
-        ((y - other_y) / (x - other_x), abs(x - other_x))
+        ((other_y - y) / (x - other_x), abs(x - other_x))
         for index, (x, y) in enumerate(points)
         for other_x, other_y in points[:index]
         if x != other_x
     )
     passed = list(itertools.accumulate(weight for _, weight in slopes))
-    slope = slopes[bisect.bisect_left(passed, passed[-1] / 2)][0]
-    percent = round(100 * min(max(-slope, 0.0), _MOST))
-    return Correction(round(math.exp(statistics.median(clocks))), percent) if percent else None
+    return slopes[bisect.bisect_left(passed, passed[-1] / 2)][0]
+
+
+def _range(points: Sequence[_Point]) -> float:
+    """Of ln f, without a tenth of the points at either end; 0 for fewer than two."""
+    if len(points) < 2:
+        return 0.0
+    tenths = statistics.quantiles((x for x, _ in points), n=10, method="inclusive")
+    return tenths[-1] - tenths[0]
 
 
 def _observed(meter: Meter, device: Device) -> list[Clocked]:
@@ -113,7 +146,7 @@ def _observed(meter: Meter, device: Device) -> list[Clocked]:
     found: list[Clocked] = []
     measured_us = 0.0
     for prepare, before_us in ((device.heat, _BEFORE_US), (device.sleep, _BEFORE_US), (device.heat, _LONGER_US)):
-        if before_us == _LONGER_US and _clock_range(found) >= _LEAST_RANGE:
+        if before_us == _LONGER_US and _range(_points(found)) >= _LEAST_RANGE:
             break
         for _ in range(_BLOCKS):
             prepare(before_us)
@@ -125,12 +158,6 @@ def _observed(meter: Meter, device: Device) -> list[Clocked]:
             if measured_us > _ENOUGH_US:
                 return found
     return found
-
-
-def _clock_range(blocks: Sequence[Clocked]) -> float:
-    """Of ln f; 0 where nobody told the clock."""
-    clocks = [math.log(stretch.mhz) for block in blocks for stretch in block.stretches if stretch.mhz is not None]
-    return max(clocks) - min(clocks) if clocks else 0.0
 
 
 def _corrected(meter: Meter, correction: Correction) -> Meter:

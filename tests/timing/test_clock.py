@@ -70,7 +70,7 @@ def test_the_elasticity_is_found_once_and_kept(elasticity: float) -> None:
     timer, correction = split(chosen)
     assert timer == GRAPH
     assert correction is not None
-    assert correction.percent / 100 == pytest.approx(elasticity, abs=0.04)
+    assert [correction.below / 100, correction.above / 100] == pytest.approx([elasticity] * 2, abs=0.04)
     # Another elasticity, even: what is stored decides what a time means.
     assert read(kernel(), device(0.1, mhz=800, seed=2), chosen).timer == chosen
 
@@ -84,7 +84,7 @@ def test_a_clock_that_falls_within_a_block() -> None:
     chosen = read(kernel(3000.0), falling(1000, 1)).timer
     correction = split(chosen)[1]
     assert correction is not None
-    assert correction.percent == pytest.approx(90, abs=3)
+    assert [correction.below, correction.above] == pytest.approx([90] * 2, abs=3)
     corrected = [
         value(read(kernel(3000.0), falling(random.Random(seed).uniform(800, 1100), seed), chosen)) for seed in range(12)
     ]
@@ -101,7 +101,7 @@ def test_a_slowdown_of_3_percent_shows_at_another_clock(mhz: float) -> None:
 def test_times_that_the_clock_does_not_move_stay_as_read() -> None:
     reading = read(kernel(), device(elasticity=0.0))
     split_off = split(reading.timer)[1]
-    assert split_off is None or split_off.percent <= 2  # the fit's own error
+    assert split_off is None or max(split_off.below, split_off.above) <= 2  # the fit's own error
     assert value(reading) == pytest.approx(100.0, rel=0.003)
 
 
@@ -117,7 +117,7 @@ def test_a_device_that_rested_is_heated_for_longer() -> None:
     rested = FakeDevice(session_noise=0, block_noise=0.001, seed=1, clock=FakeClock(0.7, heats_after_us=100_000))
     _, correction = split(read(kernel(), rested).timer)
     assert correction is not None
-    assert correction.percent == pytest.approx(70, abs=5)
+    assert [correction.below, correction.above] == pytest.approx([70] * 2, abs=5)
 
 
 def test_the_reading_says_at_which_clock() -> None:
@@ -181,8 +181,36 @@ CLOCKS = (850.0, 860.0, 855.0, 1000.0, 1010.0, 990.0)
 def test_a_straight_line_is_found(elasticity: float, us: float) -> None:
     correction = fitted([block(us * (1000 / mhz) ** elasticity, mhz) for mhz in CLOCKS])
     assert correction is not None
-    assert correction.percent == pytest.approx(100 * elasticity, abs=0.51)
+    assert [correction.below, correction.above] == pytest.approx([100 * elasticity] * 2, abs=0.51)
     assert 855 < correction.mhz < 1000
+
+
+def test_a_line_that_bends() -> None:
+    """A kernel that waits for the memory at high clocks and for the processors at low ones has two elasticities."""
+
+    def us(mhz: float) -> float:
+        return 100.0 * (900 / mhz) ** (0.9 if mhz < 900 else 0.2)
+
+    clocks = [mhz for first in (820, 850, 880, 920, 960, 1000) for mhz in range(first, first + 5)]
+    correction = fitted([Clocked(tuple(Stretch((us(mhz),), float(mhz)) for mhz in clocks))])
+    assert correction == Correction(902, 90, 20)
+    at_one_clock = [correction.us(block(us(mhz), float(mhz))) for mhz in clocks]
+    assert at_one_clock == pytest.approx([us(902)] * len(clocks), rel=0.002)
+
+
+def test_a_few_points_on_one_side_have_the_elasticity_of_all() -> None:
+    """Three points beyond a bend are no slope."""
+    clocks = [850.0] * 3 + [1000.0] * 3
+    correction = fitted([block(100.0 * 1000 / mhz, mhz) for mhz in clocks])
+    assert correction is not None
+    assert (correction.below, correction.above) == (100, 100)
+
+
+@pytest.mark.parametrize(("samples", "expected"), [((1.0, 2.0, 3.0, 4.0, 90.0), 3.0), ((1.0, 1.0, 1.0, 9.0), 1.0)])
+def test_a_few_long_samples_are_averaged(samples: tuple[float, ...], expected: float) -> None:
+    """All but the least and the greatest, from five on; of short ones, which share a stretch, the median."""
+    assert Clocked(tuple(Stretch((us,), None) for us in samples)).us == expected
+    assert Clocked((Stretch((1.0, 1.0, 5.0, 5.0, 1.0), None),)).us == 1.0
 
 
 def test_one_odd_block_does_not_turn_the_line() -> None:
@@ -190,7 +218,7 @@ def test_one_odd_block_does_not_turn_the_line() -> None:
     blocks[1] = block(1.1 * blocks[1].us, CLOCKS[1])
     correction = fitted(blocks)
     assert correction is not None
-    assert correction.percent == pytest.approx(100, abs=3)
+    assert [correction.below, correction.above] == pytest.approx([100] * 2, abs=3)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +228,7 @@ def test_one_odd_block_does_not_turn_the_line() -> None:
         ([block(10.0, None)] * 6, None),
         ([block(10.0, mhz) for mhz in (1000.0, 1010.0, 1020.0)], None),  # it hardly moved
         ([block(mhz, mhz) for mhz in CLOCKS], None),  # slower at a higher clock: something else
-        ([block(1e9 / mhz**3, mhz) for mhz in CLOCKS], Correction(923, 110)),
+        ([block(1e9 / mhz**3, mhz) for mhz in CLOCKS], Correction(923, 110, 110)),
     ],
 )
 def test_what_cannot_be_is_not_believed(blocks: list[Clocked], expected: Correction | None) -> None:
@@ -208,16 +236,26 @@ def test_what_cannot_be_is_not_believed(blocks: list[Clocked], expected: Correct
 
 
 @pytest.mark.parametrize(
-    "timer", [GRAPH, "graph-warm-u64", "queue-cold", "profile-cold", "graph-cold-u1-r1-c1530-e300"]
+    "timer",
+    [
+        GRAPH,
+        "graph-warm-u64",
+        "queue-cold",
+        "profile-cold",
+        "graph-cold-u1-r1-c1530-e300",
+        "graph-cold-u1-r1-c1530-e98-h300",
+    ],
 )
 def test_ids_without_a_correction(timer: str) -> None:
     assert split(timer) == (timer, None)
 
 
 def test_the_id_and_the_class_of_its_timer() -> None:
-    timer = f"{GRAPH}-{Correction(1530, 98)}"
-    assert timer == "graph-cold-u16-r1-c1530-e98"
-    assert split(timer) == (GRAPH, Correction(1530, 98))
+    timer = f"{GRAPH}-{Correction(1530, 98, 91)}"
+    assert timer == "graph-cold-u16-r1-c1530-e98-h91"
+    assert split(timer) == (GRAPH, Correction(1530, 98, 91))
+    assert split(f"{GRAPH}-c1530-e98") == (GRAPH, Correction(1530, 98, 98))
+    assert str(Correction(1530, 98, 98)) == "c1530-e98"
     assert split(None) == (None, None)
     assert timer_class(timer) == timer_class(GRAPH)
 
