@@ -34,6 +34,7 @@ _LONGER_US = 250_000.0  # how long it is heated where that left the clock as it 
 _LEAST_RANGE = 0.03  # of ln f: below, a slope would be mostly noise
 _LEAST_HALF = 5  # stretches on one side of the reference clock that give a slope of their own
 _LEAST_BEND = 0.1  # of e: two slopes that differ by less are one, and its error is smaller
+_NEAR = 0.1  # of ln f round the reference: there sessions run, and what a rested device does is another line
 _ENOUGH_US = 500_000.0  # a call so long that its blocks take more averages over the clock by itself
 
 
@@ -100,8 +101,10 @@ def fitted(blocks: Sequence[Clocked]) -> Correction | None:
     if _range(points) < _LEAST_RANGE:
         return None
     middle = statistics.median(x for x, _ in points)
-    both = _elasticity(points)
-    sides = [point for point in points if point[0] <= middle], [point for point in points if point[0] >= middle]
+    near = [point for point in points if abs(point[0] - middle) <= _NEAR]
+    near = near if _range(near) >= _LEAST_RANGE else points
+    both = _elasticity(near)
+    sides = [point for point in near if point[0] <= middle], [point for point in near if point[0] >= middle]
     below, above = both, both
     if all(len(side) >= _LEAST_HALF and _range(side) >= _LEAST_RANGE / 2 for side in sides):
         below, above = (_elasticity(side) for side in sides)

@@ -198,6 +198,18 @@ def test_a_line_that_bends() -> None:
     assert at_one_clock == pytest.approx([us(902)] * len(clocks), rel=0.002)
 
 
+def test_a_bend_is_looked_for_near_the_reference_clock() -> None:
+    """Behind a rest the clock is as high as in no session; what holds there must not bend the line where they run."""
+
+    def us(mhz: float) -> float:
+        return 100.0 * (1600 / mhz) ** (0.9 if mhz < 1600 else 0.2)
+
+    clocks = [float(mhz) for first in (1350, 1400, 1450, 1470, 1500, 1900) for mhz in range(first, first + 8)]
+    correction = fitted([Clocked(tuple(Stretch((us(mhz),), mhz) for mhz in clocks))])
+    assert correction is not None
+    assert (correction.below, correction.above) == (90, 90)
+
+
 def test_a_few_points_on_one_side_have_the_elasticity_of_all() -> None:
     """Three points beyond a bend are no slope."""
     clocks = [850.0] * 3 + [1000.0] * 3
