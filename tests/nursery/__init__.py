@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.nursery.stand_in import SOCKET, START, decisive
@@ -41,6 +41,7 @@ class Nursery:
             be interpreted.
         environment: that processes are going to be started with; this process's if left out.
         executable: what its processes take for Python; `python` if left out.
+        modules: what it imports; of these, "torch" and "perfguard" are needed.
 
     Attributes:
         python: the program to start. Where a nursery's process cannot be what is asked for (another flag, another hash
@@ -48,7 +49,12 @@ class Nursery:
     """
 
     def __init__(
-        self, *, interpreted: bool = False, environment: Mapping[str, str] | None = None, executable: str | None = None
+        self,
+        *,
+        interpreted: bool = False,
+        environment: Mapping[str, str] | None = None,
+        executable: str | None = None,
+        modules: Sequence[str] = SLOW,
     ) -> None:
         own = dict(os.environ if environment is None else environment)
         self.folder = Path(tempfile.mkdtemp(prefix="nursery-"))
@@ -65,11 +71,11 @@ class Nursery:
             own["TRITON_INTERPRET"] = "1"
         line = [sys.executable, "-m", "tests.nursery.server", str(self.folder / SOCKET), executable or self.python]
         self._server = subprocess.Popen(
-            [*line, *SLOW], cwd=ROOT, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*line, *modules], cwd=ROOT, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._server.stdout is not None
         if not self._server.stdout.readline():
-            raise RuntimeError(f"nursery: did not start; run {shlex.join(line)} {' '.join(SLOW)} to see why")
+            raise RuntimeError(f"nursery: did not start; run {shlex.join(line)} {' '.join(modules)} to see why")
 
     def close(self) -> None:
         """End it, and whatever it still runs."""
