@@ -86,7 +86,7 @@ class Case(Struct, frozen=True, order=True):
 class Reading(Struct, frozen=True, omit_defaults=True):
     """One metric of one case in one session. It describes itself, so that nobody downstream knows its name.
 
-    A timed reading's `value` is the session value (median of `blocks`, the block medians, µs); `spread` is its
+    A timed reading's `value` is the session value (median of `blocks`, the times of its blocks, µs); `spread` is its
     standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to
     catch (relative), `floor` the smallest absolute change that may fail, in the reading's unit.
     An exact reading gates when it moved by more than `tolerance` (relative) *and* more than `floor`.
@@ -291,7 +291,7 @@ class Baseline(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True, omit_defaults=True):
-    """What one fresh process read, block medians left out: suspects, and the controls beside them."""
+    """What one fresh process read, its blocks left out: suspects, and the controls beside them."""
 
     results: list[CaseResult]
     device: int = 0

@@ -9,7 +9,7 @@ from perfguard.errors import LaneError
 from perfguard.records import CaseResult, Reading, Value, Verdict
 
 MOST_CHARACTERS = 16_384  # of any text in a report
-_MOST_ITEMS = 10_000  # of a list: kernel names of one call, block medians
+_MOST_ITEMS = 10_000  # of a list: kernel names of one call, blocks of a time
 _MOST_READINGS = 200
 _MOST = 2.0**63
 _LEAST_US, _MOST_US = 1e-4, 1e12  # a tenth of a nanosecond is less than a device's cycle

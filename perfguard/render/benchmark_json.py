@@ -10,7 +10,7 @@ from perfguard.records import CaseResult, Reading, Report
 
 
 def render_benchmark_json(report: Report) -> str:
-    """Every timed reading as one benchmark; block medians stand for rounds."""
+    """Every timed reading as one benchmark; its blocks stand for rounds."""
     hardware = report.hardware
     document: dict[str, Any] = {
         "machine_info": {

@@ -37,7 +37,6 @@ _LEAST_BEND = 0.1  # of e: two slopes that differ by less are one, and its error
 _NEAR = 0.1  # of ln f round the reference: there sessions run, and what a rested device does is another line
 _ENOUGH_US = 500_000.0  # a call so long that its blocks take more averages over the clock by itself
 
-
 _Point = tuple[float, float]  # ln f, ln t
 
 

@@ -30,7 +30,7 @@ _LEAST_TRIMMED = 5  # samples
 
 @dataclass(frozen=True)
 class Blocks:
-    """Block medians, µs per call, and how many blocks were dropped."""
+    """Times of blocks (`Meter.block`), µs per call, and how many blocks were dropped."""
 
     medians: tuple[float, ...]
     rejected: int
@@ -42,7 +42,7 @@ class Timing:
 
     Attributes:
         timer: the method, e.g. `queue-cold`; times under different timers are never compared.
-        blocks: block medians, µs per call, in the order of measuring; at least one.
+        blocks: times of blocks, µs per call, in the order of measuring; at least one.
         rejected: blocks dropped because the device was throttled.
         floor_us: the smallest change of the time that this timer can tell, µs.
         samples: samples per block.
@@ -64,7 +64,7 @@ class Timing:
 
     @property
     def value_us(self) -> float:
-        """The session's value, µs per call: the median of the block medians."""
+        """The session's value, µs per call: the median of the blocks."""
         return statistics.median(self.blocks)
 
     @property
@@ -169,7 +169,7 @@ class Meter:
 
     Attributes:
         timer: the method's id; belongs to the key of the reading.
-        block: measures one block (about 10 ms) and returns its median, µs per call; None where this block could
+        block: measures one block (about 10 ms) and returns its time, µs per call; None where this block could
             not be read. Blocks of several meters may alternate on one device.
         floor_us: the smallest change of the time that this timer can tell, µs.
         samples: samples per block.

@@ -55,7 +55,8 @@ def test_no_token_sees_a_later_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dense", "dense-latent"])
 def test_the_reference_takes_long_sequences_by_the_heads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit by bit the same, also where the oracle widens what is asked for."""
+    """The same but for the rounding of float64 (some CPUs round products of other batches otherwise), also where the
+    oracle widens what is asked for."""
     block, rope = build_block(CONFIGS[name]), rope_table(9, CONFIGS[name].rotated)
     x = torch.randn(2, 9, 32, dtype=torch.float64, requires_grad=True)
 
@@ -67,7 +68,8 @@ def test_the_reference_takes_long_sequences_by_the_heads(name: str, monkeypatch:
     heads = 3  # of four: the last share is smaller
     monkeypatch.setattr(reference, "_SCORES", heads * 2 * 9 * 9)
     in_shares = run_wide(values, torch.float64)
-    assert all(torch.equal(one, other) for one, other in zip(at_once, in_shares, strict=True))
+    for one, other in zip(at_once, in_shares, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(
