@@ -20,7 +20,7 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
     "naive": {"device": "fake", "case_seconds": 0.1, **ONCE},
     "parts": {"case_seconds": 0.2},
     "simulated": {"device": "fake", "case_seconds": 0.1, **ONCE},
-    "timed": {"case_seconds": 0.2},
+    "timed": {"case_seconds": 0.2, "sessions": 6},  # a recording leaves out one that lies far off; five judge
     "tuned": {"targets": ["sm_90"]},
 }
 # The same on a GPU, over those above. One session: no time is judged, and counts need no more.
