@@ -102,14 +102,12 @@ def fitted(blocks: Sequence[Clocked]) -> Correction | None:
     middle = statistics.median(x for x, _ in points)
     near = [point for point in points if abs(point[0] - middle) <= _NEAR]
     near = near if _range(near) >= _LEAST_RANGE else points
-    both = _elasticity(near)
     sides = [point for point in near if point[0] <= middle], [point for point in near if point[0] >= middle]
-    below, above = both, both
-    if all(len(side) >= _LEAST_HALF and _range(side) >= _LEAST_RANGE / 2 for side in sides):
-        below, above = (_elasticity(side) for side in sides)
-    if abs(above - below) < _LEAST_BEND:
-        below, above = both, both
-    percents = [round(100 * min(max(e, 0.0), _MOST)) for e in (below, above)]
+    told = [side for side in sides if len(side) >= _LEAST_HALF and _range(side) >= _LEAST_RANGE / 2]
+    slopes = [_elasticity(side) for side in told]
+    if len(slopes) < len(sides) or abs(slopes[0] - slopes[1]) < _LEAST_BEND:
+        slopes = [_elasticity(near)] * len(sides)
+    percents = [round(100 * min(max(e, 0.0), _MOST)) for e in slopes]
     return Correction(round(math.exp(middle)), *percents) if any(percents) else None
 
 
