@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from tests.nursery import Nursery
 
@@ -17,10 +17,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 pytest_plugins = ["pytester"]
 
-# A commit passes or fails alike everywhere. `--hypothesis-profile=search` looks for new examples.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("search", max_examples=1000, deadline=None)
-settings.load_profile("repeatable")
+# `scripts/guard` runs guarded tests in an environment that holds what the kernels need, and hypothesis is not among it.
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    # A commit passes or fails alike everywhere. `--hypothesis-profile=search` looks for new examples.
+    settings.register_profile("repeatable", derandomize=True, deadline=None)
+    settings.register_profile("search", max_examples=1000, deadline=None)
+    settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
