@@ -132,7 +132,6 @@ class _Check:
             alone = full and not base.modified  # else copies of the inputs would be written, or freed, unseen
             if alone:
                 self._beside(base, truth, upstream, unsteady)
-            if alone:
                 self._cached(base, eager, upstream, truth, right)
             if upstream and full:
                 self._layouts(base, truth, upstream, right)
