@@ -63,9 +63,9 @@ class Announced(Struct, frozen=True, tag=True):
 
 
 class Measured(Struct, frozen=True, tag=True):
-    """One block's median, µs per call; None where the block was rejected."""
+    """One block's time, µs per call; None where the block was rejected."""
 
-    median_us: float | None
+    median_us: float | None  # named as it was: the other side may be an older perfguard
 
 
 Message = Ready | Announced | Measured
@@ -134,17 +134,17 @@ class _Worker:
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             foreign = self._foreign()
             self.say(Announced(case.suite, case.key, metric, meter.timer, meter.floor_us, foreign))
-            medians: list[float] = []
+            times: list[float] = []
             rejected = 0
             with collector_paused():
                 while self.hear() == MEASURE:
-                    median_us = read_block(meter, device, medians)
-                    if median_us is None:
+                    block_us = read_block(meter, device, times)
+                    if block_us is None:
                         rejected += 1
                     else:
-                        medians.append(median_us)
-                    self.say(Measured(median_us))
-            return checked(metric, meter, Blocks(tuple(medians), rejected))
+                        times.append(block_us)
+                    self.say(Measured(block_us))
+            return checked(metric, meter, Blocks(tuple(times), rejected))
 
         return collect
 

@@ -38,8 +38,8 @@ class Rival:
 
 
 def all_rivals() -> tuple[Rival, ...]:
-    """Fixed gates, tests on the block medians, and gates on what `do_bench` answers. All look for slower only."""
-    blocks = "of the block medians of one session against one, one-sided"
+    """Fixed gates, tests on the times of blocks, and gates on what `do_bench` answers. All look for slower only."""
+    blocks = "of the times of blocks of one session against one, one-sided"
     return (
         Rival("fixed 5 % gate", lambda pairs: _gate(pairs, 0.05, "")),
         Rival("fixed 10 % gate", lambda pairs: _gate(pairs, 0.10, "")),

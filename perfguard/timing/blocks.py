@@ -116,34 +116,34 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
     Raises:
         MeasurementError: not one block could be read.
     """
-    medians: list[float] = []
+    times: list[float] = []
     rejected = 0
     most_us = budget_us(device, seconds)
     started = device.now_us()
     with collector_paused():
-        while len(medians) < MOST_BLOCKS and rejected < MOST_REJECTED:
-            median_us = read_block(meter, device, medians)
-            if median_us is None:
+        while len(times) < MOST_BLOCKS and rejected < MOST_REJECTED:
+            block_us = read_block(meter, device, times)
+            if block_us is None:
                 rejected += 1
                 continue
-            medians.append(median_us)
+            times.append(block_us)
             spent_us = device.now_us() - started
-            next_us = spent_us / (len(medians) + rejected)
-            if len(medians) >= LEAST_BLOCKS and (spread(medians) < meter.settled or spent_us + next_us > most_us):
+            next_us = spent_us / (len(times) + rejected)
+            if len(times) >= LEAST_BLOCKS and (spread(times) < meter.settled or spent_us + next_us > most_us):
                 break
-    return checked(metric, meter, Blocks(tuple(medians), rejected))
+    return checked(metric, meter, Blocks(tuple(times), rejected))
 
 
 def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float | None:
-    """One block's median, µs per call; None where it is to be rejected: not readable, or throttled.
+    """One block's time, µs per call; None where it is to be rejected: not readable, or throttled.
 
     Throttled is a block 1.5 % off the `others`, on a device that says it is slowed down by heat or hardware.
     The device is only asked about odd blocks: asking may take a tenth of a second.
     """
-    median_us = meter.block()
-    if median_us is None or (_odd(median_us, others) and slowed_down(device)):
+    block_us = meter.block()
+    if block_us is None or (_odd(block_us, others) and slowed_down(device)):
         return None
-    return median_us
+    return block_us
 
 
 def checked(metric: str, meter: Meter, blocks: Blocks) -> Blocks:
@@ -152,7 +152,7 @@ def checked(metric: str, meter: Meter, blocks: Blocks) -> Blocks:
     Raises:
         MeasurementError: not one block could be read.
     """
-    if not blocks.medians:
+    if not blocks.times:
         raise MeasurementError(
             f"{metric}: {blocks.rejected} blocks by {meter.timer} and none could be read; look for other processes "
             "on the device (`perfguard doctor`), then run the case again"
@@ -160,8 +160,8 @@ def checked(metric: str, meter: Meter, blocks: Blocks) -> Blocks:
     return blocks
 
 
-def _odd(median_us: float, others: Sequence[float]) -> bool:
-    return bool(others) and abs(math.log(median_us / statistics.median(others))) > _ODD_BLOCK
+def _odd(block_us: float, others: Sequence[float]) -> bool:
+    return bool(others) and abs(math.log(block_us / statistics.median(others))) > _ODD_BLOCK
 
 
 def slowed_down(device: Device) -> bool:

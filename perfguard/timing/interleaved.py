@@ -24,12 +24,12 @@ class _Kept:
 
     meter: Meter
     most_us: float  # for one pass
-    medians: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
     rejected: int = 0
 
     @property
     def blocks(self) -> Blocks:
-        return Blocks(tuple(self.medians), self.rejected)
+        return Blocks(tuple(self.times), self.rejected)
 
 
 class Interleaved:
@@ -81,13 +81,13 @@ class Interleaved:
     def _read(self, kept: _Kept) -> None:
         """One pass: three blocks as a rule, fewer where they take too long."""
         started = self._device.now_us()
-        wanted = len(kept.medians) + kept.meter.in_pass
+        wanted = len(kept.times) + kept.meter.in_pass
         with collector_paused():
-            while len(kept.medians) < wanted and kept.rejected < MOST_REJECTED:
-                median_us = read_block(kept.meter, self._device, kept.medians)
-                if median_us is None:
+            while len(kept.times) < wanted and kept.rejected < MOST_REJECTED:
+                block_us = read_block(kept.meter, self._device, kept.times)
+                if block_us is None:
                     kept.rejected += 1
                 else:
-                    kept.medians.append(median_us)
+                    kept.times.append(block_us)
                     if self._device.now_us() - started > kept.most_us:
                         return

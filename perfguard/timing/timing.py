@@ -32,7 +32,7 @@ _LEAST_TRIMMED = 5  # samples
 class Blocks:
     """Times of blocks (`Meter.block`), µs per call, and how many blocks were dropped."""
 
-    medians: tuple[float, ...]
+    times: tuple[float, ...]
     rejected: int
 
 
@@ -60,7 +60,7 @@ class Timing:
     @classmethod
     def of(cls, meter: Meter, blocks: Blocks) -> Timing:
         """What `meter` read in `blocks`."""
-        return cls(meter.timer, blocks.medians, blocks.rejected, meter.floor_us, meter.samples, meter.note)
+        return cls(meter.timer, blocks.times, blocks.rejected, meter.floor_us, meter.samples, meter.note)
 
     @property
     def value_us(self) -> float:
@@ -103,10 +103,10 @@ def renewed(reading: Reading, blocks: Blocks) -> Reading:
     """A timed reading with other blocks of the same timer: what more passes of the same session gave."""
     return msgspec.structs.replace(
         reading,
-        value=statistics.median(blocks.medians),
-        blocks=list(blocks.medians),
+        value=statistics.median(blocks.times),
+        blocks=list(blocks.times),
         rejected_blocks=blocks.rejected,
-        spread=spread(blocks.medians),
+        spread=spread(blocks.times),
     )
 
 

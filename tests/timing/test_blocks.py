@@ -30,14 +30,14 @@ class AskedFake(FakeDevice):
 
 def gather(
     device: FakeDevice,
-    medians: Sequence[float | None],
+    times: Sequence[float | None],
     *,
     seconds: float = 1.0,
     reason: str = "",
     block_us: float = 10_000,
 ) -> blocks.Blocks:
-    """Collects blocks of 10 ms with these medians; a block above 10.5 µs comes with throttling for `reason`."""
-    left = list(medians)
+    """Collects blocks of 10 ms with these times; a block above 10.5 µs comes with throttling for `reason`."""
+    left = list(times)
 
     def block() -> float | None:
         median = left.pop(0)
@@ -59,12 +59,12 @@ def test_settled_blocks_stop_early() -> None:
 
 
 def test_restless_blocks_go_on_to_the_most() -> None:
-    assert len(gather(FakeDevice(seed=1), RESTLESS).medians) == blocks.MOST_BLOCKS
+    assert len(gather(FakeDevice(seed=1), RESTLESS).times) == blocks.MOST_BLOCKS
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.001, 3), (0.05, 5)])
 def test_budget_ends_the_blocks_but_not_before_three(seconds: float, count: int) -> None:
-    assert len(gather(FakeDevice(seed=1), RESTLESS, seconds=seconds).medians) == count
+    assert len(gather(FakeDevice(seed=1), RESTLESS, seconds=seconds).times) == count
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_throttled_blocks_are_dropped_counted_and_measured_again(reason: str) ->
 def test_a_power_cap_drops_nothing(reason: str) -> None:
     found = gather(FakeDevice(seed=1), [10.0, 11.0, 10.0, 10.0, 10.0], reason=reason)
     assert found.rejected == 0
-    assert 11.0 in found.medians
+    assert 11.0 in found.times
 
 
 def test_three_dropped_blocks_are_enough() -> None:
@@ -135,7 +135,7 @@ def test_a_device_of_its_own_gets_a_tenth_of_a_second_at_most() -> None:
 
 
 def test_long_blocks_are_three() -> None:
-    assert len(gather(FakeDevice(seed=1), RESTLESS, block_us=60_000).medians) == blocks.LEAST_BLOCKS
+    assert len(gather(FakeDevice(seed=1), RESTLESS, block_us=60_000).times) == blocks.LEAST_BLOCKS
 
 
 def test_calls_in_a_sample_shrink_only_when_it_would_last_for_ever() -> None:

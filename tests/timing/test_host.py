@@ -102,5 +102,5 @@ def test_few_calls_suffice() -> None:
     workload = Workload(call, warmed=[6.0])
     meter = host.prepare(workload, device, seconds=1.0, stored=None)
     blocks = collect("host_time_us", meter, device, 1.0)
-    assert len(blocks.medians) == 3
+    assert len(blocks.times) == 3
     assert calls[0] == 4 + 16 * 3  # four calls tell how long the device must sleep, the proof is the first block

@@ -44,12 +44,12 @@ def test_three_passes_of_three_blocks_with_all_cases_in_each() -> None:
     suite = Suite()
     names = [f"case{index}" for index in range(8)]
     firsts = {name: suite.measure(name) for name in names}
-    assert all(len(first.medians) == 3 for first in firsts.values())
+    assert all(len(first.times) == 3 for first in firsts.values())
     found = suite.session.finish()
     assert set(found) == {(name, METRIC) for name in names}
     for name in names:
-        assert len(found[name, METRIC].medians) == 9
-        assert found[name, METRIC].medians[:3] == firsts[name].medians
+        assert len(found[name, METRIC].times) == 9
+        assert found[name, METRIC].times[:3] == firsts[name].times
     passes = [suite.diary[start : start + 24 : 3] for start in (0, 24, 48)]
     assert all(sorted(order) == names for order in passes)
     assert len({tuple(order) for order in passes}) == 3  # shuffled
@@ -59,28 +59,28 @@ def test_meters_beyond_a_quarter_of_the_memory_get_their_blocks_at_once() -> Non
     suite = Suite()
     quarter = (suite.device.identity.memory_bytes or 0) // 4
     suite.measure("large", bytes=quarter)
-    assert len(suite.measure("second", bytes=1).medians) > 3  # as many as the restless blocks need
+    assert len(suite.measure("second", bytes=1).times) > 3  # as many as the restless blocks need
     assert set(suite.session.finish()) == {("large", METRIC)}
     assert suite.diary.count("large") == 9
 
 
 def test_a_pass_takes_its_share_of_the_time() -> None:
     suite = Suite()
-    assert len(suite.measure("slow", seconds=1.0, block_us=400_000).medians) == 1
-    assert len(suite.session.finish()["slow", METRIC].medians) == 3
+    assert len(suite.measure("slow", seconds=1.0, block_us=400_000).times) == 1
+    assert len(suite.session.finish()["slow", METRIC].times) == 3
 
 
 @pytest.mark.parametrize(("block_us", "count"), [(10_000, 9), (20_000, 6), (60_000, 3)])
 def test_long_blocks_are_fewer(block_us: float, count: int) -> None:
     suite = Suite()
     suite.measure("case", block_us=block_us)
-    assert len(suite.session.finish()["case", METRIC].medians) == count
+    assert len(suite.session.finish()["case", METRIC].times) == count
 
 
 def test_a_meter_that_asks_for_one_block_a_pass_gets_three_in_all() -> None:
     suite = Suite()
-    assert len(suite.measure("case", in_pass=1).medians) == 1
-    assert len(suite.session.finish()["case", METRIC].medians) == 3
+    assert len(suite.measure("case", in_pass=1).times) == 1
+    assert len(suite.session.finish()["case", METRIC].times) == 3
 
 
 def test_blocks_that_fail_later_are_counted() -> None:

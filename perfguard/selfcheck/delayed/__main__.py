@@ -46,9 +46,9 @@ class Bench:
         for old in list(self._meters)[:-_MOST_METERS]:
             del self._meters[old]
         for _ in range(_PATIENCE):
-            median_us = meter.block()
-            if median_us is not None:
-                return median_us
+            block_us = meter.block()
+            if block_us is not None:
+                return block_us
         raise MeasurementError(f"selfcheck: a kernel of {steps} + {tail} links could not be timed; close other work")
 
     def _prepare(self, steps: int, tail: int) -> Meter:
