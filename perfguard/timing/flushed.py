@@ -1,26 +1,39 @@
-"""Device time by a captured graph of one call, with the cache flushed before each replay, outside the event pair.
+"""Device time by captured graphs of one call, with the cache flushed before each replay, outside the event pair.
 
-Id: `graph-flushed`. For calls on so few bytes that no number of copies leaves the cache cold. In a graph a launch costs
-the same in every process; behind a filled queue thirty launches of a microsecond took 160 to 186 µs, by process.
+Id: `graph-flushed-r16`, replays of 16 captures by turns, each on inputs of its own. For calls on so few bytes that no
+number of copies leaves the cache cold. In a graph a launch costs the same in every process; behind a filled queue
+thirty launches of a microsecond took 160 to 186 µs, by process. But where a capture's memory lies may cost a few
+percent for as long as it lives (thirty launches backward took 73.3 to 76.6 µs, each capture its own time again and
+again), so a sample is a round over captures that lie elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perfguard.errors import DeviceError
 from perfguard.timing import queue
 from perfguard.timing.ahead import event_grid_us
-from perfguard.timing.blocks import warmed_up
-from perfguard.timing.timing import Meter, Workload
+from perfguard.timing.blocks import SAMPLE_US, power_of_two, warmed_up
+from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
-    from perfguard.hardware.device import Device
+    from perfguard.hardware.device import Device, Graph
 
-_ID = "graph-flushed"
+_ID = re.compile(r"graph-flushed-r(?P<captures>[1-9]\d?)")
+_MOST_CAPTURES = 16
 _WARM_UPS = 3
+
+_Call = Callable[[], object]
+
+
+def _captures(timer: str | None) -> int | None:
+    match = _ID.fullmatch(timer or "")
+    return int(match["captures"]) if match is not None else None
 
 
 def suits(device: Device) -> bool:
@@ -29,34 +42,62 @@ def suits(device: Device) -> bool:
 
 
 def understands(timer: str) -> bool:
-    """Whether `timer` is the id of this module."""
-    return timer == _ID
+    """Whether `timer` is an id of this module."""
+    return _captures(timer) is not None
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call by replays of its graph in a cold cache.
+    """Device time of one call by replays of its graphs in a cold cache.
 
-    None where it cannot be captured or needs no flush, and, unless the stored id asks for it, where the call is so
-    short that the event pair costs as much.
+    As many captures as last 1 ms together, 16 at most. None where the call cannot be captured or needs no flush, and,
+    unless a stored id asks for it, where it is so short that the event pair costs as much.
     """
     if workload.cache != "cold":
         return None
+    grid_us = event_grid_us(device)
+    count = _captures(stored)
     try:
         with device.aside():
-            (call,) = [workload.run] if workload.copies is None else workload.copies(1)
-            for _ in range(_WARM_UPS):
-                call()
-            warmed_up(workload, call, device, seconds)
-            graph = device.capture([call], keep=1)
+            first = _captured(workload, device, 1, seconds)
+            estimate = queue.estimated(first[0], device, "cold", grid_us)
+            if estimate is None or (count is None and estimate.call_us < queue.SHORT_US):
+                return None
+            count = count or power_of_two(SAMPLE_US / estimate.call_us, _MOST_CAPTURES)
+            replays = [*first, *_captured(workload, device, count - 1, seconds)]
     except DeviceError:
         return None  # why not stands in the reading of `capturable`
+    timer = f"graph-flushed-r{count}"
+    meter = queue.metered(timer, _rounds(replays, device), device, calls=count, estimate=estimate, seconds=seconds)
+    # Each replay has an event pair of its own.
+    return meter and replace(meter, floor_us=floor_us(grid_us, 1), bytes=(count + 1) * workload.bytes)
 
-    def replay(kept: Callable[[], object] = call) -> None:  # the graph reads its memory
-        graph.replay()
 
-    if stored != _ID:
-        estimate = queue.estimated(replay, device, "cold", event_grid_us(device))
-        if estimate is None or estimate.call_us < queue.SHORT_US:
-            return None
-    meter = queue.prepare(replace(workload, run=replay, copies=None), device, seconds=seconds, stored=None)
-    return None if meter is None else replace(meter, timer=_ID, bytes=2 * workload.bytes)
+def _captured(workload: Workload, device: Device, count: int, seconds: float) -> list[_Call]:
+    """Replays of `count` captures of the call, whose memory lies apart."""
+    calls = [workload.run] * count if workload.copies is None or not count else workload.copies(count)
+    replays: list[_Call] = []
+    for call in calls:
+        for _ in range(_WARM_UPS):
+            call()
+        warmed_up(workload, call, device, seconds)
+        replays.append(functools.partial(_replay, device.capture([call], keep=1), call))
+    return replays
+
+
+def _replay(graph: Graph, call: _Call) -> None:
+    """Replay `graph`, which reads the memory of `call`."""
+    graph.replay()
+
+
+def _rounds(replays: Sequence[_Call], device: Device) -> Callable[[int], list[queue.Took]]:
+    """What enqueues n rounds over all `replays`, each replay between events of its own and behind a flush."""
+    turns = [queue.pairs(replay, device, "cold", 1) for replay in replays]
+
+    def enqueue(count: int) -> list[queue.Took]:
+        return [functools.partial(_total_us, [took for turn in turns for took in turn(1)]) for _ in range(count)]
+
+    return enqueue
+
+
+def _total_us(tooks: Sequence[queue.Took]) -> float:
+    return sum(took() for took in tooks)

@@ -149,7 +149,7 @@ def _replayed(
     first = FilledQueue(device, enqueue, size=2, smallest=1).run(enqueue)
     if first is None:
         return None
-    replay_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in first.result))
+    replay_us = max(grid_us, statistics.median(took() for took in first.result))
     samples = samples_in_block(replay_us, seconds)
     between_marks = marked(enqueue, device, replay_us)
     queue = FilledQueue(device, between_marks, size=min(samples, _MOST_AHEAD), smallest=1)

@@ -53,9 +53,9 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         if workload.cache == "cold":
             device.flush_cache()
         device.synchronize()
-        ((start, end),) = enqueue(1)
+        (took,) = enqueue(1)
         device.synchronize()
-        return start.elapsed_us(end) / calls
+        return took() / calls
 
     def block() -> float:
         return max(statistics.median(sample() for _ in range(samples)), grid_us / calls)

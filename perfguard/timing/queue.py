@@ -6,6 +6,7 @@ per pair, no flush).
 
 from __future__ import annotations
 
+import functools
 import re
 import statistics
 from collections.abc import Callable
@@ -23,10 +24,10 @@ from perfguard.timing.blocks import (
 from perfguard.timing.timing import Cache, Clocked, Meter, Stretch, Workload, floor_us
 
 if TYPE_CHECKING:
-    from perfguard.hardware.device import ClockMark, Device, Event
+    from perfguard.hardware.device import ClockMark, Device
 
-Pair = tuple["Event", "Event"]
-Marked = tuple["ClockMark | None", list[Pair], "ClockMark | None"]
+Took = Callable[[], float]  # once the device is done: how long it was at the calls of one sample, µs
+Marked = tuple["ClockMark | None", list[Took], "ClockMark | None"]
 
 SHORT_US = 20.0  # an event pair round a shorter call costs as much as the call
 MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
@@ -83,15 +84,14 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     A stored id that fits the workload's `cache` is reproduced, unless its batches no longer fit into the queue.
     """
     warmed_up(workload, workload.run, device, seconds)
-    grid_us = event_grid_us(device)
-    estimate = estimated(workload.run, device, workload.cache, grid_us)
+    estimate = estimated(workload.run, device, workload.cache, event_grid_us(device))
     if estimate is None:
         return None
     wanted = _parse(stored)
     if wanted is None or wanted.cache != workload.cache:
         wanted = _Method(workload.cache, calls_in_pair(workload.cache, estimate.call_us))
     while True:
-        meter = _filled(workload, device, wanted, estimate, grid_us, seconds)
+        meter = _filled(workload, device, wanted, estimate, seconds)
         if meter is not None or wanted.calls // 2 < _LEAST_CALLS:
             return meter
         wanted = replace(wanted, calls=wanted.calls // 2)
@@ -103,7 +103,7 @@ def estimated(call: Callable[[], object], device: Device, cache: Cache, grid_us:
     batch = FilledQueue(device, enqueue, size=_ESTIMATE_PAIRS, smallest=1).run(enqueue)
     if batch is None:
         return None
-    call_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in batch.result))
+    call_us = max(grid_us, statistics.median(took() for took in batch.result))
     return Estimate(call_us, batch.host_us / batch.size)
 
 
@@ -112,27 +112,40 @@ def calls_in_pair(cache: Cache, call_us: float) -> int:
     return 1 if cache == "cold" else power_of_two(SAMPLE_US / max(call_us, 1e-3), MOST_CALLS)
 
 
-def _filled(
-    workload: Workload, device: Device, method: _Method, estimate: Estimate, grid_us: float, seconds: float
-) -> Meter | None:
+def _filled(workload: Workload, device: Device, method: _Method, estimate: Estimate, seconds: float) -> Meter | None:
     calls = calls_in_sample(method.calls, estimate.call_us)
+    enqueue = pairs(workload.run, device, method.cache, calls)
+    meter = metered(str(method), enqueue, device, calls=calls, estimate=estimate, seconds=seconds)
+    return meter and replace(meter, bytes=workload.bytes)
+
+
+def metered(
+    timer: str,
+    enqueue: Callable[[int], list[Took]],
+    device: Device,
+    *,
+    calls: int,
+    estimate: Estimate,
+    seconds: float,
+) -> Meter | None:
+    """A meter of samples of `calls` calls each, which `enqueue` puts on the queue; None where the host falls behind."""
+    grid_us = event_grid_us(device)
     samples = samples_in_block(calls * estimate.call_us, seconds)
     # A batch that costs the host little needs a short sleep (clocks sag in long ones) and fits into the queue.
     size = min(samples, _MOST_PAIRS, int(_BATCH_HOST_US / max(calls * estimate.pair_host_us, 1e-3)))
     smallest = min(samples, max(1, _LEAST_CALLS // calls))
-    enqueue = marked(pairs(workload.run, device, method.cache, calls), device, calls * estimate.call_us)
-    queue = FilledQueue(device, enqueue, size=max(size, smallest), smallest=smallest)
-    clocked = block_of(queue, enqueue, samples=samples, calls=calls, grid_us=grid_us)
-    if queue.run(enqueue) is None:
+    between_marks = marked(enqueue, device, calls * estimate.call_us)
+    queue = FilledQueue(device, between_marks, size=max(size, smallest), smallest=smallest)
+    clocked = block_of(queue, between_marks, samples=samples, calls=calls, grid_us=grid_us)
+    if queue.run(between_marks) is None:
         return None
-    floor = floor_us(grid_us, calls)
-    return Meter(str(method), plain(clocked), floor, samples, bytes=workload.bytes, clocked=clocked)
+    return Meter(timer, plain(clocked), floor_us(grid_us, calls), samples, clocked=clocked)
 
 
-def marked(enqueue: Callable[[int], list[Pair]], device: Device, sample_us: float) -> Callable[[int], list[Marked]]:
-    """What enqueues n pairs between clock marks: round each pair that lasts long enough, else round all n.
+def marked(enqueue: Callable[[int], list[Took]], device: Device, sample_us: float) -> Callable[[int], list[Marked]]:
+    """What enqueues n samples between clock marks: round each that lasts long enough, else round all n.
 
-    The marks lie outside the pairs.
+    The marks lie outside what is timed.
     """
     device.clock_mark()  # what reads the clock may have to be compiled, and no block shall wait for that
 
@@ -151,7 +164,7 @@ def marked(enqueue: Callable[[int], list[Pair]], device: Device, sample_us: floa
 def block_of(
     queue: FilledQueue, enqueue: Callable[[int], list[Marked]], *, samples: int, calls: int, grid_us: float
 ) -> Callable[[], Clocked | None]:
-    """What measures one block: `samples` event pairs round `calls` calls each, in proven batches."""
+    """What measures one block: `samples` samples of `calls` calls each, in proven batches."""
 
     def block() -> Clocked | None:
         stretches: list[Stretch] = []
@@ -161,7 +174,7 @@ def block_of(
                 return None
             for first, found, last in batch.result:
                 # A call that launches nothing takes no time.
-                us = tuple(max(start.elapsed_us(end), grid_us) / calls for start, end in found)
+                us = tuple(max(took(), grid_us) / calls for took in found)
                 mhz = first.mhz_until(last) if first is not None and last is not None else None
                 stretches.append(Stretch(us, mhz))
         return Clocked(tuple(stretches))
@@ -179,11 +192,11 @@ def plain(clocked: Callable[[], Clocked | None]) -> Callable[[], float | None]:
     return block
 
 
-def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Callable[[int], list[Pair]]:
-    """What enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
+def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Callable[[int], list[Took]]:
+    """What enqueues n × [flush if cold, start, calls, end] and returns how long each took, for when it is done."""
 
-    def enqueue(count: int) -> list[Pair]:
-        marks = []
+    def enqueue(count: int) -> list[Took]:
+        marks: list[Took] = []
         for _ in range(count):
             if cache == "cold":
                 device.flush_cache()
@@ -192,7 +205,7 @@ def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) 
             for _ in range(calls):
                 call()
             end.record()
-            marks.append((start, end))
+            marks.append(functools.partial(start.elapsed_us, end))
         return marks
 
     return enqueue

@@ -48,7 +48,7 @@ def test_other_toolchain_is_drift_and_does_not_fail(recorded: Project) -> None:
 
 def test_other_timer_is_method_changed(recorded: Project) -> None:
     text = recorded.baseline.read_text()
-    recorded.baseline.write_text(re.sub(r"timer: graph-flushed", "timer: sundial", text))
+    recorded.baseline.write_text(re.sub(r"timer: graph-flushed-r16", "timer: sundial", text))
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["METHOD_CHANGED  double?*", "*sundial*"])

@@ -26,7 +26,7 @@ def prepared(call: Callable[[], None], stored: str | None = None, cache: Cache =
 
 def test_host_time_and_flush_do_not_enter() -> None:
     timing = measured(flushed, many(), quiet())
-    assert timing.timer == "graph-flushed"
+    assert timing.timer == "graph-flushed-r16"
     assert timing.value_us == pytest.approx(60.0, rel=0.01)
 
 
@@ -59,4 +59,4 @@ def test_what_others_time_better(call: Callable[[], None], cache: Cache) -> None
 
 
 def test_a_stored_id_is_used_for_a_call_that_became_short() -> None:
-    assert prepared(many(count=5), stored="graph-flushed")
+    assert prepared(many(count=5), stored="graph-flushed-r16")

@@ -95,7 +95,7 @@ MUCH = 2**40  # bytes: overfills the cache in one call
     [
         (kernel, MUCH, "graph-cold-u128-r1"),
         (kernel, 0, "profile-cold"),  # nothing tells how many copies make it cold, and it is short
-        (long, 0, "graph-flushed"),  # nor is a flush dear beside it
+        (long, 0, "graph-flushed-r16"),  # nor is a flush dear beside it
         (long_and_not_capturable, MUCH, "queue-cold"),
         (waits, MUCH, "profile-cold"),
     ],
@@ -119,7 +119,14 @@ def test_a_cpu_has_a_clock_on_the_wall() -> None:
 
 @pytest.mark.parametrize(
     "stored",
-    ["graph-cold-u16-r1", "graph-cold-u64-r16", "graph-flushed", "queue-cold", "queue-cold-hostbound", "profile-cold"],
+    [
+        "graph-cold-u16-r1",
+        "graph-cold-u64-r16",
+        "graph-flushed-r16",
+        "queue-cold",
+        "queue-cold-hostbound",
+        "profile-cold",
+    ],
 )
 def test_a_stored_timer_is_used_again(stored: str) -> None:
     copies = [long] * 16
@@ -129,11 +136,11 @@ def test_a_stored_timer_is_used_again(stored: str) -> None:
 
 @pytest.mark.parametrize("stored", ["wall-u16", "graph-warm-u64", "sundial"])
 def test_a_stored_timer_that_does_not_suit_is_not_used(stored: str) -> None:
-    assert device_time(long, FakeDevice(seed=1), stored=stored).timer == "graph-flushed"
+    assert device_time(long, FakeDevice(seed=1), stored=stored).timer == "graph-flushed-r16"
 
 
 IDS = (
-    "graph-cold-u64-r16", "graph-warm-u64", "graph-flushed", "profile-cold", "profile-warm", "queue-cold",
+    "graph-cold-u64-r16", "graph-warm-u64", "graph-flushed-r16", "profile-cold", "profile-warm", "queue-cold",
     "queue-warm-u64", "queue-cold-hostbound", "queue-warm-u64-hostbound", "wall-u16",
 )  # fmt: skip
 
