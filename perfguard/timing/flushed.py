@@ -2,9 +2,9 @@
 
 Id: `graph-flushed-r16`, replays of 16 captures by turns, each on inputs of its own. For calls on so few bytes that no
 number of copies leaves the cache cold. In a graph a launch costs the same in every process; behind a filled queue
-thirty launches of a microsecond took 160 to 186 µs, by process. But where a capture's memory lies may cost a few
-percent for as long as it lives (thirty launches backward took 73.3 to 76.6 µs, each capture its own time again and
-again), so a sample is a round over captures that lie elsewhere.
+thirty launches of a microsecond took 160 to 186 µs, by process. But a capture keeps a time of its own for as long
+as it lives, likely by where its memory lies (thirty launches backward took 73.4 to 76.4 µs, by capture), so a sample is
+a round over several that lie apart.
 """
 
 from __future__ import annotations

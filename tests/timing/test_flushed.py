@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -60,3 +60,40 @@ def test_what_others_time_better(call: Callable[[], None], cache: Cache) -> None
 
 def test_a_stored_id_is_used_for_a_call_that_became_short() -> None:
     assert prepared(many(count=5), stored="graph-flushed-r16")
+
+
+@pytest.mark.parametrize(("count", "captures"), [(30, 16), (60, 16), (100, 8), (1000, 1)])
+def test_longer_calls_need_fewer_captures(count: int, captures: int) -> None:
+    assert measured(flushed, many(count=count), quiet()).timer == f"graph-flushed-r{captures}"
+
+
+def test_a_stored_id_keeps_its_captures() -> None:
+    assert measured(flushed, many(), quiet(), stored="graph-flushed-r4").timer == "graph-flushed-r4"
+
+
+def test_a_time_that_belongs_to_the_capture_is_averaged() -> None:
+    """Each capture keeps one of two times, as on an H200, where it depends on addresses."""
+    device = quiet()
+    capture, captured = device.capture, []
+
+    def with_a_level(calls: Sequence[Callable[[], object]], keep: int) -> fake.FakeGraph:
+        us = 58.0 if len(captured) % 4 == 0 else 62.0
+        captured.append(us)
+        return capture([many(us=us / 30)], keep)
+
+    device.capture = with_a_level  # type: ignore[method-assign]
+    timing = measured(flushed, many(), device)
+    assert len(captured) == 16
+    assert timing.value_us == pytest.approx(61.0, rel=0.002)
+    assert timing.spread < 0.001
+
+
+def test_each_capture_has_inputs_of_its_own() -> None:
+    asked: list[int] = []
+
+    def copies(count: int) -> list[Callable[[], None]]:
+        asked.append(count)
+        return [many() for _ in range(count)]
+
+    measured(flushed, many(), quiet(), copies=copies)
+    assert sum(asked) == 16
