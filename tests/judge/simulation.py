@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.noise.__main__ import of_baselines
 from perfguard.judge import Lane, common_modes, judge_case
 from perfguard.records import (
     Baseline,
@@ -32,6 +34,7 @@ from perfguard.units import Unit, significant
 HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1")
 CENTRE = 50.0  # µs
 BLOCKS = 0.002  # spread of block medians inside a session
+LEAST = 5  # sessions that tell a deviation
 Logs = npt.NDArray[np.float64]
 
 
@@ -45,6 +48,7 @@ class Suite:
         controls: how many of the cases are unchanged and read all the same. The rest is judged.
         quiet: further cases that fresh processes measure where there are no controls.
         apart: standard deviation of what the machine that is judged on does to each case alone, in all its sessions.
+        measured: deviations of real cases, to draw from instead of `median` and `unlike`.
     """
 
     cases: int = 200
@@ -56,11 +60,14 @@ class Suite:
     controls: int = 0
     quiet: int = 20
     apart: float = 0.0
+    measured: tuple[float, ...] = field(default=(), repr=False)
 
 
 def draw(suite: Suite, random: np.random.Generator, slowdown: float = 0.0, slow: int | None = None) -> Logs:
     """Block medians, µs: sessions (stored, judged, fresh) x cases x 3."""
     sigma = suite.median * np.exp(suite.unlike * random.standard_normal(suite.cases))
+    if suite.measured:
+        sigma = random.choice(suite.measured, suite.cases)
     shape = (suite.stored + 1 + suite.fresh, suite.cases)
     logs = sigma * random.standard_t(4, shape) / np.sqrt(2)  # t4 has variance 2
     logs += suite.common * random.standard_normal((shape[0], 1))
@@ -128,9 +135,24 @@ def alarmed(verdicts: Sequence[Verdict], word: Word = Word.SLOWER) -> bool:
     return any(verdict.word is word for verdict in verdicts)
 
 
-def main(suites: int) -> None:
-    """Print the rates of docs/judging.md: `python -m tests.judge.simulation 750`, some minutes."""
-    for suite in [Suite(unlike=unlike, controls=controls) for controls in (0, 20) for unlike in (0.3, 0.6)]:
+def measured(folder: Path) -> tuple[float, ...]:
+    """What the device times in the baselines of `folder` vary by between the processes that recorded them."""
+    stored = of_baselines(folder)["device_time_us"].values()
+    return tuple(float(np.std(np.log(times), ddof=1)) for times in stored if len(times) >= LEAST)
+
+
+def main(suites: int, folder: Path | None) -> None:
+    """Print the rates of docs/judging.md; with `folder`, those of the noise that its baselines hold."""
+    simulated = [Suite(unlike=unlike, controls=controls) for controls in (0, 20) for unlike in (0.3, 0.6)]
+    if folder is not None:  # what was measured holds what is common to a session
+        deviations = measured(folder)
+        print(f"{len(deviations)} measured deviations, median {np.median(deviations):.2%}")
+        simulated = [
+            Suite(stored=stored, common=0.0, controls=controls, measured=deviations)
+            for stored in (5, 8)
+            for controls in (0, 20)
+        ]
+    for suite in simulated:
         random = np.random.default_rng(101)
         unchanged = [judge(suite, random) for _ in range(suites)]
         counts = [sum(alarmed(verdicts, word) for verdicts in unchanged) for word in (Word.SLOWER, Word.FASTER)]
@@ -149,4 +171,4 @@ def main(suites: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 75)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 75, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
