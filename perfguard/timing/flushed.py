@@ -3,8 +3,8 @@
 Id: `graph-flushed-r16`, replays of 16 captures by turns, each on inputs of its own. For calls on so few bytes that no
 number of copies leaves the cache cold. In a graph a launch costs the same in every process; behind a filled queue
 thirty launches of a microsecond took 160 to 186 µs, by process. But a capture keeps a time of its own for as long
-as it lives, likely by where its memory lies (thirty launches backward took 73.4 to 76.4 µs, by capture), so a sample is
-a round over several that lie apart.
+as it lives, likely by where its memory lies (thirty launches backward took 73.4 to 76.4 µs, by capture), so a block
+gives the mean over several that lie apart: of each the median, since a replay that was disturbed tells nothing of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perfguard.errors import DeviceError
 from perfguard.timing import queue
 from perfguard.timing.ahead import event_grid_us
 from perfguard.timing.blocks import SAMPLE_US, power_of_two, warmed_up
-from perfguard.timing.timing import Meter, Workload, floor_us
+from perfguard.timing.timing import Meter, Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device, Graph
@@ -67,9 +67,10 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     except DeviceError:
         return None  # why not stands in the reading of `capturable`
     timer = f"graph-flushed-r{count}"
-    meter = queue.metered(timer, _rounds(replays, device), device, calls=count, estimate=estimate, seconds=seconds)
-    # Each replay has an event pair of its own.
-    return meter and replace(meter, floor_us=floor_us(grid_us, 1), bytes=(count + 1) * workload.bytes)
+    meter = queue.metered(
+        timer, _rounds(replays, device), device, calls=1, turns=count, estimate=estimate, seconds=seconds
+    )
+    return meter and replace(meter, bytes=(count + 1) * workload.bytes)
 
 
 def _captured(workload: Workload, device: Device, count: int, seconds: float) -> list[_Call]:
@@ -94,10 +95,6 @@ def _rounds(replays: Sequence[_Call], device: Device) -> Callable[[int], list[qu
     turns = [queue.pairs(replay, device, "cold", 1) for replay in replays]
 
     def enqueue(count: int) -> list[queue.Took]:
-        return [functools.partial(_total_us, [took for turn in turns for took in turn(1)]) for _ in range(count)]
+        return [took for _ in range(count) for turn in turns for took in turn(1)]
 
     return enqueue
-
-
-def _total_us(tooks: Sequence[queue.Took]) -> float:
-    return sum(took() for took in tooks)

@@ -35,7 +35,7 @@ _MOST_PAIRS = 32  # in a batch
 _LEAST_CALLS = 4  # in a batch: below, the host is not ahead in any way that lasts
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
-_CLOCKED_US = 500.0  # a sample as long as this has a clock of its own: under a power cap that moves within a block
+_CLOCKED_US = 500.0  # a round as long as this has a clock of its own: under a power cap that moves within a block
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
 
@@ -125,25 +125,31 @@ def metered(
     device: Device,
     *,
     calls: int,
+    turns: int = 1,
     estimate: Estimate,
     seconds: float,
 ) -> Meter | None:
-    """A meter of samples of `calls` calls each, which `enqueue` puts on the queue; None where the host falls behind."""
+    """A meter of samples of `calls` calls each; None where the host falls behind.
+
+    `enqueue(n)` puts n rounds on the queue, each a sample of every one of `turns` things.
+    """
     grid_us = event_grid_us(device)
-    samples = samples_in_block(calls * estimate.call_us, seconds)
+    per_round = turns * calls
+    rounds = samples_in_block(per_round * estimate.call_us, seconds)
     # A batch that costs the host little needs a short sleep (clocks sag in long ones) and fits into the queue.
-    size = min(samples, _MOST_PAIRS, int(_BATCH_HOST_US / max(calls * estimate.pair_host_us, 1e-3)))
-    smallest = min(samples, max(1, _LEAST_CALLS // calls))
-    between_marks = marked(enqueue, device, calls * estimate.call_us)
+    size = min(rounds, _MOST_PAIRS, int(_BATCH_HOST_US / max(per_round * estimate.pair_host_us, 1e-3)))
+    smallest = min(rounds, max(1, _LEAST_CALLS // per_round))
+    between_marks = marked(enqueue, device, per_round * estimate.call_us)
     queue = FilledQueue(device, between_marks, size=max(size, smallest), smallest=smallest)
-    clocked = block_of(queue, between_marks, samples=samples, calls=calls, grid_us=grid_us)
+    samples = turns * rounds
+    clocked = block_of(queue, between_marks, samples=samples, calls=calls, turns=turns, grid_us=grid_us)
     if queue.run(between_marks) is None:
         return None
     return Meter(timer, plain(clocked), floor_us(grid_us, calls), samples, clocked=clocked)
 
 
-def marked(enqueue: Callable[[int], list[Took]], device: Device, sample_us: float) -> Callable[[int], list[Marked]]:
-    """What enqueues n samples between clock marks: round each that lasts long enough, else round all n.
+def marked(enqueue: Callable[[int], list[Took]], device: Device, round_us: float) -> Callable[[int], list[Marked]]:
+    """What enqueues n rounds of samples between clock marks: each round that lasts long enough, else all n.
 
     The marks lie outside what is timed.
     """
@@ -152,7 +158,7 @@ def marked(enqueue: Callable[[int], list[Took]], device: Device, sample_us: floa
     def enqueue_marked(count: int) -> list[Marked]:
         stretches = []
         first = device.clock_mark()
-        for size in [1] * count if sample_us >= _CLOCKED_US else [count]:
+        for size in [1] * count if round_us >= _CLOCKED_US else [count]:
             found, last = enqueue(size), device.clock_mark()
             stretches.append((first, found, last))
             first = last
@@ -162,9 +168,15 @@ def marked(enqueue: Callable[[int], list[Took]], device: Device, sample_us: floa
 
 
 def block_of(
-    queue: FilledQueue, enqueue: Callable[[int], list[Marked]], *, samples: int, calls: int, grid_us: float
+    queue: FilledQueue,
+    enqueue: Callable[[int], list[Marked]],
+    *,
+    samples: int,
+    calls: int,
+    turns: int = 1,
+    grid_us: float,
 ) -> Callable[[], Clocked | None]:
-    """What measures one block: `samples` samples of `calls` calls each, in proven batches."""
+    """What measures one block: `samples` samples of `calls` calls, of `turns` things in turn, in proven batches."""
 
     def block() -> Clocked | None:
         stretches: list[Stretch] = []
@@ -177,7 +189,7 @@ def block_of(
                 us = tuple(max(took(), grid_us) / calls for took in found)
                 mhz = first.mhz_until(last) if first is not None and last is not None else None
                 stretches.append(Stretch(us, mhz))
-        return Clocked(tuple(stretches))
+        return Clocked(tuple(stretches), turns)
 
     return block
 

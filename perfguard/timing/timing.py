@@ -143,9 +143,15 @@ class Stretch(NamedTuple):
 
 
 class Clocked(NamedTuple):
-    """One block."""
+    """One block.
+
+    Attributes:
+        stretches: its samples, in the order of measuring.
+        turns: of how many things the samples are in turn, each of which may take a time of its own.
+    """
 
     stretches: tuple[Stretch, ...]
+    turns: int = 1
 
     @property
     def us(self) -> float:
@@ -153,11 +159,13 @@ class Clocked(NamedTuple):
         return self.middle([us for stretch in self.stretches for us in stretch.us])
 
     def middle(self, times: Sequence[float]) -> float:
-        """Of the samples' `times`, as they are or at one clock: their median.
+        """Of the samples' `times`, as they are or at one clock: their median; of several in turn, the mean of medians.
 
         A few long samples, each a stretch of its own, give their mean without the least and the greatest: where a
         kernel takes one of two times, the median of nine is now the one and now the other.
         """
+        if self.turns > 1:
+            return statistics.fmean(statistics.median(times[turn :: self.turns]) for turn in range(self.turns))
         if len(times) >= _LEAST_TRIMMED and len(times) == len(self.stretches):
             return statistics.fmean(sorted(times)[1:-1])
         return statistics.median(times)

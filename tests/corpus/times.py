@@ -13,6 +13,15 @@ ANOTHER_DRIVER = Edit(BASELINE, "driver: fake-1", "driver: fake-0")
 RECORDED_ELSEWHERE = Edit(BASELINE, "driver: fake-1", "driver: fake-1, board: fake-a")
 OTHER_CODE = Edit(SUITE, 'CODE = {"odd": "one"}', 'CODE = {"odd": "two"}')
 
+DISTURBED = """
+import random
+from perfguard.hardware import fake
+
+
+class Disturbed(fake.FakeDevice.func):
+    slowdown = property(lambda device: 20.0 if random.random() < 1 / 40 else 1.0)
+"""
+
 BUSY = """
 import os
 import subprocess
@@ -178,11 +187,7 @@ MUTANTS = [
     ),
     event(
         "one wild call in forty", "tilelang#3182 (rows as low as 0.044x in 7 of 33 reports)",
-        (
-            OTHER_CODE,
-            Edit(SUITE, "us=TILE_US * ", "us=(20 if next(CALLS) % 40 == 7 else 1) * TILE_US * "),
-            Append(SUITE, "import itertools\n\nCALLS = itertools.count()"),
-        ),
+        (OTHER_CODE, Append("conftest.py", DISTURBED), on_device("device.__class__ = Disturbed")),
         Expect("PASS", "device_time_us", cases=("odd/forward",)),
     ),
     event(

@@ -278,3 +278,9 @@ def test_the_judge_tells_the_clock_from_the_times() -> None:
     given_at = read(kernel(), device(), f"{GRAPH}-c1000-e70")
     slow = machine_change(Provenance(clock_mhz=1980), Conditions(clock_mhz=1530), [given_at])
     assert slow == "clocks 1980 -> 1530 MHz (device times are given at 1000 MHz)"
+
+
+def test_samples_of_several_things_in_turn_give_the_mean_of_their_medians() -> None:
+    rounds = (1.0, 3.0), (1.0, 60.0), (20.0, 3.0)
+    assert Clocked(tuple(Stretch(us, None) for us in rounds), turns=2).us == 2.0
+    assert Clocked((Stretch(sum(rounds, ()), None),), turns=2).us == 2.0
