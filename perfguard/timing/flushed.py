@@ -1,10 +1,11 @@
 """Device time by captured graphs of one call, with the cache flushed before each replay, outside the event pair.
 
-Id: `graph-flushed-r16`, replays of 16 captures by turns, each on inputs of its own. For calls on so few bytes that no
-number of copies leaves the cache cold. In a graph a launch costs the same in every process; behind a filled queue
-thirty launches of a microsecond took 160 to 186 µs, by process. But a capture keeps a time of its own for as long
-as it lives, likely by where its memory lies (thirty launches backward took 73.4 to 76.4 µs, by capture), so a block
-gives the mean over several that lie apart: of each the median, since a replay that was disturbed tells nothing of it.
+Id: `graph-flushed-r16`, replays of 16 captures by turns, each on inputs of its own (the first two on the call's). For
+calls on so few bytes that no number of copies leaves the cache cold. In a graph a launch costs the same in every
+process; behind a filled queue thirty launches of a microsecond took 160 to 186 µs, by process. But a capture keeps a
+time of its own for as long as it lives, likely by where its memory lies (thirty launches backward took 73.4 to 76.4 µs,
+by capture), so a block gives the mean over several that lie apart: of each the median, since a replay that was
+disturbed tells nothing of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from perfguard.errors import DeviceError
 from perfguard.timing import queue
-from perfguard.timing.ahead import event_grid_us
 from perfguard.timing.blocks import SAMPLE_US, power_of_two, warmed_up
 from perfguard.timing.timing import Meter, Workload
 
@@ -54,12 +54,11 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     """
     if workload.cache != "cold":
         return None
-    grid_us = event_grid_us(device)
     count = _captures(stored)
     try:
         with device.aside():
             first = _captured(workload, device, 1, seconds)
-            estimate = queue.estimated(first[0], device, "cold", grid_us)
+            estimate = queue.estimated(first[0], device, "cold")
             if estimate is None or (count is None and estimate.call_us < queue.SHORT_US):
                 return None
             count = count or power_of_two(SAMPLE_US / estimate.call_us, _MOST_CAPTURES)
@@ -90,11 +89,11 @@ def _replay(graph: Graph, call: _Call) -> None:
     graph.replay()
 
 
-def _rounds(replays: Sequence[_Call], device: Device) -> Callable[[int], list[queue.Took]]:
+def _rounds(replays: Sequence[_Call], device: Device) -> Callable[[int], list[queue.Pair]]:
     """What enqueues n rounds over all `replays`, each replay between events of its own and behind a flush."""
     turns = [queue.pairs(replay, device, "cold", 1) for replay in replays]
 
-    def enqueue(count: int) -> list[queue.Took]:
-        return [took for _ in range(count) for turn in turns for took in turn(1)]
+    def enqueue(count: int) -> list[queue.Pair]:
+        return [pair for _ in range(count) for turn in turns for pair in turn(1)]
 
     return enqueue

@@ -136,7 +136,7 @@ def _warmed_up(workload: Workload, calls: Sequence[Callable[[], object]], device
     for _ in range(_LEAST_WARM_UPS):
         next(turns)()
     waited_us = warmed_up(workload, lambda: next(turns)(), device, seconds)
-    estimate = estimated(lambda: next(turns)(), device, "warm", event_grid_us(device))
+    estimate = estimated(lambda: next(turns)(), device, "warm")
     return max(1e-3, waited_us if estimate is None else estimate.call_us)
 
 
@@ -149,7 +149,7 @@ def _replayed(
     first = FilledQueue(device, enqueue, size=2, smallest=1).run(enqueue)
     if first is None:
         return None
-    replay_us = max(grid_us, statistics.median(took() for took in first.result))
+    replay_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in first.result))
     samples = samples_in_block(replay_us, seconds)
     between_marks = marked(enqueue, device, replay_us)
     queue = FilledQueue(device, between_marks, size=min(samples, _MOST_AHEAD), smallest=1)

@@ -53,9 +53,9 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         if workload.cache == "cold":
             device.flush_cache()
         device.synchronize()
-        (took,) = enqueue(1)
+        ((start, end),) = enqueue(1)
         device.synchronize()
-        return took() / calls
+        return start.elapsed_us(end) / calls
 
     def block() -> float:
         return max(statistics.median(sample() for _ in range(samples)), grid_us / calls)

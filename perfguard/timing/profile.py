@@ -54,7 +54,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     waited_us = warmed_up(workload, workload.run, device, seconds)
     grid_us = event_grid_us(device)
     if stored != timer:
-        estimate = estimated(workload.run, device, workload.cache, grid_us)
+        estimate = estimated(workload.run, device, workload.cache)
         if estimate is not None and estimate.call_us >= SHORT_US:
             return None
     samples = min(_MOST_CALLS, samples_in_block(waited_us, seconds))

@@ -6,7 +6,6 @@ per pair, no flush).
 
 from __future__ import annotations
 
-import functools
 import re
 import statistics
 from collections.abc import Callable
@@ -24,10 +23,10 @@ from perfguard.timing.blocks import (
 from perfguard.timing.timing import Cache, Clocked, Meter, Stretch, Workload, floor_us
 
 if TYPE_CHECKING:
-    from perfguard.hardware.device import ClockMark, Device
+    from perfguard.hardware.device import ClockMark, Device, Event
 
-Took = Callable[[], float]  # once the device is done: how long it was at the calls of one sample, µs
-Marked = tuple["ClockMark | None", list[Took], "ClockMark | None"]
+Pair = tuple["Event", "Event"]
+Marked = tuple["ClockMark | None", list[Pair], "ClockMark | None"]
 
 SHORT_US = 20.0  # an event pair round a shorter call costs as much as the call
 MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
@@ -84,7 +83,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     A stored id that fits the workload's `cache` is reproduced, unless its batches no longer fit into the queue.
     """
     warmed_up(workload, workload.run, device, seconds)
-    estimate = estimated(workload.run, device, workload.cache, event_grid_us(device))
+    estimate = estimated(workload.run, device, workload.cache)
     if estimate is None:
         return None
     wanted = _parse(stored)
@@ -97,13 +96,14 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         wanted = replace(wanted, calls=wanted.calls // 2)
 
 
-def estimated(call: Callable[[], object], device: Device, cache: Cache, grid_us: float) -> Estimate | None:
+def estimated(call: Callable[[], object], device: Device, cache: Cache) -> Estimate | None:
     """A first look at a warmed-up call behind a filled queue; None where the host cannot be kept ahead."""
+    grid_us = event_grid_us(device)
     enqueue = pairs(call, device, cache, 1)
     batch = FilledQueue(device, enqueue, size=_ESTIMATE_PAIRS, smallest=1).run(enqueue)
     if batch is None:
         return None
-    call_us = max(grid_us, statistics.median(took() for took in batch.result))
+    call_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in batch.result))
     return Estimate(call_us, batch.host_us / batch.size)
 
 
@@ -121,7 +121,7 @@ def _filled(workload: Workload, device: Device, method: _Method, estimate: Estim
 
 def metered(
     timer: str,
-    enqueue: Callable[[int], list[Took]],
+    enqueue: Callable[[int], list[Pair]],
     device: Device,
     *,
     calls: int,
@@ -131,7 +131,7 @@ def metered(
 ) -> Meter | None:
     """A meter of samples of `calls` calls each; None where the host falls behind.
 
-    `enqueue(n)` puts n rounds on the queue, each a sample of every one of `turns` things.
+    `enqueue(n)` puts n rounds on the queue, each an event pair for every one of `turns` things.
     """
     grid_us = event_grid_us(device)
     per_round = turns * calls
@@ -148,10 +148,10 @@ def metered(
     return Meter(timer, plain(clocked), floor_us(grid_us, calls), samples, clocked=clocked)
 
 
-def marked(enqueue: Callable[[int], list[Took]], device: Device, round_us: float) -> Callable[[int], list[Marked]]:
+def marked(enqueue: Callable[[int], list[Pair]], device: Device, round_us: float) -> Callable[[int], list[Marked]]:
     """What enqueues n rounds of samples between clock marks: each round that lasts long enough, else all n.
 
-    The marks lie outside what is timed.
+    The marks lie outside the pairs.
     """
     device.clock_mark()  # what reads the clock may have to be compiled, and no block shall wait for that
 
@@ -186,7 +186,7 @@ def block_of(
                 return None
             for first, found, last in batch.result:
                 # A call that launches nothing takes no time.
-                us = tuple(max(took(), grid_us) / calls for took in found)
+                us = tuple(max(start.elapsed_us(end), grid_us) / calls for start, end in found)
                 mhz = first.mhz_until(last) if first is not None and last is not None else None
                 stretches.append(Stretch(us, mhz))
         return Clocked(tuple(stretches), turns)
@@ -204,11 +204,11 @@ def plain(clocked: Callable[[], Clocked | None]) -> Callable[[], float | None]:
     return block
 
 
-def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Callable[[int], list[Took]]:
-    """What enqueues n × [flush if cold, start, calls, end] and returns how long each took, for when it is done."""
+def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Callable[[int], list[Pair]]:
+    """What enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
 
-    def enqueue(count: int) -> list[Took]:
-        marks: list[Took] = []
+    def enqueue(count: int) -> list[Pair]:
+        marks = []
         for _ in range(count):
             if cache == "cold":
                 device.flush_cache()
@@ -217,7 +217,7 @@ def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) 
             for _ in range(calls):
                 call()
             end.record()
-            marks.append(functools.partial(start.elapsed_us, end))
+            marks.append((start, end))
         return marks
 
     return enqueue
