@@ -24,7 +24,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
     strict: bool = False  # cases that are not guarded fail
     sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes that a recorded baseline rests on
-    confirmations: Annotated[int, Meta(ge=1, le=10)] = 3  # fresh processes that must agree before SLOWER
+    base: str = ""  # branch, tag or commit whose merge base with HEAD times are compared with; "": HEAD
+    pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # most time to measure base and working tree by turns
     targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # that kernels are compiled for
     case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time a timed metric may take
     session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up

@@ -39,7 +39,7 @@ class Word(enum.StrEnum):
     FASTER = "FASTER"
     UNCHANGED = "UNCHANGED"  # the device runs the very same code: its time is not judged
     PASS = "PASS"
-    SUSPECT = "SUSPECT"  # never final: the ladder asks for fresh processes
+    SUSPECT = "SUSPECT"  # never final: a pair, or fresh processes beside a rival, have to tell
 
     @property
     def fails(self) -> bool:
@@ -164,7 +164,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     after: Value | None = None
     unit: Unit = Unit.TEXT
     ratio: float | None = None
-    interval: tuple[float, float] | None = None  # where fresh processes measured it
+    interval: tuple[float, float] | None = None  # where process pairs measured it
     limit: float | None = None
     smallest: float | None = None
     storable: bool = True  # False: it rests on no baseline, and no update can accept it
@@ -204,7 +204,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a verdict waits for fresh processes."""
+        """Whether a time of the case is in question: a verdict waits for process pairs."""
         return any(verdict.word is Word.SUSPECT for verdict in self.verdicts)
 
     @property
@@ -257,11 +257,16 @@ class Provenance(Struct, frozen=True, omit_defaults=True):
     recorded: str | None = None  # ISO date
 
 
-class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """Session values of a timed metric, µs, oldest first, and the timer they were read with."""
+class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Session values of a timed metric, µs, oldest first, and the timer they were read with.
+
+    `anchor`, µs: the level at the first recording, or at the last one that was accepted with a reason or brought a
+    real improvement; None where it is the level of `sessions` themselves.
+    """
 
     sessions: Annotated[list[Positive], Meta(min_length=1, max_length=20)]
     timer: str
+    anchor: Positive | None = None
 
 
 Entry = TimedEntry | int | float | str | list[str] | Parts
@@ -290,8 +295,88 @@ class Baseline(Struct, frozen=True):
         return self.provenance if own is None else own
 
 
+class BaseTree(Struct, frozen=True, omit_defaults=True):
+    """What the working tree is compared with: one commit of the repository.
+
+    Attributes:
+        commit: its full hash; None where there is none to compare with, and `problem` says why.
+        equal: the working tree differs from it in documentation, baselines and reports at most: no time can have moved
+            because of the code.
+        problem: why nothing can be compared, with the next step.
+    """
+
+    commit: str | None = None
+    equal: bool = False
+    problem: str = ""
+
+
+NO_BASE = BaseTree(problem="nobody looked for a base commit")
+
+
+class PairReading(Struct, frozen=True, omit_defaults=True):
+    """What one process pair says about one time: new processes of the base, of a second checkout of the base (the
+    control) and of the working tree, measured by turns on one device.
+
+    Attributes:
+        pair: the number of the pair, from 1.
+        change: ln(working tree / base).
+        control: ln(second checkout of the base / base).
+        base_us, work_us: median block, µs per call.
+        base_mhz, work_mhz: mean clock of the device's processors in these blocks; None where nobody tells.
+    """
+
+    pair: Annotated[int, Meta(ge=1)]
+    change: float
+    control: float
+    base_us: float
+    work_us: float
+    base_mhz: float | None = None
+    work_mhz: float | None = None
+
+
+class PairedTime(Struct, frozen=True, omit_defaults=True):
+    """One time of one case in all process pairs; `problem`: why some or all of them did not read it."""
+
+    metric: str
+    timer: str = ""
+    readings: list[PairReading] = []
+    problem: str = ""
+
+
+class PairedCase(Struct, frozen=True, omit_defaults=True):
+    """One case beside its base.
+
+    Attributes:
+        base: what the base's process read of it (exact metrics; no times); None where the base does not have it.
+        times: what was in question.
+        problem: why base and working tree cannot be compared at all.
+    """
+
+    suite: str
+    key: str
+    base: CaseResult | None = None
+    times: list[PairedTime] = []
+    problem: str = ""
+
+
+class Pairing(Struct, frozen=True, omit_defaults=True):
+    """All process pairs of one run on one device.
+
+    Attributes:
+        base: full hash of the commit that was measured beside the working tree.
+        pairs: how many there were.
+        problem: why it ended before everything was decided; empty if it did not.
+    """
+
+    base: str
+    cases: list[PairedCase] = []
+    pairs: int = 0
+    problem: str = ""
+    device: int = 0
+
+
 class Session(Struct, frozen=True, omit_defaults=True):
-    """What one fresh process read, its blocks left out: suspects, and the controls beside them."""
+    """What one fresh process read, its blocks left out: what is recorded, and times beside a rival's."""
 
     results: list[CaseResult]
     device: int = 0
@@ -309,6 +394,8 @@ class Report(Struct, frozen=True, omit_defaults=True):
     results: list[CaseResult] = []
     fresh: list[Session] = []  # oldest first: what whoever judges again needs, and what a baseline is made from
     fresh_problem: str = ""  # why there are fewer fresh processes than were asked for
+    base: BaseTree | None = None  # what the working tree is compared with; None: nobody looked
+    pairings: list[Pairing] = []  # one for each device on which times were in question
     stale: list[Verdict] = []
     copy_bytes_per_second: float | None = None
     conditions: list[Conditions] = []  # at the start and at the end

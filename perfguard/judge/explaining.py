@@ -6,37 +6,29 @@ it spells out one other metric, by `covers` that where it is as stored the devic
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from perfguard.judge.exact import describe_difference
 from perfguard.records import Conditions, Provenance, Reading, Value
 
-_REFERENCE_CLOCK = re.compile(r"-c(\d+)-e\d+$")  # as perfguard.timing.clock writes it into a timer's id
-
 CLOCK_SHIFT = 0.02  # a smaller difference of clocks is the usual one between two sessions under load
 
 
-def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value], machine: str = "") -> str:
+def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:
     """Why the time `metric` moved: `because: spills 0 -> 12, launches 1 -> 2 (+100.0 %), kernels + copy`.
 
     Args:
         readings: all of the case, now.
         before: the same metrics' exact values before; those that are not known are left out.
-        machine: how the device's state differs (`machine_change`); empty where it does not.
     """
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
     told = [reading for reading in known if not reading.covers and reading.details not in timed - {metric}]
     moved = [text for reading in _in_order(told) if (text := describe_difference(reading, before[reading.metric]))]
     if moved:
-        return f"because: {', '.join(moved)}" + (f"; the machine moved too: {machine}" if machine else "")
-    codes = [reading.value == before[reading.metric] for reading in known if metric in reading.covers]
-    if codes and all(codes):
-        return f"the same code ran on the device, so the machine: {machine or 'its clocks look as they were'}"
-    if machine:
-        return f"no exact metric moved; the machine did: {machine}"
-    return "no exact metric moved, but the code on the device did" if codes else "no exact metric moved"
+        return f"because: {', '.join(moved)}"
+    codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]
+    return "no exact metric moved, but the code on the device did" if any(codes) else "no exact metric moved"
 
 
 def spelled_out(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:
@@ -45,31 +37,24 @@ def spelled_out(metric: str, readings: Sequence[Reading], before: Mapping[str, V
     return ", ".join(filter(None, (describe_difference(reading, before[reading.metric]) for reading in details)))
 
 
-def machine_change(before: Provenance, now: Conditions | None, readings: Sequence[Reading] = ()) -> str:
+def machine_change(before: Provenance, now: Conditions | None) -> str:
     """`clocks 1980 -> 1755 MHz, throttled: thermal`: what speaks for the machine as the cause; empty if nothing.
 
     Args:
         before: where the baseline comes from.
         now: the device's state while it was timed.
-        readings: those of the case, whose times may be given at one clock, whatever the device's was.
     """
     if now is None:
         return ""
     found = []
     old, new = before.clock_mhz, now.clock_mhz
     if old and new and abs(new / old - 1) > CLOCK_SHIFT:
-        found.append(f"clocks {old} -> {new} MHz{_given_at(readings)}")
+        found.append(f"clocks {old} -> {new} MHz")
     if now.throttle_reasons and (found or not old):  # a power cap is the usual state of tensor-core work
         found.append(f"throttled: {', '.join(now.throttle_reasons)}")
     if now.other_processes:
         found.append(f"{now.other_processes} other process{'es' * (now.other_processes > 1)} on the device")
     return ", ".join(found)
-
-
-def _given_at(readings: Sequence[Reading]) -> str:
-    """` (device times are given at 1530 MHz)`, if their timers allow for the clock; else empty."""
-    clocks = [match[1] for reading in readings if (match := _REFERENCE_CLOCK.search(reading.timer or ""))]
-    return f" (device times are given at {clocks[0]} MHz)" if clocks else ""
 
 
 def _in_order(readings: Sequence[Reading]) -> list[Reading]:

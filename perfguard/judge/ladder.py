@@ -1,4 +1,8 @@
-"""From a case's readings and what is remembered of it to verdicts: the first rung that applies wins."""
+"""From a case's readings and what is remembered of it to verdicts: the first rung that applies wins.
+
+Exact metrics are judged here for good. A time is UNCHANGED, within its record, or in question (SUSPECT): then process
+pairs have to tell (`perfguard.judge.session`).
+"""
 
 from __future__ import annotations
 
@@ -7,56 +11,52 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from perfguard.judge.common import Common
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.explaining import because, machine_change, spelled_out
-from perfguard.judge.lane import Lane, differing_versions, other_board, other_power
+from perfguard.judge.lane import Lane, differing_versions, other_power, same_board, timer_class
 from perfguard.judge.rival import judge_rival
-from perfguard.judge.session import CommonMode
-from perfguard.judge.timed import MOST_REJECTED, judge_timed
+from perfguard.judge.screen import NO_CONTROLS, Controls, within_record
+from perfguard.judge.statistics import remember
 from perfguard.judge.unchanged import covering
-from perfguard.records import Better, CaseBaseline, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
-from perfguard.units import Unit
+from perfguard.records import (
+    Baseline,
+    Better,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Reading,
+    TimedEntry,
+    Value,
+    Verdict,
+    Word,
+)
+from perfguard.units import Unit, format_change
 
-_Modes = Mapping[str, CommonMode]  # timer class -> how it moved in one session
 _WORTH_TELLING = 0.01  # by which unchanged code ran slower before anybody asks for the machine
 
 
 def judge_case(
-    result: CaseResult,
-    lane: Lane,
-    fresh: Sequence[CaseResult] | None = None,
-    fresh_problem: str = "",
-    *,
-    modes: _Modes | None = None,
-    fresh_modes: Sequence[_Modes] = (),
+    result: CaseResult, lane: Lane, controls: Mapping[str, Controls] = NO_CONTROLS, fresh: Sequence[CaseResult] = ()
 ) -> list[Verdict]:
     """One verdict for each reading of `result`, and one for each stored metric that was not read.
 
     Correctness is judged elsewhere: a case with an accuracy problem was not measured: nothing is missing.
 
     Args:
-        fresh: results of fresh processes, None before they were run (suspicious times are then SUSPECT).
-        fresh_problem: why there are none, or too few.
-        modes: the common modes of the session that `result` comes from; None while they are not known.
-        fresh_modes: those of the sessions that `fresh` come from, one for each; empty where they are not known.
-
-    Raises:
-        ValueError: `fresh_modes` are neither empty nor as many as `fresh`.
+        controls: timer class -> how the run's unchanged cases lie beside their records.
+        fresh: results of the same case in fresh processes, which judge times beside a rival's.
     """
-    if fresh_modes and len(fresh_modes) != len(fresh or ()):
-        raise ValueError(f"fresh_modes: {len(fresh_modes)} for {len(fresh or ())} fresh results; pass one for each")
-    unknown: list[_Modes | None] = [None] * len(fresh or ())
-    again = list(zip(fresh or (), fresh_modes or unknown, strict=True))
-    if fresh is not None and not again and not fresh_problem:
-        fresh_problem = "no fresh process read it"
     same = covering(result, lane)
     verdicts = []
     for reading in result.readings:
-        if reading.metric in same and reading.timer == _stored_time(result, lane, reading.metric).timer:
-            verdicts.append(_unchanged(result, lane, reading.metric, same[reading.metric]))
+        if not reading.timed:
+            verdicts.append(_exact(result, reading, lane))
+        elif reading.rival:
+            verdicts.append(_beside_rival(result, reading, lane, fresh))
+        elif reading.metric in same:
+            verdicts.append(_unchanged(result, lane, reading.metric, f"{same[reading.metric]} is as recorded"))
         else:
-            verdicts.append(_judge_reading(result, reading, lane, again, fresh_problem, modes))
+            verdicts.append(_timed(result, reading, lane, controls))
     verdicts = _explained(verdicts, result, lane)
     measured = result.word not in (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
     if measured and not any(accuracy.problem for accuracy in result.accuracy):
@@ -64,79 +64,129 @@ def judge_case(
     return verdicts
 
 
-def _stored_time(result: CaseResult, lane: Lane, metric: str) -> TimedEntry:
-    return lane.timed[result.case.suite, result.case.key, metric].entry
-
-
-def _unchanged(result: CaseResult, lane: Lane, metric: str, by: str) -> Verdict:
-    """A time that cannot have moved; where it was read all the same, its value is shown."""
-    centre = lane.timed[result.case.suite, result.case.key, metric].history.centre
+def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
+    """The verdict on a time that no process pair can judge: what stands in the way of the record, else UNRESOLVED."""
     reading = result.reading(metric)
-    value = reading.value if reading is not None else None
-    ratio = None
-    if reading is not None and isinstance(value, int | float) and 0 < value < math.inf:
-        slowdown = math.log(value) - centre
-        ratio = math.exp(-slowdown if reading.better is Better.HIGHER else slowdown)
-    return Verdict(
-        Word.UNCHANGED,
-        metric,
-        f"{by} is as recorded" + ("" if reading is not None else "; not timed"),
-        before=math.exp(centre),
-        after=value,
-        unit=Unit.MICROSECONDS if reading is None else reading.unit,
-        ratio=ratio,
-    )
+    assert reading is not None
+    entry, other = _stored_time(result, reading, lane)
+    if other is not None:
+        return other
+    assert entry is not None
+    reason = f"UNPAIRED: {why}"
+    return msgspec.structs.replace(_shown(result, reading, lane), word=Word.UNRESOLVED, reason=reason)
 
 
-def _judge_reading(
-    result: CaseResult,
-    reading: Reading,
-    lane: Lane,
-    again: Sequence[tuple[CaseResult, _Modes | None]],
-    fresh_problem: str,
-    modes: _Modes | None,
-) -> Verdict:
-    read = _confirmations(result, reading, again)
-    if again and not fresh_problem:
-        fresh_problem = f"{len(read)} of {len(again)} fresh processes read it undisturbed"
-    if reading.rival:
-        return judge_rival(reading, lane.family(reading.timer or ""), [each for each, _ in read], fresh_problem)
-    suite, key = result.case.suite, result.case.key
-    baseline = lane.baseline_of(suite, reading)
-    stored = baseline.cases.get(key) if baseline else None
+# -- exact metrics ---------------------------------------------------------------------------------------------------
+
+
+def _exact(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
+    baseline, stored = _remembered(result, reading, lane)
     if baseline is None or stored is None or reading.metric not in stored.entries:
         return _unknown(result, reading, lane, stored)
-    entry, provenance = stored.entries[reading.metric], baseline.provenance_of(key)
-    changed = other_power(provenance, lane.hardware) if reading.timed else ""  # counts and bytes do not depend on it
-    if changed:
-        return _unjudged(Word.OTHER_HARDWARE, reading, changed, entry)
+    entry = stored.entries[reading.metric]
     changed = _other_method(result, reading, stored, entry)
-    if changed:
+    if changed or isinstance(entry, TimedEntry):
         return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
-    drift = differing_versions(provenance, lane.toolchain, portable=lane.is_portable(reading))
+    drift = differing_versions(
+        baseline.provenance_of(result.case.key), lane.toolchain, portable=lane.is_portable(reading)
+    )
     if reading.target:  # what was compiled knows nothing of the torch that called it
         drift = [change for change in drift if change.startswith("triton ")]
-    if not isinstance(entry, TimedEntry):
-        return judge_exact(reading, entry, drift)
-    return judge_timed(
-        reading,
-        entry,
-        lane.family(entry.timer),
-        [each.value for each, _ in read if isinstance(each.value, int | float)],
-        drift=drift,
-        fresh_problem=fresh_problem,
-        elsewhere=other_board(provenance, result),
-        common=_seen(result, reading.metric, lane, modes),
-        fresh_common=[_seen(result, reading.metric, lane, others) for _, others in read],
-    )
+    return judge_exact(reading, entry, drift)
 
 
-def _seen(result: CaseResult, metric: str, lane: Lane, modes: _Modes | None) -> Common | None:
-    """The session as the reading is judged with it."""
-    name = (result.case.suite, result.case.key, metric)
-    known = lane.timed.get(name)
-    mode = modes.get(known.timer_class) if modes and known is not None else None
-    return None if mode is None or known is None else mode.seen_by(name, known.recording)
+# -- times -----------------------------------------------------------------------------------------------------------
+
+
+def _timed(result: CaseResult, reading: Reading, lane: Lane, controls: Mapping[str, Controls]) -> Verdict:
+    shown = _shown(result, reading, lane)
+    value = reading.value
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        reason = f"NOISY: read {value}, which is no time"
+        return Verdict(Word.UNRESOLVED, reading.metric, reason, unit=reading.unit)
+    if not reading.gated:
+        change = f": {format_change(shown.ratio)}" if shown.ratio is not None else ""
+        return msgspec.structs.replace(shown, word=Word.PASS, reason=f"not gated{change}")
+    entry, other = _stored_time(result, reading, lane)
+    if lane.base.equal:
+        if other is not None and other.word is Word.DRIFT:
+            return other
+        return msgspec.structs.replace(shown, word=Word.UNCHANGED, reason=_same_tree(lane))
+    why = "its record is of another kind" if other is not None and other.word is not Word.NEW else "nothing is recorded"
+    if entry is not None:
+        suite, key = result.case.suite, result.case.key
+        name = timer_class(entry.timer)
+        beside = controls.get(name, Controls())
+        on_its_board = same_board(lane.provenance(suite, key), result)
+        why = within_record(reading, entry, lane.prior(name), beside, on_its_board=on_its_board)
+        if not why:
+            return msgspec.structs.replace(shown, word=Word.PASS, reason="")
+    if lane.base.commit is None:
+        return unpaired(result, reading.metric, lane, lane.base.problem)
+    return msgspec.structs.replace(shown, word=Word.SUSPECT, reason=f"to be paired: {why}")
+
+
+def _beside_rival(result: CaseResult, reading: Reading, lane: Lane, fresh: Sequence[CaseResult]) -> Verdict:
+    if lane.base.equal:
+        shown = judge_rival(reading)
+        return msgspec.structs.replace(shown, word=Word.UNCHANGED, reason=_same_tree(lane))
+    alike = [other.reading(reading.metric) for other in fresh if other.inputs == result.inputs]
+    return judge_rival(reading, [read for read in alike if read is not None and read.timer == reading.timer])
+
+
+def _same_tree(lane: Lane) -> str:
+    return f"the working tree is {(lane.base.commit or '')[:12]}, but for documentation"
+
+
+def _stored_time(result: CaseResult, reading: Reading, lane: Lane) -> tuple[TimedEntry | None, Verdict | None]:
+    """The time that the reading may be held against; or, where there is none, the verdict that says so."""
+    baseline, stored = _remembered(result, reading, lane)
+    if baseline is None or stored is None or reading.metric not in stored.entries:
+        return None, _unknown(result, reading, lane, stored)
+    entry, provenance = stored.entries[reading.metric], baseline.provenance_of(result.case.key)
+    changed = other_power(provenance, lane.hardware)
+    if changed:
+        return None, _unjudged(Word.OTHER_HARDWARE, reading, changed, entry)
+    changed = _other_method(result, reading, stored, entry)
+    if changed or not isinstance(entry, TimedEntry):
+        return None, _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
+    drift = differing_versions(provenance, lane.toolchain)
+    if drift:
+        shown = _shown(result, reading, lane)
+        change = "" if shown.ratio is None else f"{format_change(shown.ratio)}; "
+        reason = f"{change}another toolchain: {', '.join(drift)}"
+        return None, msgspec.structs.replace(shown, word=Word.DRIFT, reason=reason)
+    return entry, None
+
+
+def _shown(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
+    """The time beside its record, where there is one by the same timer; word and reason are still to be said."""
+    _, stored = _remembered(result, reading, lane)
+    entry = stored.entries.get(reading.metric) if stored else None
+    shown = Verdict(Word.PASS, reading.metric, after=reading.value, unit=reading.unit)
+    if not isinstance(entry, TimedEntry) or entry.timer != reading.timer or not isinstance(reading.value, int | float):
+        return shown
+    centre = remember(entry.sessions).centre
+    slowdown = math.log(reading.value) - centre if 0 < reading.value < math.inf else 0.0
+    ratio = math.exp(-slowdown if reading.better is Better.HIGHER else slowdown)
+    return msgspec.structs.replace(shown, before=math.exp(centre), ratio=ratio)
+
+
+def _unchanged(result: CaseResult, lane: Lane, metric: str, why: str) -> Verdict:
+    """A time that cannot have moved; where it was read all the same, its value is shown."""
+    reading = result.reading(metric)
+    if reading is not None:
+        return msgspec.structs.replace(_shown(result, reading, lane), word=Word.UNCHANGED, reason=why)
+    centre = remember(lane.timed[result.case.suite, result.case.key, metric].sessions).centre
+    return Verdict(Word.UNCHANGED, metric, f"{why}; not timed", before=math.exp(centre), unit=Unit.MICROSECONDS)
+
+
+# -- what both need --------------------------------------------------------------------------------------------------
+
+
+def _remembered(result: CaseResult, reading: Reading, lane: Lane) -> tuple[Baseline | None, CaseBaseline | None]:
+    baseline = lane.baseline_of(result.case.suite, reading)
+    return baseline, baseline.cases.get(result.case.key) if baseline else None
 
 
 def _unknown(result: CaseResult, reading: Reading, lane: Lane, stored: CaseBaseline | None) -> Verdict:
@@ -170,34 +220,18 @@ def _method(read: Reading | Entry) -> str:
     return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "a number"
 
 
-def _confirmations(
-    result: CaseResult, reading: Reading, again: Sequence[tuple[CaseResult, _Modes | None]]
-) -> list[tuple[Reading, _Modes | None]]:
-    """What fresh processes read undisturbed of the same case, inputs, metric and timer, and their modes."""
-    values = []
-    for other, modes in again:
-        same_case = (other.case.suite, other.case.key) == (result.case.suite, result.case.key)
-        read = other.reading(reading.metric) if same_case and other.inputs == result.inputs else None
-        if read is None or read.timer != reading.timer or read.rejected_blocks >= MOST_REJECTED:
-            continue
-        if isinstance(read.value, int | float) and read.value > 0:
-            values.append((read, modes))
-    return values
-
-
 def _explained(verdicts: Sequence[Verdict], result: CaseResult, lane: Lane) -> list[Verdict]:
-    """The verdicts with what moved beside them: why a time is slower, what came and went behind a changed count."""
+    """The verdicts with what moved beside them: what came and went behind a changed count, why unchanged code ran
+    slower, why the candidate is slower than its rival."""
     if not any(verdict.word in (Word.SLOWER, Word.CHANGED, Word.UNCHANGED) for verdict in verdicts):
         return list(verdicts)
-    before = _stored_values(result, lane)
+    before = stored_values(result, lane)
     machine = _machine(result, lane)
     explained = []
     for verdict in verdicts:
         reason = verdict.reason
         reading = result.reading(verdict.metric)
-        if verdict.word is Word.SLOWER and verdict.storable:
-            reason += f"; {because(verdict.metric, result.readings, before, machine)}"
-        elif verdict.word is Word.CHANGED and reading is not None:
+        if verdict.word is Word.CHANGED and reading is not None:
             more = (spelled_out(verdict.metric, result.readings, before), reading.note)
             reason = "\n".join(filter(None, (reason, *more)))
         elif verdict.word is Word.UNCHANGED and machine and (verdict.ratio or 1.0) > 1 + _WORTH_TELLING:
@@ -206,23 +240,27 @@ def _explained(verdicts: Sequence[Verdict], result: CaseResult, lane: Lane) -> l
     return explained
 
 
-def _stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
+def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
     """What is remembered of the exact metrics that were read."""
     values: dict[str, Value] = {}
     for reading in result.readings:
-        baseline = lane.baseline_of(result.case.suite, reading)
-        stored = baseline.cases.get(result.case.key) if baseline else None
+        _, stored = _remembered(result, reading, lane)
         entry = stored.entries.get(reading.metric) if stored else None
         if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
             values[reading.metric] = entry
     return values
 
 
+def slower_because(metric: str, result: CaseResult, before: Mapping[str, Value]) -> str:
+    """Why a time moved: the exact metrics that moved beside it, from `before`, the base's."""
+    return because(metric, result.readings, before)
+
+
 def _machine(result: CaseResult, lane: Lane) -> str:
     baseline = lane.baselines.get(result.case.suite)
     if baseline is None or result.case.key not in baseline.cases:
         return ""
-    return machine_change(baseline.provenance_of(result.case.key), result.conditions, result.readings)
+    return machine_change(baseline.provenance_of(result.case.key), result.conditions)
 
 
 def _not_read(result: CaseResult, lane: Lane, same: Mapping[str, str]) -> list[Verdict]:
@@ -235,6 +273,8 @@ def _not_read(result: CaseResult, lane: Lane, same: Mapping[str, str]) -> list[V
     }
     reason = "remembered, but not read this time"
     return [
-        _unchanged(result, lane, metric, same[metric]) if metric in same else Verdict(Word.UNRESOLVED, metric, reason)
+        _unchanged(result, lane, metric, f"{same[metric]} is as recorded")
+        if metric in same
+        else Verdict(Word.UNRESOLVED, metric, reason)
         for metric in sorted(missing)
     ]

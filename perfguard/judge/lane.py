@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perfguard.judge.common import Recording, learn_recording
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
-from perfguard.judge.timed import Family
 from perfguard.records import (
+    NO_BASE,
     Baseline,
+    BaseTree,
     CaseBaseline,
     CaseResult,
     Hardware,
@@ -23,45 +23,18 @@ from perfguard.records import (
 )
 
 ReadingId = tuple[str, str, str]  # suite, case key, metric
-RecordingId = tuple[str, str | None, str | None, int]  # timer class, date, commit, number of sessions
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """A stored time, and which cases it was recorded with.
-
-    Same day, commit and number of sessions count as side by side: where that is wrong, the sessions do not move
-    together, and no common shift is removed.
-    """
-
-    entry: TimedEntry
-    recording: RecordingId
-
-    @property
-    def timer_class(self) -> str:
-        return self.recording[0]
-
-    @cached_property
-    def history(self) -> History:
-        """Centre and variance with all that moved the machine."""
-        return remember(self.entry.sessions)
-
-
-def _recorded_with(provenance: Provenance, entry: TimedEntry) -> RecordingId:
-    return timer_class(entry.timer), provenance.recorded, provenance.commit, len(entry.sessions)
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One hardware's side of the judgement: who it is, and what is remembered of it.
+    """One hardware's side of the judgement: who it is, what is remembered of it, what its times are compared with.
 
     Attributes:
         baselines: suite -> what was read on this hardware.
         portable: suite -> what holds on every machine of `hardware.target`.
         targets: architecture -> suite -> what kernels compiled for it are, whatever machine compiled them.
         elsewhere: (suite, case key) -> slugs of other hardware that remember the case.
-        timed_now: timed readings of this run, where they are known to be more than those stored.
-        confirmations: fresh processes that must agree before a time is SLOWER or FASTER.
+        base: the commit that times are compared with.
     """
 
     hardware: Hardware
@@ -70,8 +43,7 @@ class Lane:
     portable: Mapping[str, Baseline] = field(default_factory=dict)
     elsewhere: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
     targets: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
-    timed_now: int = 0
-    confirmations: int = 3
+    base: BaseTree = NO_BASE
 
     @cached_property
     def remembered(self) -> frozenset[tuple[str, str]]:
@@ -84,15 +56,10 @@ class Lane:
         )
 
     @cached_property
-    def family_size(self) -> int:
-        """Timed readings over which the lane's false alarms are counted."""
-        return max(len(self.timed), self.timed_now, 1)
-
-    @cached_property
-    def timed(self) -> Mapping[ReadingId, Remembered]:
+    def timed(self) -> Mapping[ReadingId, TimedEntry]:
         """Every time that is remembered on this hardware."""
         return {
-            (suite, key, metric): Remembered(entry, _recorded_with(baseline.provenance_of(key), entry))
+            (suite, key, metric): entry
             for suite, baseline in self.baselines.items()
             for key, case in baseline.cases.items()
             for metric, entry in case.entries.items()
@@ -100,27 +67,19 @@ class Lane:
         }
 
     @cached_property
-    def priors(self) -> Mapping[str, Prior]:
-        """Timer class -> what the noise of its cases is like, common shifts included."""
+    def _priors(self) -> Mapping[str, Prior]:
         histories: dict[str, list[History]] = defaultdict(list)
-        for known in self.timed.values():
-            histories[known.timer_class].append(known.history)
+        for entry in self.timed.values():
+            histories[timer_class(entry.timer)].append(remember(entry.sessions))
         return {name: fit_prior(found) for name, found in histories.items()}
 
-    @cached_property
-    def recordings(self) -> Mapping[RecordingId, Recording]:
-        """What the cases that were recorded side by side have in common."""
-        cases: dict[RecordingId, list[list[float]]] = defaultdict(list)
-        for known in self.timed.values():
-            cases[known.recording].append(known.entry.sessions)
-        return {name: learn_recording(sessions) for name, sessions in cases.items()}
+    def prior(self, name: str) -> Prior:
+        """What the noise between the stored sessions of a timer class is like."""
+        return self._priors.get(name, UNLEARNT)
 
-    @cached_property
-    def steady(self) -> Mapping[ReadingId, History]:
-        """The memory of every time, without the common shifts of its recording where they are removed."""
-        return {
-            name: self.recordings[known.recording].history(known.entry.sessions) for name, known in self.timed.items()
-        }
+    def provenance(self, suite: str, key: str) -> Provenance:
+        """Where the times of a case that is remembered on this hardware come from."""
+        return self.baselines[suite].provenance_of(key)
 
     def comparable(self, result: CaseResult) -> bool:
         """Whether the times of `result` were read as the stored ones: inputs, power limit and toolchain."""
@@ -134,10 +93,6 @@ class Lane:
             and not other_power(provenance, self.hardware)
             and not differing_versions(provenance, self.toolchain)
         )
-
-    def family(self, timer: str) -> Family:
-        """What a reading of `timer` shares with the lane's others."""
-        return Family(self.family_size, self.priors.get(timer_class(timer), UNLEARNT), self.confirmations)
 
     def is_portable(self, reading: Reading) -> bool:
         """Whether `reading` is remembered for a target, not for this hardware."""
@@ -168,10 +123,10 @@ def other_power(stored: Provenance, now: Hardware) -> str:
     return f"recorded under a power limit of {before:g} W, now {after:g} W"
 
 
-def other_board(stored: Provenance, result: CaseResult) -> bool:
-    """Whether another device of the same kind is known to have recorded the case."""
+def same_board(stored: Provenance, result: CaseResult) -> bool:
+    """Whether the very device that recorded the case is known to have timed it now."""
     now = result.conditions.board if result.conditions is not None else None
-    return None not in (stored.board, now) and stored.board != now
+    return now is not None and stored.board == now
 
 
 def differing_versions(stored: Provenance, now: Toolchain, *, portable: bool = False) -> list[str]:

@@ -1,169 +1,198 @@
-"""Two trees beside each other: what differences between pairs of processes say (docs/judging.md, A/B).
+"""Base and working tree measured by turns: what differences between pairs of processes say (docs/judging.md).
 
-The unit is one process pair: a new process of each tree, and one number for each case, the mean over its blocks of
-ln(B/A). A second checkout of A, the control A', is measured alike: ln(A'/A) holds whatever path and slot do.
+The unit is one process pair: new processes of the base, of a second checkout of the base and of the working tree, and
+from them one number a case, the working tree beside both checkouts of the base: ln(W/B) − ½·ln(B'/B), which is
+ln W − ½(ln B + ln B'). The base's own process is in both differences; taking half of the control out makes it and its
+copy two estimates of one level, so that the variance is 1½ of a process's and not twice as much.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TypeVar
 
 from perfguard.judge.statistics import (
     FAMILY_ERROR,
     MISS_ERROR,
-    History,
     Noise,
     Prior,
     fit_prior,
-    holm_threshold,
     moderate,
+    spread_of,
 )
-from perfguard.records import Word
+from perfguard.records import PairReading, Word
 from perfguard.units import format_change, format_percent
 
 LEAST_PAIRS = 3  # before anything is SLOWER or FASTER
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
+MOST_PAIRS = 12
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """What is known of one case after `pairs` process pairs.
+    """What is known of one time after `pairs` process pairs.
 
     Attributes:
         word: PASS (the same), SLOWER, FASTER, UNRESOLVED, or None: measure another pair.
-        effect: the slowdown of B against A without the bias of the control, a natural logarithm.
-        interval: its 95 % interval, natural logarithms. It does not correct for stopping early.
-        reason: why, for people.
-        smallest: the smallest change (relative) that this many pairs find with 95 % probability.
+        effect: the slowdown of the working tree, a natural logarithm.
+        interval: its 95 % interval, natural logarithms. It does not correct for stopping early; the word does.
+        smallest: a slowdown (relative) from which on this would not have been the word: what a PASS excludes, and what
+            so many pairs find with 95 % probability where the word is another one. None: too few pairs to say.
     """
 
     word: Word | None
     effect: float
     interval: tuple[float, float]
     pairs: int
-    reason: str
-    smallest: float
+    smallest: float | None
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        pairs = f"{self.pairs} process pair{'s' * (self.pairs != 1)}"
+        return f"{_change(self.effect)} in {pairs} (95 % interval {_change(low)} to {_change(high)})"
+
+
+def contrast(reading: PairReading) -> float:
+    """The slowdown that one process pair shows, a natural logarithm: ln W − ½(ln B + ln B')."""
+    return reading.change - reading.control / 2
 
 
 def judge_pairs(
-    differences: Sequence[float],
-    controls: Sequence[float],
-    *,
-    theta: float,
-    family: int,
-    prior: Prior,
-    most_pairs: int = 12,
+    slowdowns: Sequence[float], *, theta: float, family: int, prior: Prior, most_pairs: int = MOST_PAIRS
 ) -> PairVerdict:
-    """Whether B is slower than A, as far as the process pairs measured so far can tell; meant to be asked after each.
+    """Whether the working tree is slower, as far as the process pairs measured so far can tell; asked after each.
 
-    Wald's sequential test of "no effect" against "an effect of θ": Λ = n·(θ/2σ²)·(x̄ − θ/2) with
-    x̄ = mean(differences) − mean(controls), whose variance is 2σ²/n. "The same" at Λ <= ln(β/(1−α)) in both
-    directions; slower at Λ >= ln((1−β)/α). As σ is estimated from few pairs, Λ alone accuses too easily: Student's t
-    of x̄ must also be significant at α shared between all looks. α = 1 % / `family`, β = 5 %. A small but certain
-    effect, between θ/2 and θ, leaves Λ undecided for ever: t then says "the same" once θ is excluded at β, shared
-    between the looks.
+    A group-sequential test with an open alternative. Slower or faster: Student's t of the mean differs from 0 at an
+    error of 1 % of the run, spent evenly over its `family` of times, and for each evenly over the looks from three
+    pairs to `most_pairs`; and the mean is beyond θ. So the larger an effect, the fewer pairs, whatever the noise. The
+    same: the mean lies within θ, and 2θ is excluded in both directions at 5 %, spent over the looks as well.
 
-    σ is moderated as between sessions: the residual squares of differences and controls, 2(n−1) degrees of freedom,
-    are drawn towards `prior` (`learn_pairs` over the suite's cases), and never below 0.15 %.
+    σ is moderated: the variance between the pairs is drawn towards `prior`, and is never below 0.15 %.
 
     Args:
-        differences: ln(B/A) of each process pair.
-        controls: ln(A'/A) of the same process pairs.
+        slowdowns: `contrast` of each process pair.
         theta: the smallest effect that may be SLOWER, as a logarithm (`least_effect`).
-        family: timed readings compared in this run.
+        family: times that can be accused in this run.
         prior: what the noise of the run's cases is like; UNLEARNT while nobody knows.
         most_pairs: after these it is UNRESOLVED.
 
     Raises:
-        ValueError: no pairs, or not one control for each difference.
+        ValueError: no pairs.
     """
-    if not differences or len(differences) != len(controls):
-        raise ValueError(
-            f"judge_pairs: {len(differences)} differences, {len(controls)} controls; pass one of each a pair"
-        )
-    test = _Test(len(differences), moderate(_history(differences, controls), prior), theta, family, most_pairs)
-    bias = fmean(controls)
-    effect = fmean(differences) - bias
-    margin = test.noise.quantile(MISS_ERROR / 2) * test.error
-    interval = (effect - margin, effect + margin)
-    seen = (
-        f"{_change(effect)} in {test.pairs} process pairs (95 % interval {_change(interval[0])} to "
-        f"{_change(interval[1])}; the base against itself {_change(bias)})"
-    )
-    word, reason = None, seen
-    if test.accuses(effect) and fmean(differences) - abs(bias) > theta:
+    if not slowdowns:
+        raise ValueError("judge_pairs: no process pair; measure one")
+    test = _Test(moderate(spread_of(slowdowns), prior), theta, family, most_pairs)
+    effect, pairs = fmean(slowdowns), len(slowdowns)
+    margin = test.margin(MISS_ERROR / 2)
+    word = None
+    if test.accuses(effect):
         word = Word.SLOWER
-    elif test.accuses(-effect) and -fmean(differences) - abs(bias) > theta:
+    elif test.accuses(-effect):
         word = Word.FASTER
     elif test.acquits(effect):
         word = Word.PASS
-    elif test.pairs >= most_pairs:
+    elif pairs >= most_pairs:
         word = Word.UNRESOLVED
-        reason = f"NOISY: could have seen a change of {format_percent(test.smallest)} at the smallest; {seen}"
-    return PairVerdict(word, effect, interval, test.pairs, reason, test.smallest)
+    smallest = None
+    if word is Word.PASS:
+        smallest = abs(effect) + test.margin(test.miss_of_look)
+    elif pairs >= LEAST_PAIRS:
+        smallest = max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR)
+    return PairVerdict(
+        word, effect, (effect - margin, effect + margin), pairs, None if smallest is None else math.expm1(smallest)
+    )
 
 
-def learn_pairs(cases: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Prior:
-    """What the noise of a run's cases is like, from the (differences, controls) of all of them, decided ones too."""
-    return fit_prior([_history(differences, controls) for differences, controls in cases if differences])
+@dataclass(frozen=True)
+class Track:
+    """One time that is in question: its `theta`, its timer class, and what the process pairs read, oldest first."""
+
+    theta: float
+    timer_class: str
+    readings: Sequence[PairReading]
 
 
-def _history(differences: Sequence[float], controls: Sequence[float]) -> History:
-    """The variance of one side, pooled over both: each has its own mean, so 2(n−1) degrees of freedom."""
-    degrees = 2 * (len(differences) - 1)
-    squares = math.fsum((y - fmean(side)) ** 2 for side in (differences, controls) for y in side)
-    return History(0.0, squares / degrees if degrees else 0.0, degrees + 1)
+def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVerdict]:
+    """Every time by the process pairs that read it; those that no pair read are left out.
+
+    The sequence of looks is gone through once more, each with the noise that was known of all times by then. So
+    whoever judges again, with everything at hand, says what was said while it was measured.
+    """
+    verdicts: dict[Name, PairVerdict] = {}
+    last = max((reading.pair for track in tracks.values() for reading in track.readings), default=0)
+    for look in range(1, last + 1):
+        seen = {
+            name: [contrast(reading) for reading in track.readings if reading.pair <= look]
+            for name, track in tracks.items()
+        }
+        classes: dict[str, list[Sequence[float]]] = defaultdict(list)
+        for name, slowdowns in seen.items():
+            if slowdowns:
+                classes[tracks[name].timer_class].append(slowdowns)
+        priors = {name: fit_prior([spread_of(each) for each in found]) for name, found in classes.items()}
+        for name, slowdowns in seen.items():
+            known = verdicts.get(name)
+            if slowdowns and (known is None or (known.word is None and len(slowdowns) > known.pairs)):
+                track = tracks[name]
+                verdicts[name] = judge_pairs(
+                    slowdowns, theta=track.theta, family=family, prior=priors[track.timer_class]
+                )
+    return verdicts
+
+
+def in_cycles(readings: Sequence[PairReading], effect: float, theta: float) -> str:
+    """`in cycles +0.1 %, clock 1755 -> 1690 MHz`, where raw time and time at one clock disagree in sign or by more than
+    θ; empty where they agree or nobody told the clock. Raw time judges: it is what a user waits for."""
+    clocks = [(each.base_mhz, each.work_mhz) for each in readings]
+    known = [(base, work) for base, work in clocks if base and work]
+    if not known:
+        return ""
+    cycles = effect + fmean(math.log(work / base) for base, work in known)
+    apart = abs(cycles - effect)
+    if apart <= theta and not (cycles * effect < 0 and apart > theta / 2):
+        return ""
+    before, after = (fmean(side) for side in zip(*known, strict=True))
+    return f"in cycles {_change(cycles)}, clock {before:.0f} -> {after:.0f} MHz"
+
+
+def noisy(verdict: PairVerdict) -> str:
+    """The reason of UNRESOLVED after all process pairs."""
+    seen = "" if verdict.smallest is None else f"would have seen {format_percent(verdict.smallest)}; "
+    return f"NOISY: {seen}{verdict}"
 
 
 @dataclass(frozen=True)
 class _Test:
-    pairs: int
     noise: Noise
     theta: float
     family: int
     most_pairs: int
 
-    @property
-    def error(self) -> float:
-        """Standard error of mean(differences) − mean(controls)."""
-        return self.noise.sigma * math.sqrt(2 / self.pairs)
-
-    @property
-    def alpha(self) -> float:
-        return holm_threshold(self.family, alpha=FAMILY_ERROR)
-
-    @property
-    def looks(self) -> int:
-        return max(self.most_pairs - LEAST_PAIRS + 1, 1)
+    def margin(self, alpha: float) -> float:
+        """What noise alone moves the mean by with probability `alpha`, in one direction."""
+        return self.noise.quantile(alpha) * self.noise.of_mean
 
     @property
     def alpha_of_look(self) -> float:
-        return self.alpha / self.looks
-
-    def ratio(self, effect: float) -> float:
-        """Λ, the logarithm of the likelihood of an effect of θ over that of none."""
-        return self.theta / self.error**2 * (effect - self.theta / 2)
-
-    def accuses(self, effect: float) -> bool:
-        sure = effect > self.noise.quantile(self.alpha_of_look) * self.error
-        enough = self.pairs >= LEAST_PAIRS and effect > self.theta
-        return enough and sure and self.ratio(effect) >= math.log((1 - MISS_ERROR) / self.alpha)
-
-    def acquits(self, effect: float) -> bool:
-        """Whether an effect of θ is excluded in both directions: by Λ, or, for small but certain effects, by t."""
-        if self.pairs < LEAST_PAIRS_ALIKE:
-            return False
-        excluded = abs(effect) + self.noise.quantile(MISS_ERROR / self.looks) * self.error < self.theta
-        return excluded or self.ratio(abs(effect)) <= math.log(MISS_ERROR / (1 - self.alpha))
+        return FAMILY_ERROR / max(self.family, 1) / max(self.most_pairs - LEAST_PAIRS + 1, 1)
 
     @property
-    def smallest(self) -> float:
-        by_ratio = self.theta / 2 + self.error**2 / self.theta * math.log((1 - MISS_ERROR) / self.alpha)
-        by_student = self.noise.quantile(self.alpha_of_look) * self.error
-        return max(self.theta, by_ratio, by_student) + self.noise.quantile(MISS_ERROR) * self.error
+    def miss_of_look(self) -> float:
+        return MISS_ERROR / max(self.most_pairs - LEAST_PAIRS_ALIKE + 1, 1)
+
+    def accuses(self, effect: float) -> bool:
+        enough = self.noise.sessions >= LEAST_PAIRS and effect > self.theta
+        return enough and effect > self.margin(self.alpha_of_look)
+
+    def acquits(self, effect: float) -> bool:
+        enough = self.noise.sessions >= LEAST_PAIRS_ALIKE and abs(effect) <= self.theta
+        return enough and abs(effect) + self.margin(self.miss_of_look) < 2 * self.theta
 
 
 def _change(logarithm: float) -> str:

@@ -3,55 +3,55 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 
-import msgspec
-
-from perfguard.judge.statistics import MISS_ERROR, UNLEARNT, History, Noise
-from perfguard.judge.timed import MOST_REJECTED, Family, TimeJudgement
+from perfguard.judge.pairs import judge_pairs, noisy
+from perfguard.judge.screen import MOST_REJECTED
+from perfguard.judge.statistics import UNLEARNT, least_effect
 from perfguard.records import Reading, Verdict, Word
 
-_KNOWN = sys.maxsize  # sessions that the centre rests on: the rival's time is no estimate from earlier ones
+PROCESSES = 3  # fresh ones that read a slower time again, and as many once more where they leave it open
 
 
-def judge_rival(reading: Reading, family: Family, fresh: Sequence[Reading] = (), fresh_problem: str = "") -> Verdict:
+def judge_rival(reading: Reading, fresh: Sequence[Reading] = ()) -> Verdict:
     """Whether the candidate is slower than its rival.
 
-    Only the ratio of the two counts, whose noise is no less than that of a time without a history. The ladder's first
-    rung is the same: what is slower in every block is SUSPECT, and SLOWER once fresh processes agree.
+    Both were timed by turns in one process, so each process is a pair by itself: the test is that of process pairs.
+    What is slower in one session is SUSPECT; the session that suspects it has no say in what fresh processes find.
 
     Args:
         reading: with a rival.
-        fresh: the same reading in fresh processes. None of them, without a problem: a slower one is SUSPECT.
-        fresh_problem: why fresh processes could not be run.
+        fresh: the same reading in fresh processes.
     """
-    return msgspec.structs.replace(_judge(reading, family, fresh, fresh_problem), storable=False)
+    theta = least_effect(reading.promise, reading.floor, reading.rival)
+    slowdown = _slowdown(reading)
+    if slowdown <= theta and not fresh:
+        return _verdict(reading, Word.PASS, "", slowdown)
+    read = [_slowdown(each) for each in fresh if each.rival and each.rejected_blocks < MOST_REJECTED]
+    if len(read) < PROCESSES:
+        seen = f"; {len(read)} of {PROCESSES} fresh processes read it" if fresh else ""
+        return _verdict(reading, Word.SUSPECT, f"slower than its rival in one session{seen}", slowdown)
+    found = judge_pairs(read, theta=theta, family=1, prior=UNLEARNT, most_pairs=2 * PROCESSES)
+    if found.word is Word.SLOWER:
+        note = f"; {reading.note}" if reading.note else ""
+        return _verdict(reading, Word.SLOWER, f"than its rival: {found}{note}", found.effect, found.interval)
+    if found.word in (Word.PASS, Word.FASTER) or found.effect <= theta:
+        return _verdict(reading, Word.PASS, "", found.effect)
+    if found.word is None:
+        return _verdict(reading, Word.SUSPECT, f"than its rival, so far: {found}", found.effect)
+    return _verdict(reading, Word.UNRESOLVED, f"than its rival: {noisy(found)}", found.effect)
 
 
-def _judge(reading: Reading, family: Family, fresh: Sequence[Reading], fresh_problem: str) -> Verdict:
-    degrees = UNLEARNT.degrees + max(0, len(reading.blocks) - 1)  # the blocks tell the spread
-    noise = Noise(math.hypot(UNLEARNT.sigma, reading.spread), degrees, _KNOWN)
-    centre = History(math.log(reading.rival), 0.0, _KNOWN)
-    beside = TimeJudgement(reading, centre, family, noise, [0.0] * max(1, len(fresh)), ())
-    shift = math.log(_time(reading) / reading.rival)
-    if reading.rejected_blocks >= MOST_REJECTED:
-        reason = f"ENV: {reading.rejected_blocks} blocks rejected; look at clocks and other processes, then run again"
-        return beside.verdict(Word.UNRESOLVED, reason, shift)
-    if shift < 0 or not beside.suspects(shift, 0.0):
-        excluded = shift + noise.quantile(MISS_ERROR) * noise.standard_error(1) < reading.promise
-        return beside.verdict(Word.PASS, "", shift) if excluded else beside.pass_or_noisy(shift)
-    if not fresh and not fresh_problem:
-        return beside.verdict(Word.SUSPECT, "slower than its rival in one session", shift)
-    if len(fresh) < family.confirmations:
-        problem = fresh_problem or f"{len(fresh)} of {family.confirmations} fresh processes read it"
-        return beside.verdict(Word.UNRESOLVED, f"UNCONFIRMED: slower than its rival in one session; {problem}", shift)
-    # Each session has timed the rival anew: what the fresh ones read is put beside this one's.
-    found = beside.confirm(shift, [reading.rival * _time(each) / each.rival for each in fresh])
-    more = f"; {reading.note}" if reading.note and found.word is Word.SLOWER else ""
-    return msgspec.structs.replace(found, reason=f"than its rival: {found.reason}{more}")
+def _verdict(
+    reading: Reading, word: Word, reason: str, slowdown: float, interval: tuple[float, float] | None = None
+) -> Verdict:
+    return Verdict(
+        word, reading.metric, reason, before=reading.rival, after=reading.value, unit=reading.unit,
+        ratio=math.exp(slowdown), storable=False,
+        interval=None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
+    )  # fmt: skip
 
 
-def _time(reading: Reading) -> float:
+def _slowdown(reading: Reading) -> float:
     assert isinstance(reading.value, int | float)
-    return float(reading.value)
+    return math.log(reading.value / reading.rival)

@@ -1,173 +1,166 @@
-"""Whether a whole session is off: a slow machine moves every case, a slow kernel moves its own (docs/judging.md).
+"""All cases of a run together: what the record screens, what process pairs say of the rest, and what nobody can say.
 
-The common shift m̂ of a judged session is the median of y − μ over controls of one timer class: cases whose device
-code is unchanged, else the other cases of the session. It is removed where the stored sessions show that this pays
-(`Recording`); far outside what they did, the machine is the suspect, and no case can be accused on this session.
+`pytest --perfguard` judges so at the end of a run, and whoever judges a report again does the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from statistics import median
+from collections.abc import Mapping, Sequence
 
-from perfguard.judge.common import LEAST_CASES, Common, Recording
-from perfguard.judge.lane import Lane, ReadingId, RecordingId
-from perfguard.judge.statistics import MEDIAN_PENALTY, MIN_SESSIONS, Noise, moderate
-from perfguard.judge.unchanged import covered
-from perfguard.records import CaseResult
+import msgspec
 
-LEAST_CONTROLS = 5  # unchanged cases; fewer say too little about the machine
-LEAST_ALARM = 0.005  # smaller common shifts are no alarm, however quiet the stored sessions were
-ALARM_SIGMAS = 4.0
-ALARM_ERROR = 0.001  # false alarms per session where the shift is removed
+from perfguard.judge.ladder import judge_case, slower_because, unpaired
+from perfguard.judge.lane import Lane, timer_class
+from perfguard.judge.pairs import PairVerdict, Track, in_cycles, judge_tracks, noisy
+from perfguard.judge.screen import learn_controls
+from perfguard.judge.statistics import least_effect
+from perfguard.judge.unchanged import covered_beside
+from perfguard.records import CaseResult, PairedCase, PairedTime, Pairing, Verdict, Word
 
+CaseId = tuple[str, str]  # suite, case key
+TimeId = tuple[str, str, str]  # … and metric
 
-@dataclass(frozen=True)
-class Moved:
-    """How far one control moved from its baseline, y − μ, and what is usual: as it stands, and as its recording is
-    judged."""
-
-    plain: float
-    judged: float
-    sigma: float  # between its stored sessions, as it stands
-    plain_noise: float  # the same, moderated
-    judged_noise: float
-    recording: RecordingId
+NO_PAIRS = "no process pair measured it"
 
 
-@dataclass(frozen=True)
-class CommonMode:
-    """How the cases of one timer class moved in one session.
-
-    Attributes:
-        controls: the cases that tell.
-        unchanged: whether the device ran the very same code in them; else they are judged themselves.
-        recordings: what the stored sessions have in common.
-    """
-
-    controls: Mapping[ReadingId, Moved]
-    unchanged: bool
-    recordings: Mapping[RecordingId, Recording]
-
-    @property
-    def shift(self) -> float:
-        """The median over all controls, as a logarithm."""
-        return median(moved.plain for moved in self.controls.values())
-
-    def seen_by(self, reading: ReadingId, recording: RecordingId) -> Common | None:
-        """The session as `reading` is judged with it: its own move is no part of the common one.
-
-        The shift is removed by controls of the same recording only, since the zero of each recording's shifts is
-        its own; None where too few controls are left.
-        """
-        others = [moved for name, moved in self.controls.items() if name != reading]
-        if len(others) < self._least:
-            return None
-        known = self.recordings.get(recording, Recording())
-        beside = [moved for moved in others if moved.recording == recording] if known.removed else []
-        if len(beside) >= self._least:
-            values, sigma = [moved.judged for moved in beside], known.prior.sigma
-            noise = median(moved.judged_noise for moved in beside)
-        else:
-            values, sigma, known = [moved.plain for moved in others], self._sigma, Recording()
-            noise = median(moved.plain_noise for moved in others)
-        shift = median(values)
-        seen = 1.4826 * median(abs(value - shift) for value in values)
-        against = math.sqrt(1 + MEDIAN_PENALTY / recording[-1])  # stored centres, which have errors of their own
-        error = math.sqrt(MEDIAN_PENALTY / len(values)) * max(seen, sigma * against)
-        usual = max(LEAST_ALARM, ALARM_SIGMAS * error, self._usual(recording[-1], removed=known.removed))
-        return Common(shift, error, usual, len(values), known, seen**2, (noise * against) ** 2)
-
-    @property
-    def _least(self) -> int:
-        return LEAST_CONTROLS if self.unchanged else LEAST_CASES - 1
-
-    @cached_property
-    def _sigma(self) -> float:
-        return median(moved.sigma for moved in self.controls.values())
-
-    def _usual(self, sessions: int, removed: bool) -> float:
-        """The largest common shift that the stored sessions make likely.
-
-        A shift that is removed does no harm by itself, so that the alarm may be as rare as it is meant to be although
-        a deviation of few sessions is hardly known: Student's t, which comes to four deviations at K = 20.
-        """
-        noise = Noise(self._deviation, sessions - 1, sessions)
-        sigmas = noise.quantile(ALARM_ERROR / 2) if removed else ALARM_SIGMAS
-        return sigmas * noise.standard_error(1)
-
-    @cached_property
-    def _deviation(self) -> float:
-        """Of the common shift between stored sessions, as far as the controls' own recordings tell.
-
-        Of a recording too small to tell it, the whole of what its cases vary by may be common.
-        """
-        known = (
-            self.recordings.get(name, Recording()) for name in {moved.recording for moved in self.controls.values()}
-        )
-        return max(recording.deviation if recording.shifts else self._sigma for recording in known)
-
-
-def common_modes(
-    results: Sequence[CaseResult], lane: Lane, *, suspects: Collection[tuple[str, str]] = ()
-) -> Mapping[str, CommonMode]:
-    """Timer class -> how its cases moved in the session that `results` come from, judged or not.
-
-    Controls are the unchanged cases (`covered`) that were read all the same; where there are fewer than five, every
-    reading that can be judged. Classes with too few of either are left out.
+def screen_session(
+    results: Sequence[CaseResult], lane: Lane, fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None
+) -> dict[CaseId, list[Verdict]]:
+    """Every case by what is remembered and by what the run's unchanged cases show; times in question are SUSPECT.
 
     Args:
-        suspects: (suite, case key) of cases that are no controls: in a fresh process those that the screen
-            suspects, which were chosen for having moved.
+        results: as they were measured, of one device; what was not measured is left out.
+        fresh: what fresh processes read of a case, for times beside a rival's.
     """
-    unchanged: dict[str, dict[ReadingId, Moved]] = defaultdict(dict)
-    everything: dict[str, dict[ReadingId, Moved]] = defaultdict(dict)
+    controls = learn_controls(results, lane)
+    known = fresh or {}
+    return {case_id(result): judge_case(result, lane, controls, known.get(case_id(result), ())) for result in results}
+
+
+def judge_session(
+    results: Sequence[CaseResult],
+    lane: Lane,
+    pairings: Sequence[Pairing] = (),
+    fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
+) -> dict[CaseId, list[Verdict]]:
+    """The final verdicts of every case of one device: none of them SUSPECT.
+
+    Args:
+        pairings: what process pairs read on the device.
+    """
+    screened = screen_session(results, lane, fresh)
+    family = count_suspects(screened)
+    beside = {case_id(case): case for pairing in pairings for case in pairing.cases}
+    why = next((pairing.problem for pairing in pairings if pairing.problem), NO_PAIRS)
+    found = judge_tracks(_tracks(results, screened, beside), family)
+    verdicts = {}
     for result in results:
-        case = (result.case.suite, result.case.key)
-        same = covered(result, lane)
-        for metric, moved in _moves(result, lane):
-            name = (*case, metric)
-            if metric in same:
-                unchanged[moved.recording[0]][name] = moved
-            if metric in same or case not in suspects:
-                everything[moved.recording[0]][name] = moved
-    modes = {}
-    for timer, controls in everything.items():
-        if len(unchanged[timer]) >= LEAST_CONTROLS:
-            modes[timer] = CommonMode(unchanged[timer], True, lane.recordings)
-        elif len(controls) >= LEAST_CASES:
-            modes[timer] = CommonMode(controls, False, lane.recordings)
-    return modes
+        name = case_id(result)
+        case = beside.get(name)
+        verdicts[name] = [
+            verdict
+            if verdict.word is not Word.SUSPECT
+            else _beside_base(result, verdict, lane, case, found.get((*name, verdict.metric)), why)
+            for verdict in screened[name]
+        ]
+    return verdicts
 
 
-def _moves(result: CaseResult, lane: Lane) -> Iterator[tuple[str, Moved]]:
-    """Metric -> y − μ of every reading of `result` that the baseline can be compared with."""
-    suite, key = result.case.suite, result.case.key
-    if not lane.comparable(result):
-        return
-    for reading in result.readings:
-        known = lane.timed.get((suite, key, reading.metric))
-        value = reading.value
-        if known is None or reading.timer != known.entry.timer or isinstance(value, str | list | dict) or not value > 0:
-            continue
-        if len(known.entry.sessions) < MIN_SESSIONS or not math.isfinite(value):
-            continue
-        plain, usual = known.history, lane.priors[known.timer_class]
-        recording = lane.recordings[known.recording]
-        steady = lane.steady[suite, key, reading.metric]
-        judged, prior = (steady, recording.prior) if recording.removed else (plain, usual)
-        yield (
-            reading.metric,
-            Moved(
-                plain=math.log(value) - plain.centre,
-                judged=math.log(value) - judged.centre,
-                sigma=math.sqrt(plain.variance),
-                plain_noise=moderate(plain, usual).sigma,
-                judged_noise=moderate(judged, prior).sigma,
-                recording=known.recording,
-            ),
-        )
+def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
+    """Times in question: the family over which the false alarms of a run are counted."""
+    return sum(verdict.word is Word.SUSPECT for found in verdicts.values() for verdict in found)
+
+
+def case_id(named: CaseResult | PairedCase) -> CaseId:
+    """How a case is found in a run."""
+    return (named.case.suite, named.case.key) if isinstance(named, CaseResult) else (named.suite, named.key)
+
+
+def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
+    """`result` with further verdicts behind its own."""
+    return msgspec.structs.replace(result, verdicts=[*result.verdicts, *verdicts])
+
+
+def _tracks(
+    results: Sequence[CaseResult], screened: Mapping[CaseId, Sequence[Verdict]], beside: Mapping[CaseId, PairedCase]
+) -> dict[TimeId, Track]:
+    tracks = {}
+    for result in results:
+        name = case_id(result)
+        case = beside.get(name)
+        asked = {verdict.metric for verdict in screened[name] if verdict.word is Word.SUSPECT}
+        for time in case.times if case is not None else ():
+            track = track_of(result, time) if time.metric in asked else None
+            if track is not None:
+                tracks[*name, time.metric] = track
+    return tracks
+
+
+def track_of(result: CaseResult, time: PairedTime) -> Track | None:
+    """What the test of process pairs needs of one time; None where no pair read it."""
+    reading = result.reading(time.metric)
+    if reading is None or not time.readings:
+        return None
+    theta = least_effect(reading.promise, reading.floor, _middle([each.base_us for each in time.readings]))
+    return Track(theta, timer_class(time.timer), time.readings)
+
+
+def _beside_base(
+    result: CaseResult, suspect: Verdict, lane: Lane, case: PairedCase | None, found: PairVerdict | None, why: str
+) -> Verdict:
+    """The verdict that process pairs lead to; where they could not tell, why."""
+    metric = suspect.metric
+    reading = result.reading(metric)
+    assert reading is not None
+    if reading.rival:
+        return msgspec.structs.replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {suspect.reason}")
+    time = next((each for each in case.times if each.metric == metric), None) if case is not None else None
+    if case is not None and case.base is not None and metric in covered_beside(case.base, result):
+        same = "the device runs the very same code as at the base"
+        return msgspec.structs.replace(suspect, word=Word.UNCHANGED, reason=same)
+    if case is None or time is None or found is None:
+        told = [each for each in (case.problem if case else "", time.problem if time else "") if each]
+        return unpaired(result, metric, lane, told[0] if told else why)
+    verdict = msgspec.structs.replace(
+        suspect,
+        word=found.word or Word.UNRESOLVED,
+        reason=_reason(result, case, time, found, why),
+        before=_middle([each.base_us for each in time.readings]),
+        after=_middle([each.work_us for each in time.readings]),
+        ratio=math.exp(found.effect),
+        interval=(math.exp(found.interval[0]), math.exp(found.interval[1])),
+        smallest=found.smallest,
+    )
+    track = track_of(result, time)
+    assert track is not None
+    return msgspec.structs.replace(verdict, limit=math.expm1(track.theta))
+
+
+def _reason(result: CaseResult, case: PairedCase, time: PairedTime, found: PairVerdict, why: str) -> str:
+    track = track_of(result, time)
+    assert track is not None
+    cycles = in_cycles(time.readings, found.effect, track.theta)
+    if found.word is Word.PASS:
+        return cycles
+    if found.word is Word.UNRESOLVED:
+        return "; ".join(filter(None, (noisy(found), cycles)))
+    if found.word is None:
+        return f"UNDECIDED: {time.problem or why}; {found}"
+    before = {} if case.base is None else {each.metric: each.value for each in case.base.readings if not each.timed}
+    return "; ".join(filter(None, (str(found), cycles, slower_because(time.metric, result, before))))
+
+
+def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
+    """What is the way of one device is no news of another's."""
+    found: dict[int, list[CaseResult]] = defaultdict(list)
+    for result in results:
+        found[result.device].append(result)
+    return found
+
+
+def _middle(values: Sequence[float]) -> float:
+    logs = sorted(math.log(value) for value in values)
+    half = len(logs) // 2
+    return math.exp(logs[half] if len(logs) % 2 else (logs[half - 1] + logs[half]) / 2)

@@ -1,24 +1,23 @@
 """The numbers behind a timed verdict (docs/judging.md).
 
-Times are natural logarithms of µs, so every effect is a difference of logarithms (0.02 is about +2 %). The
-session is the unit of inference: one value per fresh process, never the samples inside it.
+Times are natural logarithms of µs, so every effect is a difference of logarithms (0.02 is about +2 %). A process is the
+unit of inference: one value for each, never the samples inside it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean, median
 
-MIN_SESSIONS = 5  # K below which a time is shown, not judged
-SCREEN_ERROR = 0.01  # one-sided p of a suspect: it only buys re-measuring
-FAMILY_ERROR = 0.01  # alpha_F: false accusations per lane, over all its timed readings
-MISS_ERROR = 0.05  # one minus the power at the minimum detectable effect
+MIN_SESSIONS = 5  # K below which a record screens nothing
+FAMILY_ERROR = 0.01  # alpha_F: false accusations of a run, over all times that are in question in it
+MISS_ERROR = 0.05  # one minus the power at the smallest effect that a judgement promises to see
 LEAST_EFFECT = 0.01  # smallest relative change that may fail
 LEAST_SIGMA = 0.0015  # no case is believed quieter than this
-MEDIAN_PENALTY = 1.57  # pi/2: the centre is a median, whose variance is that of a mean times this
+MEDIAN_PENALTY = 1.57  # pi/2: the centre of a record is a median, whose variance is that of a mean times this
 PRIOR_DEGREES = (2.0, 8.0)  # d0 is clipped to this range
 PRIOR_CASES = 5  # fewer cases of a class teach nothing about the others
 ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # what storing four significant digits can hide
@@ -27,10 +26,10 @@ WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # a stored session beyond both was no measu
 
 @dataclass(frozen=True)
 class History:
-    """What the stored sessions of one case say, in logarithms of µs.
+    """Several processes' values of one case, in logarithms.
 
-    `centre` is their median, `variance` their variance between sessions, `sessions` how many of them count:
-    one wild session (more than 20 % and ten robust standard deviations off the others) is left out.
+    `centre` is their median, `variance` their variance between processes, `sessions` how many of them count:
+    one wild session (more than 20 % and ten robust standard deviations off the others) is left out of a record.
     """
 
     centre: float
@@ -59,70 +58,48 @@ UNLEARNT = Prior(degrees=PRIOR_DEGREES[0], sigma=0.005, learnt=False)
 
 @dataclass(frozen=True)
 class Noise:
-    """The moderated noise of one case: sigma between sessions, its degrees of freedom, and K.
-
-    `apart` is what the new sessions share and the stored ones know nothing of, as a standard deviation: another board,
-    or another day, does to each case what it does to no other. More processes there do not make it less.
-    """
+    """The moderated noise of one case: sigma between processes, its degrees of freedom, and K."""
 
     sigma: float
     degrees: float
     sessions: int
-    apart: float = 0.0
 
-    def standard_error(self, processes: int) -> float:
-        """Of the mean of `processes` new sessions against the median of the stored ones."""
-        return math.hypot(self.sigma * math.sqrt(1 / processes + MEDIAN_PENALTY / self.sessions), self.apart)
+    @property
+    def against_record(self) -> float:
+        """Standard error of one new session against the median of the stored ones."""
+        return self.sigma * math.sqrt(1 + MEDIAN_PENALTY / self.sessions)
 
-    def beside(self, error: float) -> Noise:
-        """The noise of sessions out of which a common shift with standard error `error` was taken.
-
-        m̂ is itself a median of new sessions against stored centres, so its error falls with R and K like that
-        of a case, and adds to sigma once 1 + π/2K is divided out.
-        """
-        own = error / math.sqrt(1 + MEDIAN_PENALTY / self.sessions)
-        return replace(self, sigma=math.hypot(self.sigma, own))
-
-    def joined(self, residuals: Sequence[float]) -> Noise:
-        """The noise after new sessions have shown their own scatter round their mean."""
-        more = len(residuals) - 1
-        mean = fmean(residuals)
-        squares = math.fsum((y - mean) ** 2 for y in residuals)
-        variance = (self.degrees * self.sigma**2 + squares) / (self.degrees + more)
-        return replace(self, sigma=max(math.sqrt(variance), LEAST_SIGMA), degrees=self.degrees + more)
-
-    def p_value(self, effect: float, processes: int) -> float:
-        """One-sided p of a mean effect (positive: the suspected direction) over `processes` new sessions."""
-        from scipy import special
-
-        return float(special.stdtr(self.degrees, -effect / self.standard_error(processes)))
+    @property
+    def of_mean(self) -> float:
+        """Standard error of the mean of the K values."""
+        return self.sigma / math.sqrt(self.sessions)
 
     def quantile(self, alpha: float) -> float:
         """The t value that noise alone exceeds with probability `alpha`."""
         return _upper_quantile(alpha, self.degrees)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _upper_quantile(alpha: float, degrees: float) -> float:
     from scipy import special
 
     return -float(special.stdtrit(degrees, alpha))
 
 
-def remember(sessions: Sequence[float], shifts: Sequence[float] = ()) -> History:
-    """Centre and variance of stored session values (µs, at least one).
+def remember(sessions: Sequence[float]) -> History:
+    """Centre and variance of stored session values (µs, at least one)."""
+    logs = _without_wild([math.log(value) for value in sessions])
+    return History(median(logs), _variance(logs), len(logs))
 
-    Args:
-        shifts: a logarithm for each session that is removed first, e.g. the common shifts; none by default.
-    """
-    logs = [math.log(value) for value in sessions]
-    if shifts:
-        logs = [y - shift for y, shift in zip(logs, shifts, strict=True)]
-    logs = _without_wild(logs)
-    mean = fmean(logs)
-    degrees = len(logs) - 1
-    variance = math.fsum((y - mean) ** 2 for y in logs) / degrees if degrees else 0.0
-    return History(median(logs), variance, len(logs))
+
+def spread_of(logs: Sequence[float]) -> History:
+    """Mean and variance of logarithms, none left out (at least one)."""
+    return History(fmean(logs), _variance(logs), len(logs))
+
+
+def _variance(logs: Sequence[float]) -> float:
+    mean, degrees = fmean(logs), len(logs) - 1
+    return math.fsum((y - mean) ** 2 for y in logs) / degrees if degrees else 0.0
 
 
 def _without_wild(logs: list[float]) -> list[float]:
@@ -145,23 +122,36 @@ def fit_prior(histories: Sequence[History]) -> Prior:
     ln s0² = mean(e) + ψ(d0/2) − ln(d0/2). Cases alike beyond chance have d0 = ∞. d0 is clipped afterwards;
     only below its range is s0 taken from the clipped d0, which makes it larger.
     """
-    known = [history for history in histories if history.sessions >= 3]
+    known = [history for history in histories if history.degrees >= 1]
     if len(known) < PRIOR_CASES:
         return UNLEARNT
-    from scipy import special
-
-    halves = [history.degrees / 2 for history in known]
+    terms = [_terms(history.degrees) for history in known]
     logs = [math.log(max(history.variance, ROUNDING_SIGMA**2)) for history in known]
-    centred = [z - float(special.digamma(h)) + math.log(h) for z, h in zip(logs, halves, strict=True)]
+    centred = [z - digamma + math.log(h) for z, (h, digamma, _) in zip(logs, terms, strict=True)]
     mean = fmean(centred)
     excess = math.fsum((e - mean) ** 2 for e in centred) / (len(known) - 1)
-    excess -= fmean(float(special.polygamma(1, h)) for h in halves)
+    excess -= fmean(trigamma for _, _, trigamma in terms)
     least, most = PRIOR_DEGREES
     if excess <= 0:
         return Prior(most, math.exp(mean / 2))
     half = max(_inverse_trigamma(excess), least / 2)
-    variance = math.exp(mean + float(special.digamma(half)) - math.log(half))
+    variance = math.exp(mean + _digamma(half) - math.log(half))
     return Prior(min(2 * half, most), math.sqrt(variance))
+
+
+@lru_cache(maxsize=128)
+def _terms(degrees: int) -> tuple[float, float, float]:
+    """d/2, ψ(d/2) and ψ'(d/2)."""
+    from scipy import special
+
+    half = degrees / 2
+    return half, float(special.digamma(half)), float(special.polygamma(1, half))
+
+
+def _digamma(x: float) -> float:
+    from scipy import special
+
+    return float(special.digamma(x))
 
 
 def _inverse_trigamma(y: float) -> float:
@@ -193,20 +183,3 @@ def moderate(history: History, prior: Prior) -> Noise:
 def least_effect(promise: float, floor: float, centre_us: float) -> float:
     """θ, the smallest effect that may fail: max(1 %, promise/3, floor/t); `floor` and the centre in µs."""
     return max(LEAST_EFFECT, promise / 3, floor / centre_us)
-
-
-def holm_threshold(family: int, rejected: int = 0, alpha: float = FAMILY_ERROR) -> float:
-    """Largest p that Holm's step-down rejects when `rejected` of `family` readings had smaller ones."""
-    return alpha / max(family - rejected, 1)
-
-
-def minimum_detectable(noise: Noise, theta: float, family: int, confirmations: int) -> float:
-    """The smallest effect that screen and confirmation together find with 95 % probability."""
-    confirming = replace(noise, degrees=noise.degrees + confirmations - 1)
-    stages = ((noise, 1, SCREEN_ERROR), (confirming, confirmations, holm_threshold(family)))
-    return max(
-        max(theta, stage.quantile(alpha) * error) + stage.quantile(MISS_ERROR) * error
-        for stage, alpha, error in (
-            (stage, alpha, stage.standard_error(processes)) for stage, processes, alpha in stages
-        )
-    )

@@ -115,13 +115,27 @@ def _rename(result: CaseResult, old: _Id) -> CaseResult:
     return msgspec.structs.replace(result, verdicts=verdicts)
 
 
-def exit_status(words: Iterable[Word], strict: bool, measured: int, tests_failed: bool = False) -> ExitStatus:
+def is_inconclusive(results: Iterable[CaseResult]) -> bool:
+    """Whether most of the run's times were in question, and nobody could tell: no success, and no regression."""
+    told = [
+        verdict.word in (Word.UNRESOLVED, Word.SUSPECT)
+        for result in results
+        for verdict in result.verdicts
+        if (reading := result.reading(verdict.metric)) is not None and reading.timed and reading.gated
+    ]
+    return 2 * sum(told) > len(told)
+
+
+def exit_status(
+    words: Iterable[Word], strict: bool, measured: int, tests_failed: bool = False, inconclusive: bool = False
+) -> ExitStatus:
     """The status that a run with these verdicts ends with.
 
     Args:
         words: those of every case, and of stale entries.
         measured: cases with at least one reading.
         tests_failed: whether a test failed for a reason other than a verdict of its cases.
+        inconclusive: whether most times were in question, and nobody could tell.
     """
     found = set(words)
     if Word.WRONG in found:
@@ -132,7 +146,7 @@ def exit_status(words: Iterable[Word], strict: bool, measured: int, tests_failed
         return ExitStatus.TESTS_FAILED
     if measured == 0:
         return ExitStatus.NOTHING_MEASURED
-    if strict and any(word.unguarded for word in found):
+    if inconclusive or (strict and any(word.unguarded for word in found)):
         return ExitStatus.UNGUARDED
     return ExitStatus.PASSED
 

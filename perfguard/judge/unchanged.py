@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane
-from perfguard.judge.statistics import MIN_SESSIONS
 from perfguard.records import CaseResult, TimedEntry
 
 
 def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
     """Names of the stored times that need no judging, because an exact reading that covers them is as stored.
 
-    The inputs, the power limit and the toolchain must be those of the baseline too. A time with fewer stored
-    sessions than judging needs is not covered: it still has to be recorded.
+    The inputs, the power limit and the toolchain must be those of the baseline too.
     """
     return frozenset(covering(result, lane))
 
@@ -27,10 +25,19 @@ def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
         if not reading.covers or reading.timed or not _is_as_stored(result, lane, reading.metric):
             continue
         for metric in reading.covers:
-            known = lane.timed.get((suite, key, metric))
-            if known is not None and len(known.entry.sessions) >= MIN_SESSIONS:
+            if (suite, key, metric) in lane.timed:
                 found.setdefault(metric, reading.metric)
     return found
+
+
+def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
+    """Timed metrics that cannot differ from the base's, because the device runs the very same code on both sides."""
+    return frozenset(
+        metric
+        for reading in work.readings
+        for metric in reading.covers
+        if (other := base.reading(reading.metric)) is not None and other.value == reading.value
+    )
 
 
 def _is_as_stored(result: CaseResult, lane: Lane, metric: str) -> bool:
