@@ -1,8 +1,9 @@
-"""A process that measures for another one: a fresh session of a run, or a worker of a comparison."""
+"""A process that measures for another one: a fresh session of a run, or a worker of a process pair."""
 
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.coldstart import Asked, asked
+from perfguard.pairing.worker import Worker
 from perfguard.records import Case, CaseResult
 from perfguard.reports import read_report
 from perfguard.sessions import REQUEST, TIMES_ONLY
 from perfguard.timing.interleaved import Interleaved
 from perfguard.timing.timing import renewed
-from perfguard.worker import checks_numerics, open_worker
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -36,11 +37,11 @@ class Answering:
         timers: those that the asking process read with, by case and metric.
         collect: who gathers the blocks of a case.
         numerics: whether results are checked too; the parent of a fresh session has done so.
-        exact: whether exact metrics are read too; a run's own fresh processes read what it could not judge: times.
+        exact: whether exact metrics are read too.
         rivals: whether methods that perfguard is compared with read the cases as well.
         cold: the case whose first result is wanted, and nothing else of anything; None as a rule.
         unread: timed metrics that are not read.
-        interleaved: holds the meters for the later passes; None in a comparison, whose conductor says when to measure.
+        interleaved: holds the meters for the later passes; None in a process pair, whose conductor says when to measure.
     """
 
     timers: Timers
@@ -74,22 +75,30 @@ class Answering:
         ]
 
 
-def open_answering(folder: Path, device: Device, stored: Timers) -> Answering:
-    """Read what was asked for in `folder`, a session's; a worker of a comparison waits for its first turn here.
+def open_answering(folder: Path, device: Device, stored: Timers, worker: Worker | None) -> Answering:
+    """Read what was asked for in `folder`, a session's.
 
     Args:
         stored: timers of the baseline, for what the asking process left unread.
+        worker: this process as the worker of a process pair, if it is one.
     """
-    conducted = open_worker(folder)
-    interleaved = Interleaved(device, seed=os.getpid()) if conducted is None else None
-
-    def first_pass(case: Case) -> Collect | None:
-        return None if interleaved is None else interleaved.of(_name(case))
-
+    known = _requested(folder, stored)
+    if worker is not None:
+        conducted = worker
+        return Answering(
+            # The base's timers become known while the pair comes along: they are looked up when they are needed.
+            timers=lambda case: ChainMap(conducted.timers(case), dict(known(case))),
+            collect=conducted.collector,
+            numerics=conducted.conducted.numerics,
+            exact=conducted.conducted.exact,
+            rivals=False,
+            interleaved=None,
+        )
+    interleaved = Interleaved(device, seed=os.getpid())
     return Answering(
-        timers=_requested(folder, stored),
-        collect=conducted or first_pass,
-        numerics=checks_numerics(folder),
+        timers=known,
+        collect=lambda case: interleaved.of(_name(case)),
+        numerics=False,
         exact=not (folder / TIMES_ONLY).exists(),
         rivals=(folder / RIVALS).exists(),
         interleaved=interleaved,

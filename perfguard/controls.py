@@ -1,20 +1,16 @@
-"""Which unchanged cases are timed all the same: controls show what the machine does, an audit keeps the rule honest."""
+"""Which unchanged cases are timed all the same: as controls they show whether this day is like the record's."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from perfguard.judge.lane import Lane, timer_class
-from perfguard.records import Case, CaseResult, Word
+from perfguard.records import Case, CaseResult
 
 CONTROLS = 20  # of each timer class: what the simulation of docs/judging.md rests on
 AUDIT = 0.05  # of the other unchanged cases
-CONFIRMING = 20  # controls of each timer class, measured beside the suspects in fresh processes
-
-# Words under which a time says what the machine does, not what the case does.
-_QUIET = (Word.UNCHANGED, Word.PASS)
 
 _Id = tuple[str, str]  # suite, case key
 
@@ -37,9 +33,9 @@ class Controls:
         self._lane = lane
         names = {(case.suite, case.name) for case in selected}
         self._expected: dict[str, set[_Id]] = defaultdict(set)
-        for (suite, key, _), known in lane.timed.items():
+        for (suite, key, _), entry in lane.timed.items():
             if not names or any((suite, test) in names for test in _tests_of(key)):
-                self._expected[known.timer_class].add((suite, key))
+                self._expected[timer_class(entry.timer)].add((suite, key))
         self._wanted = dict.fromkeys(self._expected, CONTROLS)
 
     def draw(self, result: CaseResult, unchanged: Collection[str]) -> bool:
@@ -49,7 +45,7 @@ class Controls:
         """
         suite, key = result.case.suite, result.case.key
         known = [self._lane.timed.get((suite, key, metric)) for metric in unchanged]
-        drawn = [self._draw(name) for name in sorted({each.timer_class for each in known if each is not None})]
+        drawn = [self._draw(name) for name in sorted({timer_class(each.timer) for each in known if each is not None})]
         for expected in self._expected.values():
             expected.discard((suite, key))
         return any(drawn) or (bool(unchanged) and self._random.random() < AUDIT)
@@ -65,35 +61,3 @@ def _tests_of(key: str) -> list[str]:
     """The tests that a stored case may belong to: `name:label/forward` -> `name:label` and `name`."""
     name = key.rpartition("/")[0]
     return [name, *(name[:at] for at, letter in enumerate(name) if letter == ":")]
-
-
-def controls_beside(suspects: Sequence[CaseResult], results: Iterable[CaseResult], lane: Lane, seed: str) -> list[str]:
-    """Node ids of the cases to measure beside `suspects`, so that fresh processes know their own common shift.
-
-    For each timer class of a suspicious time as many cases as needed, drawn at random: first those whose time is
-    UNCHANGED, then those that passed.
-    """
-    generator = random.Random(seed)
-    taken = {result.case.nodeid for result in suspects}
-    pools: dict[str, dict[Word, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        if result.case.nodeid not in taken:
-            for name, word in _classes(result, lane, _QUIET):
-                pools[name][word].append(result.case.nodeid)
-    chosen: dict[str, None] = {}
-    for name in sorted({name for result in suspects for name, _ in _classes(result, lane, (Word.SUSPECT,))}):
-        ranked = [nodeid for word in _QUIET for nodeid in generator.sample(pools[name][word], len(pools[name][word]))]
-        chosen |= dict.fromkeys(list(dict.fromkeys(ranked))[:CONFIRMING])
-    return list(chosen)
-
-
-def _classes(result: CaseResult, lane: Lane, words: Collection[Word]) -> list[tuple[str, Word]]:
-    """Timer class and word of each of the case's times that was judged with one of `words`."""
-    found = []
-    for verdict in result.verdicts:
-        known = lane.timed.get((result.case.suite, result.case.key, verdict.metric))
-        reading = result.reading(verdict.metric)
-        if verdict.word in words and known is not None:
-            timer = reading.timer if reading is not None else None
-            found.append((timer_class(timer) if timer else known.timer_class, verdict.word))
-    return found

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import enum
 
+import msgspec
 from msgspec import Struct
 
+from perfguard.judge import is_inconclusive
 from perfguard.records import Baseline, CaseResult, Report, Value, Verdict, Word
 from perfguard.units import Unit
 
@@ -21,7 +23,8 @@ class Headline(enum.StrEnum):
     WRONG = "wrong"
     WORSE = "slower or heavier"
     INCOMPLETE = "incomplete"
-    INCONCLUSIVE = "inconclusive"
+    INCONCLUSIVE = "inconclusive"  # most times of a lane could not be judged
+    UNDECIDED = "undecided"  # some of them
     NO_BASELINE = "no baseline"
     ACCEPTED = "accepted"
     FASTER = "faster"
@@ -94,6 +97,22 @@ class LaneView(Struct, frozen=True):
         gone = {verdict.word for verdict in self.report.stale} if self.report else set()
         return {verdict.word for _, verdict in self.findings} | gone
 
+    @property
+    def is_inconclusive(self) -> bool:
+        """Whether most of its times could not be judged; what an edit covers is left out."""
+        covered = set(self.accepted)
+        return is_inconclusive(
+            msgspec.structs.replace(
+                result,
+                verdicts=[
+                    verdict
+                    for verdict in result.verdicts
+                    if (result.case.suite, result.case.key, verdict.metric) not in covered
+                ],
+            )
+            for result in (self.report.results if self.report else [])
+        )
+
 
 class Overview(Struct, frozen=True):
     """All lanes of one commit.
@@ -132,8 +151,10 @@ class Overview(Struct, frozen=True):
             or any(not lane.report.complete for lane in self.lanes if lane.report)
         ):
             return Headline.INCOMPLETE
-        if words & {Word.UNRESOLVED, Word.SUSPECT}:
+        if any(lane.is_inconclusive for lane in self.lanes):
             return Headline.INCONCLUSIVE
+        if words & {Word.UNRESOLVED, Word.SUSPECT}:
+            return Headline.UNDECIDED
         if any(word.unguarded for word in words):
             return Headline.NO_BASELINE
         if any(lane.accepted for lane in self.lanes):

@@ -5,6 +5,7 @@ Importing this module costs a pytest run without perfguard almost nothing: every
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 OPTIONS_HELP = """\
 exit status: 0 passed, 1 a test failed otherwise or a case is BROKEN, 2 interrupted, 3 internal error, 4 usage,
-5 no tests, 10 a case is SLOWER or CHANGED, 11 a case is WRONG, 12 nothing was measured, 13 strict: not guarded"""
+5 no tests, 10 a case is SLOWER or CHANGED, 11 a case is WRONG, 12 nothing was measured, 13 not guarded (strict),
+or inconclusive: most times could not be judged"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "new, faster, slower, changed, stale (default: all)",
     )
     group.addoption("--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted")
+    group.addoption(
+        "--perfguard-base",
+        metavar="REF",
+        help="branch, tag or commit: times in question are measured by turns beside its merge base with HEAD "
+        "(default: HEAD itself, so that the working tree's changes are what is judged)",
+    )
     group.addoption("--perfguard-device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, xpu, fake (default: auto)")
     group.addoption("--perfguard-reports", metavar="DIR", help="folder of report-<hardware>.json (default: .perfguard)")
     group.addoption(
@@ -49,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="check every configuration of every kernel, however long that takes",
     )
-    group.addoption("--perfguard-session", metavar="FILE", help="internal: measure once for another run, write FILE")
+    group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perfguard.baselines import Store
 from perfguard.binaries.targets import TARGETS, target_of
 from perfguard.judge import Lane
-from perfguard.records import Baseline, Toolchain
+from perfguard.records import NO_BASE, Baseline, BaseTree, Toolchain
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -20,14 +20,15 @@ def load_lane(
     device: Device,
     toolchain: Toolchain,
     suites: Sequence[str],
-    confirmations: int,
     targets: Sequence[str] = (),
     *,
+    base: BaseTree = NO_BASE,
     any_machine: bool = False,
 ) -> Lane:
     """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
 
     Args:
+        base: what their times are compared with.
         any_machine: those of its target and the compiled ones alone, so that any machine of the target will do.
 
     Raises:
@@ -49,7 +50,7 @@ def load_lane(
         portable={suite: baseline for suite, baseline in portable.items() if baseline},
         targets={name: found for name in compiled_for if (found := _files(store, f"targets/{name}", suites))},
         elsewhere={} if any_machine else store.elsewhere(suites, identity.slug),
-        confirmations=confirmations,
+        base=base,
     )
 
 

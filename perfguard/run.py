@@ -1,4 +1,4 @@
-"""One run on one device: measure, judge at once, re-measure suspects in fresh processes, update, report.
+"""One run on one device: measure, judge, pair what is in question with the base, update, report.
 
 Knows nothing of pytest: cases come in as `Case` and `Call`, tests are named by their node ids.
 """
@@ -15,19 +15,37 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.answering import Answering, open_answering
-from perfguard.baselines import Change, Store, apply, category_of, plan, select
+from perfguard.baselines import Change, Store, apply, category_of, plan, recordable, select
 from perfguard.binaries.calls import Binaries
 from perfguard.binaries.compiling import Compiler
 from perfguard.call import Call
 from perfguard.coldstart import first_results
 from perfguard.config import Config
-from perfguard.controls import Controls, controls_beside
+from perfguard.controls import Controls
 from perfguard.errors import UsageError
-from perfguard.judge import Lane, confirm, count_guarded, covered, find_stale, judge_case, judge_session, with_verdicts
+from perfguard.judge import (
+    Lane,
+    count_guarded,
+    covered,
+    find_stale,
+    judge_case,
+    judge_session,
+    rival,
+    screen_session,
+    with_verdicts,
+)
+from perfguard.judge.session import case_id
+from perfguard.pairing.base import find_base
+from perfguard.pairing.conductor import Track
+from perfguard.pairing.times import Start, pair_times
+from perfguard.pairing.worker import Worker
 from perfguard.records import (
+    NO_BASE,
     SCHEMA,
+    BaseTree,
     Case,
     CaseResult,
+    Pairing,
     Pass,
     Report,
     TimedEntry,
@@ -42,6 +60,9 @@ from perfguard.units import format_value
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
+
+
+_RECORDING = "an update records, and compares with no base"
 
 
 @dataclass
@@ -68,8 +89,8 @@ class Run:
     lost: frozenset[str] = frozenset()  # remembered suites whose file is gone
     measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # what there was to judge
     results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
-    passed: dict[str, bool] = field(default_factory=dict)  # by node id: nothing failed or was suspect at first
     fresh: FreshSessions = field(default_factory=FreshSessions)
+    pairings: list[Pairing] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)  # that the update makes
     written: list[Path] = field(default_factory=list)  # the files it changed
     left: list[tuple[Change, str]] = field(default_factory=list)  # not written, and why
@@ -98,16 +119,8 @@ class Run:
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.case.suite, result.case.key] = result
             result = with_verdicts(result, judge_case(result, self.lane))
-            quiet = not result.is_suspect and not self.failing(result)
-            self.passed[result.case.nodeid] = quiet and self.passed.get(result.case.nodeid, True)
         self.results[result.case.suite, result.case.key] = result
         return result
-
-    @property
-    def late(self) -> list[str]:
-        """Node ids of tests that had passed when what the whole run showed made a verdict of theirs fail."""
-        failing = [result.case.nodeid for result in self.results.values() if self.failing(result)]
-        return [nodeid for nodeid in dict.fromkeys(failing) if self.passed.get(nodeid)]
 
     def unsupported(self, case: Case, reason: str) -> None:
         """Record a case that its test declares unsupported on this hardware."""
@@ -138,55 +151,106 @@ class Run:
             if (verdict.word.fails or (strict and verdict.word.unguarded)) and not self.accepts(verdict)
         ]
 
-    def to_measure_again(self) -> list[CaseResult]:
-        """Suspects, and what an update will write: each needs fresh processes."""
-        suspects = [result for result in self.results.values() if result.is_suspect]
-        update = self.config.update or frozenset()
-        recorded = [
-            result
-            for result in self.results.values()
-            if not result.is_suspect
-            and not {Word.WRONG, Word.BROKEN} & {verdict.word for verdict in result.verdicts}
-            and any(reading.timed for reading in result.readings)
-            and any(category_of(each, result.reading(each.metric)) in update for each in result.verdicts)
-        ]
-        return suspects + recorded
+    def settle(self, start: Start, tell: Callable[[str], None]) -> None:
+        """Judge with what the whole run shows; then let fresh processes record, or read again what is slower than its
+        rival, and process pairs tell what else is in question.
 
-    def measure_again(self, command: Command, progress: Callable[[str], None]) -> None:
-        """Judge anew with what the whole run shows, then measure in fresh processes what needs it.
-
-        Beside the suspects every fresh process measures controls, in an order of its own: they tell how the
-        machine was in that process.
+        Raises:
+            KeyboardInterrupt: of the user's; what was found until then is judged and saved.
         """
         if self.is_session:
             return
+        try:
+            if self.config.update is not None:
+                self._record(start.command, tell)
+            else:
+                self._beside_rivals(start.command, tell)
+                self._beside_base(start, tell)
+        finally:
+            self._judge()
+            self.save()
+
+    def judge_without_pairs(self, why: str) -> None:
+        """The final verdicts where a run ends before process pairs could tell."""
+        if not self.is_session:
+            self.pairings = self.pairings or [Pairing(self.lane.base.commit or "", problem=why)]
+            self._judge()
+
+    def judged_late(self, result: CaseResult) -> CaseResult | None:
+        """The case with those verdicts that its test could not know, since process pairs judged after it; None where
+        there are none."""
+        late = [v for v in result.verdicts if v.word is Word.SLOWER]
+        return msgspec.structs.replace(result, verdicts=late) if late else None
+
+    def _screened(self) -> list[tuple[CaseResult, Verdict]]:
+        """The verdicts that leave a time in question, each with its case as it was measured."""
         measured = list(self.measured.values())
-        for key, verdicts in judge_session(measured, self.lane).items():
-            self.results[key] = with_verdicts(self.measured[key], verdicts)
-        wanted = self.to_measure_again()
-        if not wanted:
+        found = screen_session(measured, self.lane, self.fresh.by_case)
+        return [
+            (result, verdict)
+            for result in measured
+            for verdict in found[case_id(result)]
+            if verdict.word is Word.SUSPECT
+        ]
+
+    def _record(self, command: Command, tell: Callable[[str], None]) -> None:
+        """Fresh processes read what the update may write."""
+        update, sessions = self.config.update or frozenset(), self.config.settings.sessions
+        wanted = []
+        for name in self.measured:
+            result = self.results[name]
+            possible = frozenset[str]().union(*recordable(result, self.lane, sessions).values())
+            if possible & update and any(reading.timed for reading in result.readings):
+                wanted.append(result)
+        if wanted:
+            self._measure_fresh(command, wanted, sessions, tell, exact=True)
+        self.pairings = [Pairing(self.lane.base.commit or "", problem=_RECORDING)]
+
+    def _say_recorded(self, planned: Sequence[Change]) -> None:
+        """A time that the update looked at is not judged beside the base: it is what became of its record."""
+        found = {(change.suite, change.key, change.metric): change for change in planned}
+        for name, result in self.results.items():
+            verdicts = [_recorded(each, found.get((*name, each.metric))) for each in result.verdicts]
+            self.results[name] = msgspec.structs.replace(result, verdicts=verdicts)
+
+    def _judge(self) -> None:
+        measured = list(self.measured.values())
+        for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh.by_case).items():
+            told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # by what came after it
+            self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
+
+    def _beside_rivals(self, command: Command, tell: Callable[[str], None]) -> None:
+        """Fresh processes read again what is slower than its rival, and as often again what they leave open."""
+        for _ in range(2):
+            slower = [result for result, verdict in self._screened() if _has_rival(result, verdict)]
+            if slower:
+                self._measure_fresh(command, slower, rival.PROCESSES, tell, exact=False)
+
+    def _measure_fresh(
+        self, command: Command, results: Sequence[CaseResult], count: int, tell: Callable[[str], None], *, exact: bool
+    ) -> None:
+        nodeids = list(dict.fromkeys(result.case.nodeid for result in results))
+        minutes = self.config.settings.session_minutes
+        found = measure_fresh(command, self.snapshot(), nodeids, count, minutes=minutes, progress=tell, exact=exact)
+        self.fresh = FreshSessions([*self.fresh.reports, *found.reports], found.problem)
+        if found.problem:
+            tell(found.problem)
+
+    def _beside_base(self, start: Start, tell: Callable[[str], None]) -> None:
+        """Process pairs measure what is in question beside the base, until it is decided or the time is over."""
+        asked = {
+            Track(*case_id(result), verdict.metric): (result, verdict)
+            for result, verdict in self._screened()
+            if not _has_rival(result, verdict)
+        }
+        if not asked or self.lane.base.commit is None:
             return
-        settings = self.config.settings
-        count = settings.confirmations if self.config.update is None else settings.sessions
-        suspects = [result for result in wanted if result.is_suspect]
-        controls = controls_beside(suspects, self.results.values(), self.lane, self.report.started)
-        nodeids = list(dict.fromkeys([*(result.case.nodeid for result in wanted), *controls]))
-        self.fresh = measure_fresh(
-            command,
-            self.snapshot(),
-            nodeids,
-            count,
-            minutes=settings.session_minutes,
-            progress=progress,
-            exact=self.config.update is not None,  # what will be stored must not differ from process to process
-        )
-        if self.fresh.problem:
-            progress(self.fresh.problem)
-        accused = [self.measured[result.case.suite, result.case.key] for result in suspects]
-        sessions = [report.results for report in self.fresh.reports]
-        for key, verdicts in confirm(accused, measured, self.lane, sessions, count, self.fresh.problem).items():
-            self.results[key] = with_verdicts(self.measured[key], verdicts)
-        self.save()
+        timed = sum(any(reading.timed for reading in result.readings) for result in self.measured.values())
+        self._keep(pair_times(asked, self.lane.base.commit, start, self.config, timed, tell, self._keep))
+
+    def _keep(self, pairing: Pairing) -> None:
+        """What was read so far, also if the run is ended now."""
+        self.pairings = [msgspec.structs.replace(pairing, device=self.device.identity.index)]
 
     def finish(self, collected: Collected, tell: Callable[[str], None]) -> None:
         """Name the entries whose cases are gone, show and write the update, save the complete report."""
@@ -237,6 +301,7 @@ class Run:
         )
         if self.report.exact_only:  # what holds on every machine: this one's own stays with the times beside it
             planned = [change for change in planned if change.folder.startswith("targets/")]
+        self._say_recorded(planned)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         for line in self.describe_changes():
             tell(f"update: {line}")
@@ -250,6 +315,7 @@ class Run:
             results=results,
             fresh=self.fresh.sessions,
             fresh_problem=self.fresh.problem,
+            pairings=self.pairings,
             guarded=count_guarded(results),
             remembered=len(self.lane.remembered),
         )
@@ -287,12 +353,20 @@ class Run:
         save_report(self.report_path, self.snapshot())
 
 
-def open_run(config: Config, device: Device, suites: Sequence[str], version: str, selected: Sequence[Case] = ()) -> Run:
+def open_run(
+    config: Config,
+    device: Device,
+    suites: Sequence[str],
+    version: str,
+    selected: Sequence[Case] = (),
+    worker: Worker | None = None,
+) -> Run:
     """Load what the device's baselines hold for `suites` and make everything ready to guard.
 
     Args:
         selected: forward cases of the tests that are to run, from which controls are drawn; empty where they are
             unknown: then every remembered case may come.
+        worker: this process as the worker of a process pair, if it is one.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -305,13 +379,14 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
     known = sorted({*suites, *lost})
     any_machine = _is_any_machine(config.lane, device)
     settings = config.settings
-    lane = load_lane(store, device, toolchain, known, settings.confirmations, settings.targets, any_machine=any_machine)
+    base = NO_BASE if config.session_folder is not None or any_machine else _base(config)
+    lane = load_lane(store, device, toolchain, known, settings.targets, base=base, any_machine=any_machine)
     answering = None
     if config.session_folder is None:
         for folder in (config.reports_dir, config.cache_dir.parent):
             make_folder(folder)
     else:
-        answering = open_answering(config.session_folder, device, _stored_timers(lane))
+        answering = open_answering(config.session_folder, device, _stored_timers(lane), worker)
     report = Report(
         schema=SCHEMA,
         hardware=device.identity,
@@ -321,6 +396,7 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         perfguard=version,
         conditions=[device.conditions()],
         exact_only=any_machine,
+        base=None if base is NO_BASE else base,
     )
     # What is recorded, and what another process will judge, has to be read.
     compares = config.session_folder is None and config.update is None
@@ -341,6 +417,28 @@ def open_run(config: Config, device: Device, suites: Sequence[str], version: str
         rivals=answering is not None and answering.rivals,
     )
     return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
+
+
+def _base(config: Config) -> BaseTree:
+    return find_base(
+        config.root, config.settings.base, [config.baselines_dir, config.reports_dir, config.cache_dir.parent]
+    )
+
+
+def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
+    if verdict.word is not Word.UNRESOLVED or _RECORDING not in verdict.reason:
+        return verdict
+    if change is None:
+        return msgspec.structs.replace(verdict, word=Word.PASS, reason="as recorded")
+    if change.needs_reason:
+        return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.note)
+    word = Word.FASTER if change.category == "faster" else Word.PASS
+    return msgspec.structs.replace(verdict, word=word, reason="recorded anew")
+
+
+def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
+    reading = result.reading(verdict.metric)
+    return reading is not None and reading.rival > 0
 
 
 def _is_any_machine(lane: str, device: Device) -> bool:

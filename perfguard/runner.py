@@ -15,7 +15,7 @@ from perfguard.check import Checked
 from perfguard.compiling import forget_compiled
 from perfguard.config import Settings
 from perfguard.configurations import check_configurations
-from perfguard.metrics import read_exact, read_timed
+from perfguard.metrics import read_exact, read_timed, wall_time
 from perfguard.metrics.subject import Subject
 from perfguard.numerics.trial import Inputs
 from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, steps, touched_bytes, weights
@@ -207,7 +207,9 @@ class Runner:
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Throughput from the declared work, and refusal of times that no memory could deliver."""
-        primary = next((reading for reading in result.readings if reading.timed), None)
+        # On a CPU, what is judged ran on one thread: how fast the case is for its user, the wall tells.
+        first = next((reading for reading in result.readings if reading.timed), None)
+        primary = result.reading(wall_time.METRIC) or first
         work = call.work
         if primary is None or work is None or not isinstance(primary.value, int | float):
             return result

@@ -35,7 +35,8 @@ _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 _SELECTING = ("-k", "-m", "--deselect")
 _WITH_VALUE = (
     "-n", "-r", "--dist", "--durations", "--junit-prefix", "--junit-xml", "--junitxml",
-    "--log-file", "--maxfail", "--numprocesses", "--perfguard-reason", "--benchmark-json", "--report-log", "--tb",
+    "--log-file", "--maxfail", "--numprocesses", "--perfguard-base", "--perfguard-reason",
+    "--benchmark-json", "--report-log", "--tb",
     "--html", "--color",
 )  # fmt: skip
 _FLAGS = (
@@ -111,6 +112,16 @@ class FreshSessions:
             Session([_slim(result) for result in report.results if result.readings], report.hardware.index)
             for report in self.reports
         ]
+
+    @property
+    def by_case(self) -> dict[tuple[str, str], list[CaseResult]]:
+        """(suite, case key) -> its results, oldest first; sessions that did not measure it are left out."""
+        found: dict[tuple[str, str], list[CaseResult]] = {}
+        for report in self.reports:
+            for result in report.results:
+                if result.readings:
+                    found.setdefault((result.case.suite, result.case.key), []).append(result)
+        return found
 
     def of(self, suite: str, key: str) -> list[CaseResult]:
         """The results of one case, oldest first; sessions that did not measure it are left out."""

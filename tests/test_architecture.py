@@ -52,7 +52,7 @@ FLOORS = {
     "sessions": 4,
     "locking": 2,
     "controls": 4,
-    "worker": 4,
+    "pairing": 5,
     "coldstart": 5,
     "answering": 6,
     "run": 7,
@@ -253,7 +253,9 @@ def test_at_most_eight_options() -> None:
     options = [
         node.args[0].value
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "addoption"
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "addoption"
+        and "SUPPRESS" not in ast.unparse(node)  # for processes that perfguard starts
         if isinstance(node.args[0], ast.Constant)
     ]
     assert 0 < len(options) <= 8

@@ -154,19 +154,37 @@ def test_a_report_arrives_under_the_name_that_is_looked_for() -> None:
     assert baselines["if"] == "inputs.update != ''"
 
 
-@pytest.mark.parametrize("update", ["", "new,faster"])
-def test_a_lane_measures_as_the_lane_it_is_and_writes_only_where_it_is_asked_to(tmp_path: Path, update: str) -> None:
+@pytest.mark.parametrize(
+    ("base", "update"), [("", ""), ("", "new,faster"), ("0" * 40, ""), (f"{7:040}", ""), ("a b$(c)", "")]
+)
+def test_a_lane_measures_as_the_lane_it_is_and_writes_only_where_it_is_asked_to(
+    tmp_path: Path, base: str, update: str
+) -> None:
     (tmp_path / "scripts").mkdir()
     guard = tmp_path / "scripts" / "guard"
     guard.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
     guard.chmod(0o755)
     measure = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1]
-    assert measure["env"] == {"LANE": "${{ inputs.lane }}", "UPDATE": "${{ inputs.update }}"}
-    environment = {**os.environ, "LANE": "cpu", "UPDATE": update}
+    assert {name: measure["env"][name] for name in ("LANE", "UPDATE")} == {
+        "LANE": "${{ inputs.lane }}", "UPDATE": "${{ inputs.update }}",
+    }  # fmt: skip
+    environment = {**os.environ, "LANE": "cpu", "UPDATE": update, "BASE": base}
     line = ["bash", "-e", "-c", measure["run"]]
     told = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    beside = [f"--perfguard-base={base}"] if base.strip("0") else []
     asked = [f"--perfguard-update={update}"] if update else []
-    assert told.splitlines() == ["--perfguard-lane=cpu", "--perfguard-reports=reports", *asked]
+    assert told.splitlines() == ["--perfguard-lane=cpu", "--perfguard-reports=reports", *beside, *asked]
+
+
+SIDES = "github.event.pull_request.base.sha || github.event.merge_group.base_sha || github.event.before"
+
+
+def test_a_lane_is_compared_with_what_its_commit_is_for_and_a_recording_with_nothing() -> None:
+    checkout, measure = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][:2]
+    assert checkout["with"]["fetch-depth"] == 0
+    assert measure["env"]["BASE"] == f"${{{{ inputs.update == '' && ({SIDES}) || '' }}}}"
+    assert "update" not in load(FOLDER / "measure.yml")["jobs"]["measure"]["with"]
+    assert load(FOLDER / "refresh.yml")["jobs"]["measure"]["with"]["update"]
 
 
 def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) -> None:

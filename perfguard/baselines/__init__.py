@@ -6,7 +6,7 @@ writes them. The only package that knows YAML.
 
 from perfguard.baselines.applying import apply
 from perfguard.baselines.changes import Change, category_of, select
-from perfguard.baselines.planning import plan
+from perfguard.baselines.planning import plan, recordable
 from perfguard.baselines.store import Store, load
 
-__all__ = ["Change", "Store", "apply", "category_of", "load", "plan", "select"]
+__all__ = ["Change", "Store", "apply", "category_of", "load", "plan", "recordable", "select"]

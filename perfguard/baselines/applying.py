@@ -34,7 +34,7 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
         if change.refused:
             raise BaselineError(f"{change.name}: {change.refused}")
         if change.needs_reason and not reason.strip():
-            raise BaselineError(f"{change.name}: slower, heavier or different; say why with --perfguard-reason")
+            raise BaselineError(f"{change.name}: {change.demand}")
         files.setdefault((change.folder, change.suite), []).append(change)
     contents = {}
     for (folder, suite), group in files.items():
@@ -50,7 +50,7 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
 
 def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: str, path: Path) -> Baseline:
     cases = dict(old.cases)
-    recorded = set()
+    recorded: dict[str, Provenance] = {}
     for change in changes:
         case = cases.get(change.key, CaseBaseline(entries={}))
         if change.metric and case.entries.get(change.metric) != change.before:
@@ -58,18 +58,18 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
         if change.after is None:
             cases.pop(change.key, None)
             continue
-        recorded.add(change.key)
+        recorded[change.key] = change.provenance or recorded.get(change.key, now)
         cases[change.key] = replace(
             case,
             entries={**case.entries, change.metric: as_stored(change.after)},
             inputs=change.inputs,
             reasons=_reasons(case, change, reason),
         )
-    afresh = recorded >= set(cases)  # nothing is left of what the head tells about
+    afresh = recorded.keys() >= set(cases)  # nothing is left of what the head tells about
     head = now if afresh else old.provenance
-    same = now == replace(head, clock_mhz=now.clock_mhz)  # which differs a little between any two runs
-    for key in recorded:
-        cases[key] = replace(cases[key], provenance=None if same else now)
+    for key, own in recorded.items():
+        same = own == replace(head, clock_mhz=own.clock_mhz)  # which differs a little between any two runs
+        cases[key] = replace(cases[key], provenance=None if same else own)
     return replace(old, provenance=head, cases=cases)
 
 

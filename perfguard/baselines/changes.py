@@ -23,7 +23,6 @@ _CATEGORIES: dict[Word, Category] = {
     Word.DRIFT: "changed",
     Word.STALE: "stale",
 }
-_FEW = "FEW"  # how the judge begins the reason of UNRESOLVED when sessions are missing
 _WIDEST = 60  # characters of a value in a line
 
 
@@ -36,11 +35,13 @@ class Change(Struct, frozen=True, kw_only=True):
         before, after: the stored and the new entry; None where there is none.
         unit: of both.
         needs_reason: it got slower, heavier or different.
+        grown: of a time that needs one: by how much, over what, and since when.
         note: what a reader should know, such as missing sessions.
         refused: why it may not be written at all.
         together: recorded under other conditions than what is stored: all changes of the case, or none.
         inputs: the specification of the inputs that the new entry was measured with.
         only_with: metrics of the same case: where one of their changes is left, so is this one.
+        provenance: of what would be written, where it is not the update's own.
     """
 
     category: Category
@@ -52,11 +53,18 @@ class Change(Struct, frozen=True, kw_only=True):
     after: Entry | None = None
     unit: Unit = Unit.TEXT
     needs_reason: bool = False
+    grown: str = ""
     note: str = ""
     refused: str = ""
     together: bool = False
     inputs: str = ""
     only_with: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+
+    @property
+    def demand(self) -> str:
+        """What to say where `needs_reason` and none is given."""
+        return f"{self.grown or 'slower, heavier or different'}; say why with --perfguard-reason"
 
     @property
     def name(self) -> str:
@@ -81,7 +89,8 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | None:
-    """The category of the change that the verdict leads to; None where an update leaves the entry alone.
+    """The category of the change that the verdict on an exact metric, or on a whole case, leads to; None where an
+    update leaves the entry alone. A time's own does not hang on a verdict (`perfguard.baselines.times`).
 
     `reading`: the one that was judged. Where it covers times, another value means other code: its times, though
     judged alike, are to be remembered anew, or they would stand for code that they were not read from.
@@ -90,8 +99,6 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
         return None
     if reading is not None and reading.covers and verdict.word is Word.PASS and verdict.before != verdict.after:
         return "changed"
-    if verdict.word is Word.UNRESOLVED and verdict.reason.startswith(_FEW):
-        return "new"
     return _CATEGORIES.get(verdict.word)
 
 
@@ -124,7 +131,7 @@ def _why_left(change: Change, categories: Collection[Category], reason: str) -> 
     if change.category not in categories:
         return f"not asked for; add it with --perfguard-update={change.category}"
     if change.needs_reason and not reason.strip():
-        return "slower, heavier or different; say why with --perfguard-reason"
+        return change.demand
     return ""
 
 

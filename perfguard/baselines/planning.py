@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from perfguard.baselines.changes import Change, category_of, level, relevant, show
 from perfguard.baselines.store import Store
+from perfguard.baselines.times import TimeRecord, anchor_of, grow, is_stored
 from perfguard.baselines.writing import as_stored
 from perfguard.config import Category
+from perfguard.judge.lane import Lane
 from perfguard.records import (
     Baseline,
     Better,
@@ -25,10 +27,11 @@ from perfguard.records import (
     Reading,
     TimedEntry,
     Toolchain,
+    Value,
     Verdict,
     Word,
 )
-from perfguard.units import format_percent, format_time, significant
+from perfguard.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # stored of one timed metric: the last ones
 NEAR, FAR, AGREEING = 0.03, 0.10, 4  # a session FAR off goes if AGREEING ones lie NEAR the median
@@ -50,7 +53,9 @@ def plan(
     """What an update could write, in the order of the files.
 
     A case that is WRONG or BROKEN, here or in a fresh process, is left out. Portable readings go to the target's
-    folder if the hardware has one, all others to the slug's.
+    folder if the hardware has one, all others to the slug's. Exact metrics go by their verdicts; times by what is
+    stored and what fresh processes read, whatever was said of them: who was faster or slower than the base is one
+    question, what is remembered another.
 
     Args:
         results: the run's judged results.
@@ -71,6 +76,36 @@ def plan(
             changes += _Planner(store, hardware, result, alike, provenance, sessions).changes()
     changes += [change for verdict in stale for change in _removals(store, hardware, verdict)]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
+
+
+def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, frozenset[Category]]:
+    """Metric -> the categories that its change may have, as far as the run's own reading tells; what stays is left out.
+
+    What an update asks before it measures: only cases of which one of these categories is to be written need fresh
+    processes. `plan` then decides by what those read.
+
+    Args:
+        result: judged.
+        lane: what is remembered.
+        sessions: fresh processes that a recorded time should rest on.
+    """
+    found: dict[str, frozenset[Category]] = {}
+
+    def file(reading: Reading) -> Baseline | None:
+        return lane.baseline_of(result.case.suite, reading)
+
+    for reading in result.readings if not _is_wrong(result) else ():
+        categories: frozenset[Category] = frozenset()
+        if is_stored(reading):
+            categories = TimeRecord(result, reading, file, lane.hardware, lane.toolchain).possible(sessions)
+        elif not reading.timed and (verdict := verdict_on(result, reading)) is not None:
+            category = category_of(verdict, reading)
+            if category not in (None, "stale"):
+                with_times = reading.covers and category == "changed"  # it goes by the name of their change
+                categories = frozenset((category, "slower", "faster") if with_times else (category,))
+        if categories:
+            found[reading.metric] = categories
+    return found
 
 
 def _is_wrong(result: CaseResult) -> bool:
@@ -105,56 +140,32 @@ class _Planner:
         leaders = {change.folder: change for change in moved.values()}
         for reading in self.result.readings:
             leader = leaders.get(self.folder(reading))
-            if not reading.gated and reading.metric not in moved and leader is not None:
-                change = self.written(reading, leader.category, None)
+            if not (reading.gated or reading.timed) and reading.metric not in moved and leader is not None:
+                change = self.exact(reading, leader.category)
                 if change.before != change.after and not change.refused:
                     moved[reading.metric] = replace(change, needs_reason=leader.needs_reason)
         for reading in self.result.readings:
             if reading.covers and reading.metric in moved:
-                self.add_covered(reading, moved)
+                _bind(reading, moved)
         return list(moved.values())
 
-    def add_covered(self, covering: Reading, moved: dict[str, Change]) -> None:
-        """Remember anew the times that `covering` stands for: the old ones were read from other code."""
-        change = moved[covering.metric]
-        covered = [each for metric in covering.covers if (each := self.result.reading(metric)) is not None]
-        for reading in covered:
-            if reading.metric not in moved:
-                again = self.written(reading, change.category, None)
-                before, after = again.before, again.after
-                is_worse = before is not None and after is not None and _is_worse(reading, before, after)
-                moved[reading.metric] = replace(again, needs_reason=is_worse)
-        moved[covering.metric] = replace(change, only_with=tuple(reading.metric for reading in covered))
-
     def change(self, reading: Reading) -> Change | None:
-        """What the reading's verdict leads to."""
-        verdict = self.verdict(reading)
-        if verdict is None:
-            return None
-        category = category_of(verdict, reading)
-        if verdict.word is Word.UNRESOLVED:
-            category = "new" if self.is_short(reading) else None
-        if category is None or category == "stale":
-            return None
-        change = self.written(reading, category, verdict.word)
-        return change if change.before != change.after or change.together else None
+        """What the reading leads to: a time by itself, anything else by its verdict."""
+        if reading.timed:
+            change = self.time(reading) if is_stored(reading) else None
+        else:
+            verdict = verdict_on(self.result, reading)
+            category = category_of(verdict, reading) if verdict else None
+            found = category not in (None, "stale")
+            change = self.exact(reading, category, verdict) if category and found else None
+        return change if change and (change.before != change.after or change.together) else None
 
-    def verdict(self, reading: Reading) -> Verdict | None:
-        """The reading's own, else the one on the whole case."""
-        verdicts = self.result.verdicts
-        own = next((verdict for verdict in verdicts if verdict.metric == reading.metric), None)
-        return own or next((verdict for verdict in verdicts if not verdict.metric), None)
-
-    def is_short(self, reading: Reading) -> bool:
-        """Whether sessions are missing, and fresh ones are here to be added."""
-        entry = self.before(reading)
-        return isinstance(entry, TimedEntry) and len(entry.sessions) < self.sessions and bool(self.fresh)
-
-    def written(self, reading: Reading, category: Category, word: Word | None) -> Change:
-        before = self.before(reading)
-        after, note, refused = self.after(reading, adding=word is Word.UNRESOLVED)
-        is_worse = before is not None and _is_worse(reading, before, after)
-        judged_here = word in (Word.METHOD_CHANGED, Word.DRIFT, Word.UNRESOLVED)  # by nobody so far
+    def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
+        """The change of what is no time. `verdict`: where that is what leads to it."""
+        before, after = self.before(reading), as_stored(reading.value)
+        word = verdict.word if verdict else None
+        worse = word is Word.METHOD_CHANGED or word is Word.DRIFT
+        worse = worse and before is not None and _is_worse(reading, before, after)
         return Change(
             category=category,
             folder=self.folder(reading),
@@ -164,12 +175,61 @@ class _Planner:
             before=before,
             after=after,
             unit=reading.unit,
-            needs_reason=word in (Word.SLOWER, Word.CHANGED) or (judged_here and is_worse),
-            note=note,
-            refused=refused,
+            needs_reason=word in (Word.SLOWER, Word.CHANGED) or worse,
+            refused=_no_fact(reading, self.read_again(reading)),
             together=word in _OTHER_CONDITIONS and before is not None,
             inputs=self.result.inputs,
         )
+
+    def time(self, reading: Reading) -> Change | None:
+        """The change of a time: by what fresh processes read; by the run's own value where there are none and
+        nothing is stored that it would take the place of."""
+        record = TimeRecord(self.result, reading, self.file, self.hardware, _toolchain(self.provenance))
+        again = self.read_again(reading)
+        values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
+        is_time = bool(values) and all(0 < value < 1e12 for value in values)
+        category = record.category(values, self.sessions) if is_time or record.entry is None else None
+        if category is None or (not again and not self.may_stand_alone(record)):
+            return None
+        change = Change(
+            category=category,
+            folder=self.folder(reading),
+            suite=self.result.case.suite,
+            key=self.result.case.key,
+            metric=reading.metric,
+            before=record.entry,
+            after=TimedEntry(sessions=[], timer=reading.timer or ""),
+            unit=reading.unit,
+            together=record.under_other_conditions,
+            inputs=self.result.inputs,
+        )
+        if not is_time:
+            return replace(change, refused="a session read no time; measure again")
+        entry = record.comparable
+        known = entry if entry and category == "new" and self.continues(record, entry, values) else None
+        after, notes, refused = self.timed(reading.timer or "", [*known.sessions, *values] if known else values)
+        if entry is None or known:
+            anchored = replace(after, anchor=known.anchor if known else None)
+            return replace(change, after=as_stored(anchored), note="; ".join(notes), refused=refused)
+        then, now = record.provenance, self.provenance
+        growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)
+        since = " at ".join(filter(None, (then.recorded, then.commit)))
+        last = f", last recorded {since}" if since else ""
+        grown = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
+        if growth.is_open:
+            notes.append(f"{grown}, in one recording on another board: the next one that reads so needs a reason")
+        return replace(
+            change,
+            after=as_stored(growth.entry),
+            needs_reason=growth.asks,
+            grown=grown if growth.asks else "",
+            note="; ".join(notes),
+            refused=refused,
+        )
+
+    def may_stand_alone(self, record: TimeRecord) -> bool:
+        """Whether the one value of this run may be stored: sessions are neither thrown away for it nor joined by it."""
+        return record.entry is None or record.under_other_conditions or record.same_code is False
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
@@ -190,43 +250,27 @@ class _Planner:
         stored = self.stored(reading)
         return stored.entries.get(reading.metric) if stored else None
 
-    # -- what would be stored: the entry, a note, and why it is refused -------------------------------------------
+    # -- what would be stored --------------------------------------------------------------------------------------
 
-    def after(self, reading: Reading, adding: bool) -> tuple[Entry, str, str]:
+    def read_again(self, reading: Reading) -> list[Value]:
+        """What fresh processes read by the same method, oldest first."""
         alike = [other.reading(reading.metric) for other in self.fresh]
-        again = [read.value for read in alike if read is not None and read.timer == reading.timer]
-        if reading.timer is None:
-            return as_stored(reading.value), "", _no_fact(reading, again)
-        values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
-        if any(not 0 < value < 1e12 for value in values) or not values:
-            return TimedEntry(sessions=[], timer=reading.timer), "", "a session read no time; measure again"
-        before = self.before(reading)
-        if adding and isinstance(before, TimedEntry) and self.continues(reading, before, values):
-            values = [*before.sessions, *values]
-        return self.timed(reading.timer, values)
+        return [read.value for read in alike if read is not None and read.timer == reading.timer]
 
-    def continues(self, reading: Reading, before: TimedEntry, values: list[float]) -> bool:
-        """Whether new sessions may stand beside the stored: same method and versions, and no other time.
+    def continues(self, record: TimeRecord, before: TimedEntry, values: list[float]) -> bool:
+        """Whether new sessions may stand beside the stored: same method, code and versions, and no other time.
 
         The commit may differ: committing the file that holds the first sessions already makes another one.
         """
-        baseline, stored = self.file(reading), self.stored(reading)
-        if baseline is None or stored is None or before.timer != reading.timer:
-            return False
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
-        then = baseline.provenance_of(self.result.case.key)
-        now = relevant(self.folder(reading), self.provenance)
-        same_code = all(
-            self.before(other) == other.value for other in self.result.readings if reading.metric in other.covers
-        )
+        then, now = record.provenance, relevant(self.folder(record.reading), self.provenance)
         return (
-            same_code
-            and stored.inputs in ("", self.result.inputs)
+            record.same_code is not False
             and all(getattr(then, name) == getattr(now, name) for name in names)
-            and abs(median(values) / median(before.sessions) - 1) <= reading.promise
+            and abs(median(values) / median(before.sessions) - 1) <= record.reading.promise
         )
 
-    def timed(self, timer: str, values: list[float]) -> tuple[TimedEntry, str, str]:
+    def timed(self, timer: str, values: list[float]) -> tuple[TimedEntry, list[str], str]:
         kept, wild = _without_wild(values)
         notes = [f"a wild session of {format_time(value)} left out" for value in wild]
         refused = ""
@@ -246,7 +290,31 @@ class _Planner:
             command = shlex.join(["pytest", "--perfguard", "--perfguard-update=new", *nodeid])
             notes.append(f"{len(kept)} of {self.sessions} sessions; add the missing {missing} with: {command}")
         stored = [significant(value) for value in kept[-MOST_SESSIONS:]]
-        return TimedEntry(sessions=stored, timer=timer), "; ".join(notes), refused
+        return TimedEntry(sessions=stored, timer=timer), notes, refused
+
+
+def verdict_on(result: CaseResult, reading: Reading) -> Verdict | None:
+    """The reading's own, else the one on the whole case."""
+    own = next((verdict for verdict in result.verdicts if verdict.metric == reading.metric), None)
+    return own or next((verdict for verdict in result.verdicts if not verdict.metric), None)
+
+
+def _bind(covering: Reading, moved: dict[str, Change]) -> None:
+    """Code and the times that stand for it go together: the old ones were read from other code."""
+    times = [metric for metric in covering.covers if metric in moved]
+    if not times:
+        return
+    group = (covering.metric, *times)
+    for metric in group:
+        moved[metric] = replace(moved[metric], only_with=tuple(other for other in group if other != metric))
+    said = {moved[metric].category for metric in times}
+    lead = next((category for category in ("slower", "faster") if category in said), None)
+    if lead is not None and moved[covering.metric].category == "changed":
+        moved[covering.metric] = replace(moved[covering.metric], category=lead)
+
+
+def _toolchain(provenance: Provenance) -> Toolchain:
+    return Toolchain(**{name: getattr(provenance, name) for name in Toolchain.__struct_fields__})
 
 
 def _without_wild(sessions: list[float]) -> tuple[list[float], list[float]]:
@@ -270,12 +338,11 @@ def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
 
 
 def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
-    """Beyond what the reading allows: its promise for a time, else its tolerance, and its floor."""
+    """Beyond the reading's tolerance and its floor."""
     old, new = level(before), level(after)
     if old is None or new is None:
         return before != after
-    allowed = reading.promise if reading.timed else reading.tolerance
-    return abs(new - old) > allowed * abs(old) and abs(new - old) > reading.floor
+    return abs(new - old) > reading.tolerance * abs(old) and abs(new - old) > reading.floor
 
 
 def _is_worse(reading: Reading, before: Entry, after: Entry) -> bool:

@@ -190,18 +190,25 @@ class _Parser:
         parts = self.pairs(node, "a metric")
         if not {"sessions", "timer"} & set(parts):
             return {name: self.part(value) for name, (_, value) in parts.items()}
-        fields = self.fields(node, "a timed metric", ("sessions", "timer"))
-        if len(fields) < 2:
+        fields = self.fields(node, "a timed metric", ("sessions", "timer", "anchor"))
+        if not {"sessions", "timer"} <= set(fields):
             raise self.at(node, f"only {', '.join(fields) or 'nothing'}", "{sessions: [61.2, 61.3], timer: name}")
         sessions, timer = fields["sessions"], self.text(fields["timer"])
+        anchor = self.time(fields["anchor"]) if "anchor" in fields else None
         if not isinstance(sessions, yaml.SequenceNode):
             raise self.at(sessions, _named(sessions), "the session values in µs, as [61.2, 61.3]")
         values = [self.number(item) for item in sessions.value]
         try:
-            return msgspec.convert({"sessions": values, "timer": timer}, TimedEntry)
+            return msgspec.convert({"sessions": values, "timer": timer, "anchor": anchor}, TimedEntry)
         except msgspec.ValidationError as error:
             wrong = next((item for item in sessions.value if not 0 < self.number(item) < 1e12), sessions)
             raise self.at(wrong, _named(wrong), "1 to 20 times in µs, each above 0") from error
+
+    def time(self, node: yaml.Node) -> float:
+        value = float(self.number(node))
+        if not 0 < value < 1e12:
+            raise self.at(node, _named(node), "a time in µs, above 0")
+        return value
 
     def part(self, node: yaml.Node) -> int | float | str:
         return self.text(node) if isinstance(node, yaml.ScalarNode) and node.style else self.number(node)

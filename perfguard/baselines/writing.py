@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from statistics import median
 
 from perfguard.baselines.reading import CASE_FIELDS, Document, identity
 from perfguard.records import SCHEMA, Baseline, CaseBaseline, Entry, Provenance, TimedEntry
@@ -44,9 +45,13 @@ def revise(document: Document, baseline: Baseline) -> str:
 
 
 def as_stored(entry: Entry) -> Entry:
-    """An entry as a file holds it: whole numbers exactly, times and other numbers with four significant digits."""
+    """An entry as a file holds it: whole numbers exactly, times and other numbers with four significant digits; an
+    anchor only where it is not the level of the sessions."""
     if isinstance(entry, TimedEntry):
-        return TimedEntry(sessions=[significant(value) for value in entry.sessions], timer=entry.timer)
+        sessions = [significant(value) for value in entry.sessions]
+        anchor = None if entry.anchor is None else significant(entry.anchor)
+        is_level = anchor is None or not sessions or anchor == significant(median(sessions))
+        return TimedEntry(sessions=sessions, timer=entry.timer, anchor=None if is_level else anchor)
     if isinstance(entry, dict):
         return {name: significant(part) if isinstance(part, float) else part for name, part in entry.items()}
     return significant(entry) if isinstance(entry, float) and not entry.is_integer() else entry
@@ -89,7 +94,8 @@ def _entry(metric: str, entry: Entry) -> list[str]:
     entry = as_stored(entry)
     if isinstance(entry, TimedEntry):
         sessions = ", ".join(_number(value) for value in entry.sessions)
-        return [f"    {metric}: {{sessions: [{sessions}], timer: {_scalar(entry.timer, _PLAIN_ITEM)}}}"]
+        anchor = "" if entry.anchor is None else f", anchor: {_number(entry.anchor)}"
+        return [f"    {metric}: {{sessions: [{sessions}], timer: {_scalar(entry.timer, _PLAIN_ITEM)}{anchor}}}"]
     if isinstance(entry, list):
         items = [_scalar(item, _PLAIN_ITEM) for item in entry]
         line = f"    {metric}: [{', '.join(items)}]"

@@ -31,9 +31,9 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PerfguardError: what keeps it from comparing, with the next step.
     """
-    from perfguard.compare.interrupts import Interrupts
     from perfguard.compare.running import Request, compare_in
     from perfguard.errors import ExitStatus
+    from perfguard.pairing.interrupts import Interrupts
 
     request = Request(Path.cwd(), options.base, options.setup, options.json, tuple(options.pytest_arguments))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from perfguard.github.client import FULL_NAME, Client
 
 MEASURE_WORKFLOW = ".github/workflows/measure.yml"
 Sha = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]  # SHA-1, or SHA-256
+_QUEUE = re.compile(r"gh-readonly-queue/.+/pr-[0-9]+-([0-9a-f]{40}(?:[0-9a-f]{24})?)", re.DOTALL)
 _EVENTS = ("pull_request", "merge_group", "push")
 _CONCLUSIONS = ("success", "failure", "timed_out", "cancelled")
 
@@ -67,6 +69,13 @@ class Run(Struct, frozen=True):
     conclusion: str | None = None
     head_repository: Repository | None = None
     pull_requests: list[Hint] | None = None
+
+    @property
+    def queued_on(self) -> str | None:
+        """The commit that a merge queue has put the head on: its branch is named after it. None for another event: of
+        a push, GitHub's API does not tell what was there before."""
+        found = _QUEUE.fullmatch(self.head_branch or "") if self.event == "merge_group" else None
+        return found[1] if found else None
 
 
 class _Event(Struct, frozen=True):

@@ -44,18 +44,17 @@ class CpuDevice(Device):
     @cached_property
     def identity(self) -> Hardware:
         name = model_name(self._root)
-        cores = cores_in_use(self._root)
         cache = cache_bytes(self._root)
         warnings = [] if cache else ["cpu: the cache size is unknown; cold readings write 64 MiB instead"]
         return Hardware(
-            slug=f"{cpu_slug(name)}-{cores}c",
+            slug=cpu_slug(name),
             vendor="cpu",
             name=name,
             architecture=platform.machine(),
             target="cpu",
             memory_bytes=_memory_bytes(),
             cache_bytes=cache,
-            units=cores,
+            units=cores_in_use(self._root),
             fp8_dtypes=[dtype for dtype in _FP8 if hasattr(torch, dtype)],  # codes by torch's casts
             warnings=warnings,
         )

@@ -115,9 +115,6 @@ class Device(abc.ABC):
         """Enqueue a reading of the clock behind all work enqueued so far; None where the device has none to read."""
         return None
 
-    def heat(self, microseconds: float) -> None:  # noqa: B027  # for devices whose clock is read
-        """Enqueue work of about this length that draws all the power it can get, so that the clock falls."""
-
     @abc.abstractmethod
     def flush_cache(self) -> None:
         """Enqueue work that evicts the last-level cache (twice its size is written)."""

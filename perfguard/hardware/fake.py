@@ -278,11 +278,6 @@ class FakeDevice(Device):
     def clock_mark(self) -> FakeClockMark | None:
         return None if self.clock is None else FakeClockMark(self.clock.now_mhz)
 
-    def heat(self, microseconds: float) -> None:
-        self.enqueue(microseconds, noisy=False)
-        if self.clock is not None and microseconds >= self.clock.heats_after_us:
-            self.clock.hot = True
-
     def flush_cache(self) -> None:
         assert self._identity.cache_bytes is not None
         self.enqueue(1e6 * 2 * self._identity.cache_bytes / self._copy_bytes_per_second)

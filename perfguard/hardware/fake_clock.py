@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass, field
 
 from perfguard.hardware.device import ClockMark
 
 _TOLD_AT_MHZ = 1000.0  # kernels say what they cost at this clock
-_HOT = 0.85  # of the clock, behind work that takes all the power
 
 
 @dataclass
@@ -20,17 +18,11 @@ class FakeClock:
         elasticity: e of t = us·(1000 / clock)^e.
         mhz: about what the clock is.
         noise: relative standard deviation around it.
-        heats_after_us: shorter work leaves the clock as it is.
-        falls: what share of the way down to its hot clock it goes in each millisecond of kernels.
-        hot: whether it is lower after the next wait.
     """
 
     elasticity: float
     mhz: float = _TOLD_AT_MHZ
     noise: float = 0.0
-    heats_after_us: float = 0.0
-    falls: float = 0.0
-    hot: bool = False
     now_mhz: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,15 +30,11 @@ class FakeClock:
 
     def move(self, source: random.Random) -> None:
         """What a wait does."""
-        self.now_mhz = self.mhz * max(0.1, source.gauss(1.0, self.noise)) * (_HOT if self.hot else 1.0)
-        self.hot = False
+        self.now_mhz = self.mhz * max(0.1, source.gauss(1.0, self.noise))
 
     def taken(self, us: float) -> float:
-        """How long a kernel takes now that takes `us` at the clock of which kernels tell; the clock falls."""
-        before, least = self.now_mhz, min(self.now_mhz, _HOT * self.mhz)
-        self.now_mhz = least + (before - least) * math.exp(-self.falls * us / 1000)
-        mean = (before + self.now_mhz) / 2
-        return us * float((_TOLD_AT_MHZ / mean) ** self.elasticity)
+        """How long a kernel takes now that takes `us` at the clock of which kernels tell."""
+        return us * float((_TOLD_AT_MHZ / self.now_mhz) ** self.elasticity)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
-from perfguard.hardware import facts, nvml, waiting
+from perfguard.hardware import facts, nvml
 from perfguard.hardware.device import ClockMark
 from perfguard.hardware.torch_gpu import TorchGpu
 from perfguard.records import Conditions, Hardware
@@ -69,9 +69,6 @@ class NvidiaDevice(TorchGpu):
     def clock_mark(self) -> ClockMark | None:
         return None if self._read_clock is None else self._read_clock()
 
-    def heat(self, microseconds: float) -> None:
-        self._heat(microseconds)
-
     @cached_property
     def _read_clock(self) -> Callable[[], ClockMark] | None:
         """What enqueues a mark; None where triton, which compiles it, is missing or does not work here."""
@@ -81,12 +78,8 @@ class NvidiaDevice(TorchGpu):
                 from perfguard.hardware import sm_clock
 
                 return sm_clock.proven(self.torch_device, self.properties.multi_processor_count)
-        except Exception:  # compilers fail in many ways, and times can be had without a clock: their ids say so
+        except Exception:  # compilers fail in many ways, and times can be had without a clock
             return None
-
-    @cached_property
-    def _heat(self) -> waiting.Wait:
-        return waiting.matmul_chain(self, hot=True)
 
     @property
     def _partition(self) -> str | None:

@@ -37,11 +37,8 @@ def spinning(device: Device, spin: Spin) -> Wait | None:
     return lambda microseconds: spin(max(1, round(microseconds * cycles_per_us)))
 
 
-def matmul_chain(device: Device, *, hot: bool = False) -> Wait:
+def matmul_chain(device: Device) -> Wait:
     """A wait by as many matrix products as fill the time; rounds up to whole ones (200 µs and more).
-
-    Args:
-        hot: of random numbers, which take far more power than zeros: fewer bits flip in those.
 
     Raises:
         DeviceError: no product on this device is long enough to be timed.
@@ -49,8 +46,6 @@ def matmul_chain(device: Device, *, hot: bool = False) -> Wait:
     side = 512
     while side <= _LARGEST_SIDE:
         left = torch.zeros(side, side, dtype=torch.bfloat16, device=device.torch_device)
-        if hot:
-            left.normal_(generator=torch.Generator(device.torch_device).manual_seed(0))  # not the cases' own
         out = torch.empty_like(left)
 
         def link(left: torch.Tensor = left, out: torch.Tensor = out) -> None:

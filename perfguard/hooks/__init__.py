@@ -62,7 +62,9 @@ def build_config(config: pytest.Config) -> Config:
         )
     return Config(
         root=config.rootpath,
-        settings=read_settings(config.rootpath, device=_device_name(option), reports=option.perfguard_reports),
+        settings=read_settings(
+            config.rootpath, device=_device_name(option), reports=option.perfguard_reports, base=option.perfguard_base
+        ),
         measure=True,
         update=update,
         reason=option.perfguard_reason.strip(),

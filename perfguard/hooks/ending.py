@@ -1,4 +1,4 @@
-"""How a measuring run ends: held and late reports, the summary, the exit status. For one process and for many."""
+"""How a measuring run ends: the summary, JUnit, the exit status. For one process and for many."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from _pytest.junitxml import xml_key
 
 from perfguard.config import Config
 from perfguard.errors import ExitStatus
 from perfguard.guard import failure_lines
-from perfguard.judge import exit_status
+from perfguard.judge import exit_status, is_inconclusive
 from perfguard.records import Case, CaseResult, Verdict, Word
 from perfguard.render.terminal import render_summary
 from perfguard.run import Run
@@ -34,33 +35,26 @@ class Ending:
         self._config = config
         self._run: Run | None = None
         self._failed_otherwise = False
-        self._locations: dict[str, Location] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._locations[report.nodeid] = report.location
         self._failed_otherwise |= report.failed and bool(getattr(report, OTHERWISE, False))
 
     def _results(self, nodeid: str) -> list[CaseResult]:
         run = self._run
         return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
 
-    def _tell(self, session: pytest.Session, run: Run, nodeid: str, reports: list[pytest.TestReport]) -> None:
-        """Send a held test's reports, failed if the fresh processes confirmed the suspicion."""
-        lines = failure_lines(run, self._results(nodeid))
-        for report in reports:
-            if report.when == "call" and lines:
-                report.outcome = "failed"
-                report.longrepr = "\n".join(lines)
-            session.config.hook.pytest_runtest_logreport(report=report)
-
-    def _tell_late(self, session: pytest.Session, run: Run, late: list[str]) -> None:
-        """A test that had passed before its verdict came fails once more, so that all outputs agree."""
-        for nodeid in late:
-            lines = failure_lines(run, self._results(nodeid))
+    def _tell_junit(self, config: pytest.Config) -> None:
+        """What was judged after the tests stands in `--junitxml` as a test case of its own: `perfguard`, the case."""
+        run, log = self._run, config.stash.get(xml_key, None)
+        if run is None or log is None:
+            return
+        for result in run.results.values():
+            lines = failure_lines(run, [late]) if (late := run.judged_late(result)) is not None else []
             if lines:
-                location = self._locations.get(nodeid, (nodeid.partition("::")[0], None, nodeid))
-                report = failed_report(nodeid, location, "\n".join(lines), "teardown")
-                session.config.hook.pytest_runtest_logreport(report=report)
+                report = failed_report(f"perfguard::{result.case.key}", ("perfguard", None, ""), "\n".join(lines))
+                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest takes node ids apart
+                log.pytest_runtest_logreport(report)
+                log.finalize(report)
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         run = self._run
@@ -106,6 +100,7 @@ class Ending:
             strict=self._config.settings.strict,
             measured=sum(1 for result in results if result.readings),
             tests_failed=self._failed_otherwise,
+            inconclusive=self._config.update is None and is_inconclusive(results),
         )
         session.exitstatus = int(status)
 
@@ -123,18 +118,8 @@ def add_verdict(run: Run, case: Case, verdict: Verdict) -> None:
 
 
 def cut_short(run: Run, selected: list[Case], why: str) -> None:
-    """Name what an early end leaves open: suspects that nobody confirmed, tests that nobody reached."""
-    for key, result in run.results.items():
-        if result.is_suspect:
-            verdicts = [
-                msgspec.structs.replace(
-                    verdict, word=Word.UNRESOLVED, reason=f"not confirmed: {why} ({verdict.reason})"
-                )
-                if verdict.word is Word.SUSPECT
-                else verdict
-                for verdict in result.verdicts
-            ]
-            run.results[key] = msgspec.structs.replace(result, verdicts=verdicts)
+    """Name what an early end leaves open: times that nobody paired, tests that nobody reached."""
+    run.judge_without_pairs(why)
     reached = {result.case.nodeid for result in run.results.values()}
     for case in selected:
         if case.nodeid not in reached:

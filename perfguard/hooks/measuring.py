@@ -1,4 +1,5 @@
-"""pytest's hooks of a process that measures: hold suspects back, confirm them at the end, survive what faults."""
+"""pytest's hooks of a process that measures: what each test's own call shows, then the times in question, and what to
+do when something faults."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ import os
 import sys
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from perfguard import __version__
 from perfguard.benchmark_fixture import benchmark_result
@@ -20,6 +20,8 @@ from perfguard.hardware import open_device
 from perfguard.hooks.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
 from perfguard.locking import DeviceLock
+from perfguard.pairing.times import Start
+from perfguard.pairing.worker import Worker, join
 from perfguard.records import Case, Verdict, Word
 from perfguard.run import Collected, Run, open_run
 from perfguard.sessions import SESSION_OPTION, Command
@@ -41,7 +43,8 @@ class Measuring(Ending):
         super().__init__(config)
         self._stderr = stderr
         self._collected = Collected()
-        self._held: dict[str, list[pytest.TestReport]] = {}
+        self._worker: Worker | None = None  # of a process pair
+        self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._ran_out = False  # of memory, in the test that runs
 
@@ -60,11 +63,23 @@ class Measuring(Ending):
             for item in items
             if not any(argument.split("::")[0].endswith(item.path.name) for argument in chosen)
         }
-        return (yield)
+        answer = yield
+        folder = self._config.session_folder
+        self._worker = join(folder) if folder is not None else None
+        if self._worker is not None and self._worker.conducted.tests is not None:
+            _keep_only(self._worker.conducted.tests, config, items)
+        return answer
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what could not be collected, for whoever compares this process with another."""
+        if report.failed:
+            self._uncollected[report.nodeid] = (str(report.longrepr).strip().splitlines() or ["failed"])[-1]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Open the device and the baselines, once it is known that they are needed."""
         guarded = [item for item in session.items if is_guarded(item)]
+        if self._worker is not None:
+            self._worker.begin(self._uncollected)
         if not guarded or session.config.option.collectonly:
             return
         self._collected.selected = [case_of(item) for item in guarded]
@@ -72,12 +87,14 @@ class Measuring(Ending):
         try:
             device = open_device(self._config.settings.device)
             self._take(device.key, session)
-            self._run = open_run(self._config, device, suites, __version__, self._collected.selected)
+            if self._worker is not None:
+                self._worker.take_pad(device)
+            self._run = open_run(self._config, device, suites, __version__, self._collected.selected, self._worker)
             if self._run.answering is None or self._run.answering.cold is None:  # a cold start counts every second
                 device.settle()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-        if self._run.answering is None or not self._run.answering.conducted:
+        if self._worker is None:
             minutes = self._config.settings.session_minutes
             self._run.runner.cold = starter(self._command(session.config), self._run.snapshot, minutes)
         session.config.stash[RUN] = self._run
@@ -98,41 +115,32 @@ class Measuring(Ending):
 
     # -- running ------------------------------------------------------------------------------------------
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a guarded test; a suspect's reports wait until fresh processes have spoken."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
+        """Watch a guarded test; what it left on the device after it ran out of memory is given back."""
         run = self._run
         if run is None or not is_guarded(item):
-            return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        lost = item.config.stash.get(LOST, None)
-        if lost is not None:
-            reason = f"not measured: the device was lost in {lost}; mend that case first"
-            run.broken(case_of(item), reason)
-            reports = [failed_report(item.nodeid, item.location, reason)]
-        else:
-            settings = self._config.settings
-            # A worker of a comparison waits for its turns inside the test: its conductor limits the whole process.
-            waits = run.answering is not None and run.answering.conducted
-            minutes = settings.session_minutes if waits else settings.case_minutes
-            with Watchdog(minutes, lambda step: self._hung(item, step), self._stderr).watch():
-                reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        problem = next((report for report in reports if report.failed), None)
-        if problem is None and any(result.is_suspect for result in self._results(item.nodeid)):
-            self._hold(item, reports)
-        else:
-            for report in reports:
-                item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            return (yield)
+        settings = self._config.settings
+        # A worker of a process pair waits for its turns inside the test: its conductor limits the whole process.
+        minutes = settings.case_minutes if self._worker is None else settings.session_minutes
+        with Watchdog(minutes, lambda step: self._hung(item, step), self._stderr).watch():
+            answer = yield
         if self._ran_out:
             self._ran_out = False
             _forget_last_error()
             with contextlib.suppress(Exception):  # the next case tells what is wrong with the device
                 run.device.free_memory()
-        return True
+        return answer
 
-    def _hold(self, item: pytest.Item, reports: list[pytest.TestReport]) -> None:
-        self._held[item.nodeid] = reports
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Nothing more is measured on a device that answers no more."""
+        lost = item.config.stash.get(LOST, None)
+        if self._run is not None and lost is not None and is_guarded(item):
+            reason = f"not measured: the device was lost in {lost}; mend that case first"
+            self._run.broken(case_of(item), reason)
+            pytest.fail(reason, pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
@@ -202,7 +210,6 @@ class Measuring(Ending):
             capture.suspend_global_capture(in_=True)
         report = failed_report(item.nodeid, item.location, reason)
         item.ihook.pytest_runtest_logreport(report=report)
-        self._tell_held(session, run)
         session.exitstatus = ExitStatus.TESTS_FAILED
         # Not pytest's own: it tears fixtures down, which may wait for the device.
         others = [config.pluginmanager.get_plugin("runner")]
@@ -214,35 +221,42 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last test: fresh processes, stale entries, the update; then the held reports go out."""
+        """After the last test: process pairs and fresh processes, stale entries, the update."""
         run = self._run
         try:
             answer = yield
-            if run is not None and not session.config.option.collectonly:
+        except BaseException:  # -x, Ctrl-C: nobody waits for process pairs now
+            if run is not None and not run.is_session:
+                run.judge_without_pairs("the run was cut short")
+                run.save()
+            raise
+        if run is not None and not session.config.option.collectonly:
+            try:
                 self._finish(session, run)
-        finally:
-            if run is not None:
-                self._tell_held(session, run)
+            finally:
+                self._tell_junit(session.config)
         return answer
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
         try:
-            run.measure_again(self._command(session.config), tell)
+            run.settle(Start(self._command(session.config), self._config.settings.device), tell)
             run.finish(self._collected, tell)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-
-    def _tell_held(self, session: pytest.Session, run: Run) -> None:
-        held, self._held = self._held, {}
-        for nodeid, reports in held.items():
-            self._tell(session, run, nodeid, reports)
-        self._tell_late(session, run, run.late)
 
 
 def is_guarded(item: pytest.Item) -> bool:
     """Whether a test uses a fixture that perfguard guards."""
     return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
+
+
+def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of `items` those named in `tests`, in that order."""
+    known = {item.nodeid: item for item in items}
+    kept = [known[nodeid] for nodeid in tests if nodeid in known]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 def command_of(config: pytest.Config, device: str = "") -> Command:

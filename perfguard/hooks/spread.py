@@ -1,9 +1,9 @@
 """`pytest --perfguard -n 2`: one worker a GPU, each on a device of its own, and one judgement of them all.
 
 The controlling process holds the devices' locks and gives each worker a device and a folder. A worker is a measuring
-run like any other, up to the fresh processes that confirm its suspects on its device: what moved all cases of one
-device is seen there. It leaves in its folder: its report after every case, what it collected, the reports of tests
-that it holds back, the fresh sessions. The controlling process puts these together, and ends the run.
+run like any other, up to the process pairs that judge what is in question on its device. It leaves in its folder: its
+report after every case, what it collected, the fresh sessions. The controlling process puts these together, and ends
+the run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from perfguard.hardware import open_device
 from perfguard.hooks.ending import Ending, add_verdict, cut_short, teller
 from perfguard.hooks.measuring import Measuring, command_of
 from perfguard.locking import DeviceLock
+from perfguard.pairing.times import Start
 from perfguard.records import Case, Report, Verdict, Word
 from perfguard.reports import make_folder, read_report, save_report, write_atomically
 from perfguard.run import Collected, Run, open_run
 from perfguard.sessions import Command
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # what a worker is given
-_COLLECTED, _HELD, _END = "collected.json", "held.json", "end.json"
+_COLLECTED, _END = "collected.json", "end.json"
 _CRASHED = "???"  # what xdist calls the phase of a test that its worker did not survive
 
 
@@ -44,11 +45,10 @@ class Found(msgspec.Struct):
 
 
 class End(msgspec.Struct):
-    """How a worker ended: an error that stops the run, what kept fresh processes from measuring, late failures."""
+    """How a worker ended: an error that stops the run, what kept fresh processes from measuring."""
 
     error: str = ""
     problem: str = ""
-    late: list[str] = []
 
 
 class Worker(Measuring):
@@ -57,7 +57,6 @@ class Worker(Measuring):
     def __init__(self, config: Config, stderr: int) -> None:
         super().__init__(config, stderr)
         self._end = End()
-        self._serialized: list[dict[str, Any]] = []
 
     def _command(self, config: pytest.Config) -> Command:
         return command_of(config, self._config.settings.device)
@@ -72,23 +71,18 @@ class Worker(Measuring):
         self._leave(_COLLECTED, Found(collected.names, collected.whole, collected.selected))
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """As in one process; after an error nothing is run any more."""
         if self._end.error:
             item.session.shouldstop = self._end.error
-            return True
-        return super().pytest_runtest_protocol(item, nextitem)
+            pytest.fail(self._end.error, pytrace=False)
+        super().pytest_runtest_setup(item)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """The controlling process has the last word."""
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """The controlling process holds the lock."""
-
-    def _hold(self, item: pytest.Item, reports: list[pytest.TestReport]) -> None:
-        serialize = item.config.hook.pytest_report_to_serializable
-        self._serialized += [serialize(config=item.config, report=report) for report in reports]
-        self._leave(_HELD, self._serialized)
 
     def _here(self) -> list[Case]:
         return []  # another worker takes over what this one does not reach
@@ -100,12 +94,12 @@ class Worker(Measuring):
         for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
             del os.environ[name]  # fresh processes are no workers
         try:
-            run.measure_again(self._command(session.config), teller(session))
+            run.settle(Start(self._command(session.config), self._config.settings.device), teller(session))
         except PerfguardError as error:
             self._fail(str(error))
         for number, report in enumerate(run.fresh.reports):
             save_report(self._folder / f"fresh-{number:02}.json", report)
-        self._end.problem, self._end.late = run.fresh.problem, run.late
+        self._end.problem = run.fresh.problem
         self._leave(_END, self._end)
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
@@ -196,7 +190,7 @@ class Controller(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last worker: one run of what they all found; then the held reports go out."""
+        """After the last worker: one run of what they all found."""
         ended = False
         try:
             answer = yield
@@ -204,6 +198,7 @@ class Controller(Ending):
         finally:
             if self._folder is not None:
                 self._gather(session, self._folder, ended)
+                self._tell_junit(session.config)
         return answer
 
     def _gather(self, session: pytest.Session, folder: Path, ended: bool) -> None:
@@ -229,9 +224,6 @@ class Controller(Ending):
                 run.save()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-        held = [report for path in workers for report in _read(path / _HELD, list[dict[str, Any]]) or []]
-        self._tell_all(session, run, held)
-        self._tell_late(session, run, [*(nodeid for end in ends for nodeid in end.late), *run.late])
 
     def _merged(self, reports: list[Report], collected: Collected) -> Run:
         """One run that holds what all workers measured, in the order of the tests.
@@ -251,6 +243,7 @@ class Controller(Ending):
         order = {case.nodeid: place for place, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
             run.results[result.case.suite, result.case.key] = result
+        run.pairings = [pairing for report in reports for pairing in report.pairings]
         ceilings = [report.copy_bytes_per_second for report in reports if report.copy_bytes_per_second]
         run.runner.copy_bytes_per_second = min(ceilings, default=None)
         conditions = [condition for report in reports for condition in report.conditions]
@@ -262,14 +255,6 @@ class Controller(Ending):
             broken = any(result.word is Word.BROKEN for result in self._results(case.nodeid))
             if case.nodeid in self._crashed and not broken:
                 add_verdict(run, case, Verdict(Word.BROKEN, reason="its process crashed while it ran; see above"))
-
-    def _tell_all(self, session: pytest.Session, run: Run, held: list[dict[str, Any]]) -> None:
-        by_test: dict[str, list[pytest.TestReport]] = {}
-        for data in held:
-            report = session.config.hook.pytest_report_from_serializable(config=session.config, data=data)
-            by_test.setdefault(report.nodeid, []).append(report)
-        for nodeid, reports in by_test.items():
-            self._tell(session, run, nodeid, reports)
 
 
 def _read(path: Path, kind: Any) -> Any:

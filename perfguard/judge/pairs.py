@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
+from statistics import fmean, median
 from typing import TypeVar
 
 from perfguard.judge.statistics import (
     FAMILY_ERROR,
     MISS_ERROR,
+    WILD_SIGMAS,
+    History,
     Noise,
     Prior,
     fit_prior,
@@ -29,7 +31,10 @@ from perfguard.units import format_change, format_percent
 
 LEAST_PAIRS = 3  # before anything is SLOWER or FASTER
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
-MOST_PAIRS = 12
+MOST_PAIRS = 16
+_LAST_SHARE = 0.5  # of what a time may err, for its last look: what is large is certain long before
+_WILD_PAIR = 0.03  # a pair beyond this and beyond WILD_SIGMAS robust deviations was no measurement of the case
+_WILD_EVERY = 4  # of so many pairs one may be left out: three agree against it
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -44,6 +49,7 @@ class PairVerdict:
         interval: its 95 % interval, natural logarithms. It does not correct for stopping early; the word does.
         smallest: a slowdown (relative) from which on this would not have been the word: what a PASS excludes, and what
             so many pairs find with 95 % probability where the word is another one. None: too few pairs to say.
+        wild: how many of the pairs lie so far off the others that they are left out.
     """
 
     word: Word | None
@@ -51,10 +57,11 @@ class PairVerdict:
     interval: tuple[float, float]
     pairs: int
     smallest: float | None
+    wild: int = 0
 
     def __str__(self) -> str:
         low, high = self.interval
-        pairs = f"{self.pairs} process pair{'s' * (self.pairs != 1)}"
+        pairs = f"{self.pairs} process pair{'s' * (self.pairs != 1)}{f', {self.wild} wild' * (self.wild > 0)}"
         return f"{_change(self.effect)} in {pairs} (95 % interval {_change(low)} to {_change(high)})"
 
 
@@ -69,11 +76,13 @@ def judge_pairs(
     """Whether the working tree is slower, as far as the process pairs measured so far can tell; asked after each.
 
     A group-sequential test with an open alternative. Slower or faster: Student's t of the mean differs from 0 at an
-    error of 1 % of the run, spent evenly over its `family` of times, and for each evenly over the looks from three
-    pairs to `most_pairs`; and the mean is beyond θ. So the larger an effect, the fewer pairs, whatever the noise. The
-    same: the mean lies within θ, and 2θ is excluded in both directions at 5 %, spent over the looks as well.
+    error of 1 % of the run, spent evenly over its `family` of times, and for each one half at the look after
+    `most_pairs` and the other evenly over those before it, from three pairs on; and the mean is beyond θ. So the larger
+    an effect, the fewer pairs, whatever the noise. The same: the mean lies within θ, and 2θ is excluded in both
+    directions at 5 %, spent evenly over the looks.
 
-    σ is moderated: the variance between the pairs is drawn towards `prior`, and is never below 0.15 %.
+    σ is moderated: the variance between the pairs is drawn towards `prior`, and is never below 0.15 %. Of every four
+    pairs one may be wild: more than 3 % and ten robust deviations off the others, it is left out.
 
     Args:
         slowdowns: `contrast` of each process pair.
@@ -87,8 +96,12 @@ def judge_pairs(
     """
     if not slowdowns:
         raise ValueError("judge_pairs: no process pair; measure one")
-    test = _Test(moderate(spread_of(slowdowns), prior), theta, family, most_pairs)
-    effect, pairs = fmean(slowdowns), len(slowdowns)
+    history, pairs = _spread(slowdowns), len(slowdowns)
+    wild = pairs - history.sessions
+    noise = moderate(history, prior)
+    noise = replace(noise, degrees=max(noise.degrees - wild, 1))  # who picks what counts knows less of its spread
+    test = _Test(noise, theta, family, pairs, most_pairs)
+    effect = history.centre
     margin = test.margin(MISS_ERROR / 2)
     word = None
     if test.accuses(effect):
@@ -104,9 +117,24 @@ def judge_pairs(
         smallest = abs(effect) + test.margin(test.miss_of_look)
     elif pairs >= LEAST_PAIRS:
         smallest = max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR)
-    return PairVerdict(
-        word, effect, (effect - margin, effect + margin), pairs, None if smallest is None else math.expm1(smallest)
-    )
+    interval = (effect - margin, effect + margin)
+    smallest = None if smallest is None else math.expm1(smallest)
+    return PairVerdict(word, effect, interval, pairs, smallest, wild)
+
+
+def _spread(slowdowns: Sequence[float]) -> History:
+    """Their mean and variance without wild ones."""
+    kept = list(slowdowns)
+    for _ in range(len(slowdowns) // _WILD_EVERY):
+        middle = median(kept)
+        farthest = max(range(len(kept)), key=lambda index: abs(kept[index] - middle))
+        rest = kept[:farthest] + kept[farthest + 1 :]
+        centre = median(rest)
+        sigma = 1.4826 * median(abs(each - centre) for each in rest)
+        if abs(kept[farthest] - centre) <= max(_WILD_PAIR, WILD_SIGMAS * sigma):
+            break
+        kept = rest
+    return spread_of(kept)
 
 
 @dataclass(frozen=True)
@@ -125,24 +153,22 @@ def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVe
     whoever judges again, with everything at hand, says what was said while it was measured.
     """
     verdicts: dict[Name, PairVerdict] = {}
-    last = max((reading.pair for track in tracks.values() for reading in track.readings), default=0)
-    for look in range(1, last + 1):
-        seen = {
-            name: [contrast(reading) for reading in track.readings if reading.pair <= look]
-            for name, track in tracks.items()
-        }
-        classes: dict[str, list[Sequence[float]]] = defaultdict(list)
-        for name, slowdowns in seen.items():
-            if slowdowns:
-                classes[tracks[name].timer_class].append(slowdowns)
-        priors = {name: fit_prior([spread_of(each) for each in found]) for name, found in classes.items()}
-        for name, slowdowns in seen.items():
-            known = verdicts.get(name)
-            if slowdowns and (known is None or (known.word is None and len(slowdowns) > known.pairs)):
+    read: dict[int, list[tuple[Name, float]]] = defaultdict(list)
+    for name, track in tracks.items():
+        for reading in track.readings:
+            read[reading.pair].append((name, contrast(reading)))
+    slowdowns: dict[Name, list[float]] = defaultdict(list)
+    classes: dict[str, dict[Name, History]] = defaultdict(dict)
+    for look in sorted(read):
+        for name, slowdown in read[look]:
+            slowdowns[name].append(slowdown)
+            classes[tracks[name].timer_class][name] = _spread(slowdowns[name])
+        priors = {name: fit_prior(list(found.values())) for name, found in classes.items()}
+        for name, _ in read[look]:
+            if name not in verdicts or verdicts[name].word is None:
                 track = tracks[name]
-                verdicts[name] = judge_pairs(
-                    slowdowns, theta=track.theta, family=family, prior=priors[track.timer_class]
-                )
+                prior = priors[track.timer_class]
+                verdicts[name] = judge_pairs(slowdowns[name], theta=track.theta, family=family, prior=prior)
     return verdicts
 
 
@@ -172,6 +198,7 @@ class _Test:
     noise: Noise
     theta: float
     family: int
+    pairs: int
     most_pairs: int
 
     def margin(self, alpha: float) -> float:
@@ -180,7 +207,8 @@ class _Test:
 
     @property
     def alpha_of_look(self) -> float:
-        return FAMILY_ERROR / max(self.family, 1) / max(self.most_pairs - LEAST_PAIRS + 1, 1)
+        alpha, before = FAMILY_ERROR / max(self.family, 1), self.most_pairs - LEAST_PAIRS
+        return _LAST_SHARE * alpha if self.pairs >= self.most_pairs else (1 - _LAST_SHARE) * alpha / before
 
     @property
     def miss_of_look(self) -> float:

@@ -103,7 +103,8 @@ def track_of(result: CaseResult, time: PairedTime) -> Track | None:
     reading = result.reading(time.metric)
     if reading is None or not time.readings:
         return None
-    theta = least_effect(reading.promise, reading.floor, _middle([each.base_us for each in time.readings]))
+    # By the first pair's time: what is decided after each pair must not move with the later ones.
+    theta = least_effect(reading.promise, reading.floor, time.readings[0].base_us)
     return Track(theta, timer_class(time.timer), time.readings)
 
 

@@ -18,7 +18,7 @@ MISS_ERROR = 0.05  # one minus the power at the smallest effect that a judgement
 LEAST_EFFECT = 0.01  # smallest relative change that may fail
 LEAST_SIGMA = 0.0015  # no case is believed quieter than this
 MEDIAN_PENALTY = 1.57  # pi/2: the centre of a record is a median, whose variance is that of a mean times this
-PRIOR_DEGREES = (2.0, 8.0)  # d0 is clipped to this range
+PRIOR_DEGREES = (1.0, 8.0)  # d0 is clipped to this range
 PRIOR_CASES = 5  # fewer cases of a class teach nothing about the others
 ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # what storing four significant digits can hide
 WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # a stored session beyond both was no measurement of the case
@@ -129,7 +129,7 @@ def fit_prior(histories: Sequence[History]) -> Prior:
     logs = [math.log(max(history.variance, ROUNDING_SIGMA**2)) for history in known]
     centred = [z - digamma + math.log(h) for z, (h, digamma, _) in zip(logs, terms, strict=True)]
     mean = fmean(centred)
-    excess = math.fsum((e - mean) ** 2 for e in centred) / (len(known) - 1)
+    excess = math.fsum((e - mean) ** 2 for e in centred) / _low_chi_square(len(known) - 1)
     excess -= fmean(trigamma for _, _, trigamma in terms)
     least, most = PRIOR_DEGREES
     if excess <= 0:
@@ -137,6 +137,14 @@ def fit_prior(histories: Sequence[History]) -> Prior:
     half = max(_inverse_trigamma(excess), least / 2)
     variance = math.exp(mean + _digamma(half) - math.log(half))
     return Prior(min(2 * half, most), math.sqrt(variance))
+
+
+@lru_cache(maxsize=1024)
+def _low_chi_square(degrees: int) -> float:
+    """What a sum of squares of so many degrees exceeds with 95 % probability, in units of its variance."""
+    from scipy import special
+
+    return float(special.chdtri(degrees, 0.95))
 
 
 @lru_cache(maxsize=128)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from perfguard.errors import LaneError
-from perfguard.records import CaseResult, Reading, Value, Verdict
+from perfguard.records import CaseResult, PairedCase, PairedTime, PairReading, Reading, Value, Verdict
 
 MOST_CHARACTERS = 16_384  # of any text in a report
 _MOST_ITEMS = 10_000  # of a list: kernel names of one call, blocks of a time
 _MOST_READINGS = 200
 _MOST = 2.0**63
 _LEAST_US, _MOST_US = 1e-4, 1e12  # a tenth of a nanosecond is less than a device's cycle
+_MOST_PAIRS = 50  # that read one time
+_LAST_PAIR = 200  # the highest number of one: whoever judges again looks after each
+_MOST_CHANGE = math.log(1e6)
+_LEAST_MHZ, _MOST_MHZ = 1.0, 1e5
 
 
 def check_result(result: CaseResult) -> None:
@@ -30,9 +34,7 @@ def check_result(result: CaseResult) -> None:
     metrics = [reading.metric for reading in result.readings]
     if len(set(metrics)) != len(metrics):
         raise LaneError("invalid value: a metric twice in one case")
-    for text in _texts(result):
-        if len(text) > MOST_CHARACTERS:
-            raise LaneError(f"invalid value: a text of {len(text):,} characters, {MOST_CHARACTERS:,} at most")
+    _check_texts(_texts(result))
     for reading in result.readings:
         _check_reading(reading)
     for accuracy in result.accuracy:
@@ -43,6 +45,48 @@ def check_result(result: CaseResult) -> None:
         for what in ("bytes_per_second", "flop_per_second", "copy_fraction"):
             _check_number(what, getattr(through, what), 0.0, 1e21)
     _check_number("seconds", result.seconds, 0.0, 1e9)
+
+
+def check_paired(case: PairedCase) -> None:
+    """Whether what process pairs say of a case can be measurements.
+
+    Raises:
+        LaneError: names the value; no time of the case is then judged by a pair.
+    """
+    if not case.suite or not case.key:
+        raise LaneError("invalid value: an empty name")
+    if case.base is not None:
+        check_result(case.base)
+        if (case.base.case.suite, case.base.case.key) != (case.suite, case.key):
+            raise LaneError("invalid value: another case at the base")
+    if len(case.times) > _MOST_READINGS:
+        raise LaneError(f"invalid value: {len(case.times)} times, {_MOST_READINGS} at most")
+    metrics = [time.metric for time in case.times]
+    if len(set(metrics)) != len(metrics) or not all(metrics):
+        raise LaneError("invalid value: a time twice in one case, or one without a metric")
+    shown = [text for time in case.times for text in (time.metric, time.timer, time.problem)]
+    _check_texts([case.suite, case.key, case.problem, *shown])
+    for time in case.times:
+        _check_time(time)
+
+
+def _check_time(time: PairedTime) -> None:
+    if len(time.readings) > _MOST_PAIRS:
+        raise LaneError(f"invalid value: {time.metric}: {len(time.readings)} process pairs, {_MOST_PAIRS} at most")
+    numbers = [reading.pair for reading in time.readings]
+    if numbers != sorted(set(numbers)) or any(number > _LAST_PAIR for number in numbers):
+        raise LaneError(f"invalid value: {time.metric}: its process pairs are not numbered upwards to {_LAST_PAIR}")
+    for reading in time.readings:
+        _check_pair(time.metric, reading)
+
+
+def _check_pair(metric: str, reading: PairReading) -> None:
+    for what in ("change", "control"):
+        _check_number(f"{what} of {metric}", getattr(reading, what), -_MOST_CHANGE, _MOST_CHANGE)
+    for microseconds in (reading.base_us, reading.work_us):
+        _check_microseconds(metric, microseconds)
+    for what in ("base_mhz", "work_mhz"):
+        _check_number(f"{what} of {metric}", getattr(reading, what), _LEAST_MHZ, _MOST_MHZ)
 
 
 def _check_reading(reading: Reading) -> None:
@@ -60,8 +104,7 @@ def _check_reading(reading: Reading) -> None:
         _check_number(name, number, -_MOST, _MOST)
     if reading.timed:
         for microseconds in (*_numbers(value), *reading.blocks):
-            if not _LEAST_US <= microseconds < _MOST_US:
-                raise LaneError(f"invalid value: {name}: {microseconds:g} is no time in µs")
+            _check_microseconds(name, microseconds)
     for what in ("spread", "promise", "floor", "tolerance", "rival"):
         _check_number(f"{what} of {name}", getattr(reading, what), 0.0, _MOST)
     _check_number(f"rank of {name}", reading.rank, -1e6, 1e6)
@@ -78,6 +121,17 @@ def _numbers(value: Value) -> Iterator[float]:
 def _check_number(what: str, number: float | None, least: float, most: float) -> None:
     if number is not None and not (math.isfinite(number) and least <= number <= most):
         raise LaneError(f"invalid value: {what} is {number:g}")
+
+
+def _check_microseconds(metric: str, value: float) -> None:
+    if not _LEAST_US <= value < _MOST_US:
+        raise LaneError(f"invalid value: {metric}: {value:g} is no time in µs")
+
+
+def _check_texts(texts: Iterable[str]) -> None:
+    for text in texts:
+        if len(text) > MOST_CHARACTERS:
+            raise LaneError(f"invalid value: a text of {len(text):,} characters, {MOST_CHARACTERS:,} at most")
 
 
 def _texts(result: CaseResult) -> Iterator[str]:

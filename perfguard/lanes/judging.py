@@ -1,40 +1,44 @@
 """A report judged again, from its raw readings, by baselines and limits that the caller trusts.
 
 Of what the report says of itself only what speaks against it stands: WRONG, BROKEN, UNSUPPORTED, and that a time was
-refused. Every other verdict is made anew, as `pytest --perfguard` makes it.
+refused. Every other verdict is made anew, as `pytest --perfguard` makes it, times by the readings of its process pairs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from perfguard.judge import Lane, confirm, count_guarded, judge_session, with_verdicts
+from perfguard.judge import Lane, count_guarded, judge_session, with_verdicts
+from perfguard.judge.session import CaseId, by_device, case_id
 from perfguard.lanes.limits import hold
-from perfguard.records import CaseResult, Report, Session, Verdict, Word
+from perfguard.records import NO_BASE, CaseResult, Report, Session, Verdict, Word
 
 _CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
-_UNASKED = "the report holds too few fresh processes that read it"
 
 
 def judge_again(report: Report, lane: Lane) -> Report:
     """The report with verdicts of `lane`, no entry of it SUSPECT.
 
-    Cases keep their order. Entries whose case is gone are not looked for: whoever cannot see what was collected knows
-    only that they were not measured (`unmeasured`).
+    Times are compared with the commit that the report names (`report.base`); whoever knows which one it had to be has
+    looked at it before (`perfguard.lanes.viewing`). Cases keep their order. Entries whose case is gone are not looked
+    for: whoever cannot see what was collected knows only that they were not measured (`unmeasured`).
     """
+    lane = dataclasses.replace(lane, base=report.base or NO_BASE)
     accused = [_confessed(hold(result)) for result in report.results]
     if report.exact_only:
         accused = [_of_every_machine(result) for result in accused]
     sessions = [replace(session, results=[hold(result) for result in session.results]) for session in report.fresh]
-    judged: dict[tuple[str, str], CaseResult] = {}
-    for device, results in _by_device(accused).items():
-        own = [session for session in sessions if session.device == device]
-        for result in _judged(results, lane, own, report.fresh_problem):
-            judged[result.case.suite, result.case.key] = result
-    results = [judged[result.case.suite, result.case.key] for result in report.results]
+    verdicts: dict[CaseId, list[Verdict]] = {}
+    for device, results in by_device(accused).items():
+        measured = [result for result in results if result.readings and result.word is not Word.WRONG]
+        pairings = [pairing for pairing in report.pairings if pairing.device == device]
+        fresh = _by_case([session for session in sessions if session.device == device])
+        verdicts |= judge_session(measured, lane, pairings, fresh)
+    results = [_with_new(result, verdicts.get(case_id(result), [])) for result in accused]
     return replace(
         report,
         results=results,
@@ -97,25 +101,13 @@ def _stands(result: CaseResult, verdict: Verdict) -> bool:
     return verdict.word in _CONFESSED
 
 
-def _by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
-    """What moved all cases of one device is no news of another's."""
-    found: dict[int, list[CaseResult]] = defaultdict(list)
-    for result in results:
-        found[result.device].append(result)
+def _by_case(sessions: Sequence[Session]) -> Mapping[CaseId, list[CaseResult]]:
+    """What fresh processes read of each case, oldest first."""
+    found: dict[CaseId, list[CaseResult]] = defaultdict(list)
+    for session in sessions:
+        for result in session.results:
+            found[case_id(result)].append(result)
     return found
-
-
-def _judged(results: Sequence[CaseResult], lane: Lane, fresh: Sequence[Session], problem: str) -> list[CaseResult]:
-    measured = [result for result in results if result.readings and result.word is not Word.WRONG]
-    verdicts = judge_session(measured, lane)
-    suspects = [
-        result
-        for result in measured
-        if any(verdict.word is Word.SUSPECT for verdict in verdicts[result.case.suite, result.case.key])
-    ]
-    sessions = [session.results for session in fresh]
-    verdicts |= confirm(suspects, measured, lane, sessions, lane.confirmations, problem or _UNASKED)
-    return [_with_new(result, verdicts.get((result.case.suite, result.case.key), [])) for result in results]
 
 
 def _with_new(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:

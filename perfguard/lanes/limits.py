@@ -54,6 +54,7 @@ OWN: dict[str, Limits] = {
     "contract": Limits(Better.SAME, portable=True),
     "copies": Limits(Better.LOWER, portable=_EITHER),
     "copy_bytes": Limits(Better.LOWER, tolerance=0.005, portable=_EITHER),
+    "cpu_time_us": Limits(Better.LOWER, promise=0.10, floor=2.0),
     "device_time_us": Limits(Better.LOWER, promise=0.03, floor=_COARSEST_TIMER_US),
     "eager_frames": Limits(Better.LOWER, portable=True),
     "fills": Limits(Better.LOWER),
@@ -80,6 +81,7 @@ OWN: dict[str, Limits] = {
     "saved_activation_bytes": Limits(Better.LOWER, portable=_EITHER),
     "saved_input_bytes": Limits(Better.LOWER, portable=_EITHER),
     "syncs": Limits(Better.LOWER),
+    "wall_time_us": Limits(Better.LOWER, gated=False, promise=0.10, floor=_COARSEST_TIMER_US),
     "warm_compile_layer_us": Limits(Better.LOWER, promise=1.215, floor=5e5),
     "warm_compile_time_us": Limits(Better.LOWER, promise=1.215, floor=2e6),
 }

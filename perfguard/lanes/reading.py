@@ -11,16 +11,30 @@ from msgspec import Meta, Struct
 
 from perfguard.errors import LaneError
 from perfguard.lanes.artifact import unpack
-from perfguard.lanes.bounds import MOST_CHARACTERS, check_result
+from perfguard.lanes.bounds import MOST_CHARACTERS, check_paired, check_result
 from perfguard.lanes.strict_json import check_json
 from perfguard.overview import Refused
-from perfguard.records import SCHEMA, CaseResult, Conditions, Hardware, Report, Session, Toolchain
+from perfguard.records import (
+    SCHEMA,
+    BaseTree,
+    CaseResult,
+    Conditions,
+    Hardware,
+    PairedCase,
+    Pairing,
+    Report,
+    Session,
+    Toolchain,
+)
 
 MOST_CASES = 5_000
 MOST_SESSIONS = 100  # fresh processes, of all devices together
 _FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become parts of paths
 _LEAST_SHA = 7  # digits of a commit that stand for it
+_MOST_DEVICES = 1024
 _TEXT = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+_COMMIT = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?\Z")]
+_DEVICE = Annotated[int, Meta(ge=0, lt=_MOST_DEVICES)]
 
 
 class Received(Struct, frozen=True):
@@ -37,7 +51,21 @@ class _Schema(Struct, frozen=True):
 
 class _Session(Struct, frozen=True, forbid_unknown_fields=True):
     results: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)]
-    device: Annotated[int, Meta(ge=0, lt=1024)] = 0
+    device: _DEVICE = 0
+
+
+class _Base(Struct, frozen=True, forbid_unknown_fields=True):
+    commit: _COMMIT | None = None
+    equal: bool = False
+    problem: _TEXT = ""
+
+
+class _Pairing(Struct, frozen=True, forbid_unknown_fields=True):
+    base: _COMMIT
+    cases: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)] = []
+    pairs: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    problem: _TEXT = ""
+    device: _DEVICE = 0
 
 
 class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +80,8 @@ class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
     results: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)] = []
     fresh: Annotated[list[_Session], Meta(max_length=MOST_SESSIONS)] = []
     fresh_problem: _TEXT = ""
+    base: _Base | None = None
+    pairings: Annotated[list[_Pairing], Meta(max_length=_MOST_DEVICES)] = []
     stale: msgspec.Raw = msgspec.Raw()
     copy_bytes_per_second: Annotated[float, Meta(gt=0, lt=1e21)] | None = None
     conditions: Annotated[list[Conditions], Meta(max_length=1024)] = []
@@ -65,6 +95,12 @@ class _Named(Struct, frozen=True):
     """As much of an invalid case as names it."""
 
     case: dict[str, Any]
+
+
+class _NamedPaired(Struct, frozen=True):
+    """As much of an invalid paired case as names it."""
+
+    key: str
 
 
 def receive(lane: str, archive: bytes, head: str) -> Received:
@@ -113,6 +149,7 @@ def read_report_of_stranger(data: bytes) -> Received:
         if folder is not None and not _FOLDER.fullmatch(folder):
             raise LaneError(f"no perfguard report ({folder[:100]!r} names no folder of baselines)")
     results, refused = _results(envelope.results)
+    pairings, unpaired = _pairings(envelope)
     report = Report(
         schema=SCHEMA,
         hardware=envelope.hardware,
@@ -124,12 +161,14 @@ def read_report_of_stranger(data: bytes) -> Received:
         # What a fresh process says of a case that cannot be read confirms nothing.
         fresh=[Session(_results(session.results)[0], session.device) for session in envelope.fresh],
         fresh_problem=envelope.fresh_problem,
+        base=None if envelope.base is None else msgspec.convert(envelope.base, BaseTree, from_attributes=True),
+        pairings=pairings,
         copy_bytes_per_second=envelope.copy_bytes_per_second,
         conditions=envelope.conditions,
         complete=envelope.complete,
         exact_only=envelope.exact_only,
     )
-    return Received(report, refused)
+    return Received(report, [*refused, *unpaired])
 
 
 def _check_texts(envelope: _Envelope) -> None:
@@ -163,6 +202,57 @@ def _results(raw: Sequence[msgspec.Raw]) -> tuple[list[CaseResult], list[Refused
             seen.add(name)
             results.append(result)
     return results, refused
+
+
+def _pairings(envelope: _Envelope) -> tuple[list[Pairing], list[Refused]]:
+    """The process pairs, and the cases whose pairs cannot be looked at: these are not judged by any.
+
+    Raises:
+        LaneError: what the report says of its base contradicts itself, or there are too many cases.
+    """
+    commit = None if envelope.base is None else envelope.base.commit
+    if envelope.base is not None and envelope.base.equal and commit is None:
+        raise LaneError("no perfguard report (equal to a base that it does not name)")
+    if any(pairing.base != commit for pairing in envelope.pairings):
+        raise LaneError(f"no perfguard report (process pairs with another base than {str(commit)[:12]})")
+    if sum(len(pairing.cases) for pairing in envelope.pairings) > MOST_CASES:
+        raise LaneError(f"no perfguard report (process pairs of more than {MOST_CASES:,} cases)")
+    refused: list[Refused] = []
+    seen: set[tuple[str, str]] = set()
+    pairings = []
+    for pairing in envelope.pairings:
+        cases = []
+        for number, data in enumerate(pairing.cases, 1):
+            try:
+                case = msgspec.json.decode(data, type=PairedCase)
+                check_paired(case)
+                if (case.suite, case.key) in seen:
+                    raise LaneError("invalid value: the case twice in one report")
+            except LaneError as error:
+                refused.append(Refused(_paired_name(data, number), f"process pairs: {error}"))
+            except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+                reason = f"process pairs: invalid value: {str(error)[:200]}"
+                refused.append(Refused(_paired_name(data, number), reason))
+            else:
+                seen.add((case.suite, case.key))
+                cases.append(_without_times(case))
+        pairings.append(Pairing(pairing.base, cases, pairing.pairs, pairing.problem, pairing.device))
+    return pairings, refused
+
+
+def _without_times(case: PairedCase) -> PairedCase:
+    """The base's process reads exact metrics for the verdict's reason; its times stand in the pairs."""
+    if case.base is None:
+        return case
+    exact = [reading for reading in case.base.readings if not reading.timed]
+    return msgspec.structs.replace(case, base=msgspec.structs.replace(case.base, readings=exact))
+
+
+def _paired_name(data: msgspec.Raw, number: int) -> str:
+    try:
+        return msgspec.json.decode(data, type=_NamedPaired).key[:1000] or f"paired case {number}"
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return f"paired case {number}"
 
 
 def _name(data: msgspec.Raw, number: int) -> str:

@@ -22,7 +22,7 @@ class Remembered:
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
-    def lane(self, hardware: Hardware, toolchain: Toolchain, confirmations: int, *, exact_only: bool = False) -> Lane:
+    def lane(self, hardware: Hardware, toolchain: Toolchain, *, exact_only: bool = False) -> Lane:
         """The side of the judgement of one hardware, with everything that is remembered of it; with `exact_only`, of
         every machine of its target."""
         own = {} if exact_only else self.folders.get(hardware.slug, {})
@@ -35,9 +35,7 @@ class Remembered:
         portable = self.folders.get(target, {}) if target else {}
         compiled = {name: f"{_TARGETS}/{name}" for name in _compiled_for(hardware)}
         targets = {name: self.folders[folder] for name, folder in compiled.items() if folder in self.folders}
-        return Lane(
-            hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets, confirmations=confirmations
-        )
+        return Lane(hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets)
 
     def case(self, folder: str, suite: str, key: str) -> CaseBaseline | None:
         """What the folder remembers of a case."""

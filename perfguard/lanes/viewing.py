@@ -1,4 +1,13 @@
-"""All expected lanes of one commit, validated and judged: what the comment, the statuses and the page are made of."""
+"""All expected lanes of one commit, validated and judged: what the comment, the statuses and the page are made of.
+
+Every number of a report was written by the change's own code: a change that counts its own launches wrongly, times an
+empty function, or writes its report by hand passes. Process pairs make that neither better nor worse: where a forgery
+could speed the head up, it can slow the base down, pair the head with itself, or call a changed tree equal. This is
+accepted: only a machine that runs none of the change's code could tell, and the forgery has to stand in the change,
+open to review. What happens without ill will is not accepted: a lane that was compared with another commit than the
+change started from, with its own for one, where every time would be UNCHANGED. So process pairs, and the word that the
+tree is equal, count together with the right commit only.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfguard.errors import LaneError
-from perfguard.judge import Lane
 from perfguard.lanes.edits import Edited, accepted, list_edits, patched
 from perfguard.lanes.judging import judge_again, unmeasured
 from perfguard.lanes.limits import hold, lenient
 from perfguard.lanes.reading import Received, receive
 from perfguard.lanes.remembered import Remembered, folders_of
 from perfguard.overview import BaselineEdit, LaneView
-from perfguard.records import Report
+from perfguard.records import BaseTree, Report
 
 
 class Delivery(Struct, frozen=True):
@@ -41,14 +50,15 @@ class Trusted:
     Attributes:
         base: baselines of the merge base; of the base's tip where that is to judge.
         head: those of the change; None where it edits none that are judged (a push).
-        confirmations: fresh processes that must agree, by the merge base's settings.
         left: the merge base's, where the base's tip judges.
+        commit: full hash of what times had to be compared with: the merge base, whichever baselines judge; None where
+            GitHub does not tell (a push).
     """
 
     base: Remembered
     head: Remembered | None = None
-    confirmations: int = 3
     left: Remembered | None = None
+    commit: str | None = None
 
     @property
     def unedited(self) -> Remembered:
@@ -97,18 +107,19 @@ def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
 
 
 def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
-    report = received.report
+    report = _beside(received.report, trusted.commit)
     folders = folders_of(report)
     broken = [path for path in trusted.base.problems if _is_below(path, folders)]
     if broken:
         return LaneView(name, problem=trusted.base.problems[broken[0]])
-    lane = _lane(trusted.base, report, trusted)
+    lane = trusted.base.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
     judged = judge_again(report, lane)
     missing = unmeasured(judged, lane)
     covered: list[tuple[str, str, str]] = []
     if trusted.head is not None:
         edited = Edited(trusted.unedited, trusted.head, folders)
-        edited_lane = _lane(patched(edited, trusted.base), report, trusted)
+        under_edits = patched(edited, trusted.base)
+        edited_lane = under_edits.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
         covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
     refused = {each.name for each in received.refused}
     return LaneView(
@@ -125,17 +136,36 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
     )
 
 
-def _lane(remembered: Remembered, report: Report, trusted: Trusted) -> Lane:
-    confirmations, exact_only = trusted.confirmations, report.exact_only
-    return remembered.lane(report.hardware, report.toolchain, confirmations, exact_only=exact_only)
+def _beside(report: Report, commit: str | None) -> Report:
+    """The report, without its process pairs and its word that nothing differs where these are about another commit
+    than `commit`."""
+    base = report.base
+    if commit is None or base is None or base.commit in (None, commit):
+        return report
+    assert base.commit is not None
+    step = "give the lane --perfguard-base (docs/ci.md)" if _is_beside_itself(report) else "run the lane again"
+    why = f"paired with {base.commit[:12]}, the merge base is {commit[:12]}; {step}"
+    return replace(report, base=BaseTree(problem=why), pairings=[])
+
+
+def _is_beside_itself(report: Report) -> bool:
+    """Whether the base that the report names is the commit that it measured."""
+    head = (report.commit or "").removesuffix("+")
+    return bool(head) and report.base is not None and (report.base.commit or "").startswith(head)
 
 
 def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
     counts = lenient(report.results, [hold(result) for result in report.results])
-    return [
+    warnings = [
         f"{name}: {count} readings of {metric[:100]} came with more lenient limits than perfguard's; its own were taken"
         for metric, count in sorted(counts.items())
     ]
+    base = report.base.commit if report.base is not None and not report.exact_only else None
+    if trusted.commit is None and base is not None:
+        itself = "its own commit, so that no time could differ: give the lane --perfguard-base (docs/ci.md)"
+        other = f"{base[:12]} by its own word: GitHub does not tell what this commit followed"
+        warnings.append(f"{name}: compared with {itself if _is_beside_itself(report) else other}")
+    return warnings
 
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:

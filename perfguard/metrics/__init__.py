@@ -33,7 +33,7 @@ def all_metrics() -> tuple[Metric, ...]:
     """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind those of
     their kind; then by name.
 
-    Device time so comes before host time, and is the first timed reading of a case.
+    What is judged so is the first timed reading of a case: CPU time on a CPU, else device time.
     """
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     metrics = [module for module in modules if hasattr(module, "read")]

@@ -23,7 +23,7 @@ _FLOOR_US = 2.0
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`host_time_us`, promised to 50 % and 2 µs; nothing on a CPU: it has but one time."""
+    """`host_time_us`, promised to 50 % and 2 µs; nothing on a CPU: all of its time is the host's."""
     if not subject.timed or not device.asynchronous:
         return []
     stored = subject.stored_timers.get(METRIC)

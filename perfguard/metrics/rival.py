@@ -23,7 +23,7 @@ _BESIDE = "-beside-"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`beside_rival_us`: device time of one call, beside the rival's; nothing where the test names no rival.
+    """`beside_rival_us`: device time of one call, on a CPU its CPU time, beside the rival's; nothing without a rival.
 
     Blocks of both lie in the order ours, theirs, theirs, ours: what drifts steadily moves both alike. A block is the
     ratio of the two in such a four, times what the rival took in the first: µs, of which only the ratio is judged.

@@ -53,12 +53,13 @@ class Gathered:
 
 @dataclass(frozen=True)
 class _Bases:
-    """The commits that judge: `base` trusted, `head` listed only; None where nothing is compared. The head's edits are
-    those since it left its base at `merge_base`."""
+    """The commits that judge: `base` trusted, `head` listed only; None where no edits are. The head's edits are those
+    since it left its base at `merge_base`. Times had to be compared with `compared`; None: GitHub does not tell."""
 
     base: str
     head: str | None
     merge_base: MergeBase | None = None
+    compared: str | None = None
 
     @property
     def left(self) -> str:
@@ -89,7 +90,11 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     found = find_pull(client, run) if of_pull else None
     pull = found.pull if found else None
     tip = settings.compare_to == "base-tip"
-    bases = _bases(client, run, pull, default_branch, tip=tip) if of_pull else _Bases(run.head_sha, None)
+    bases = (
+        _bases(client, run, pull, default_branch, tip=tip)
+        if of_pull
+        else _Bases(run.head_sha, None, compared=run.queued_on)
+    )
     artifacts = fetch_artifacts(client, run, settings.lanes)
     trusted, warnings = _trusted(client, bases, settings)
     views = view(arrive([_delivery(each) for each in artifacts], run.head_sha), trusted)
@@ -121,7 +126,7 @@ def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str, *, 
         raise UsageError(f"GITHUB_SHA={default_branch[:60]!r}: {why}")
     onto = default_branch if pull is None else pull.base_ref if tip else pull.base_sha
     found = find_merge_base(client, onto, run.head_sha)
-    return _Bases(found.tip if tip else found.sha, run.head_sha, found)
+    return _Bases(found.tip if tip else found.sha, run.head_sha, found, compared=found.sha)
 
 
 def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, list[str]]:
@@ -139,7 +144,7 @@ def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted
         head = _read(fetch_tree(client, root, bases.head, before.files), root)
     if bases.is_tip:
         left = _read(fetch_tree(client, root, bases.left, before.files), root)
-    return Trusted(_read(before, root), head, limits.confirmations, left), warnings
+    return Trusted(_read(before, root), head, left, bases.compared), warnings
 
 
 def _read(tree: Tree, root: str) -> Remembered:

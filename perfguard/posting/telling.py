@@ -11,8 +11,8 @@ from perfguard.overview import Headline, Overview
 from perfguard.render.survey import ACTION, survey
 
 _CONTEXT = "perfguard"
-_ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.NO_BASELINE)
-_UNGUARDED = (Headline.INCONCLUSIVE, Headline.NO_BASELINE)  # what `strict` makes fail
+_ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
+_UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # what `strict` makes fail
 
 
 def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: bool = False) -> list[Status]:
@@ -34,15 +34,17 @@ def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: boo
 
 
 def may_be_eased(overview: Overview) -> bool:
-    """Whether all that is wrong with it is slower or heavier: nothing wrong, broken, missing or cut short."""
-    complete = all(lane.report is not None and lane.report.complete for lane in overview.lanes)
+    """Whether all that is wrong with it is slower or heavier: nothing wrong, missing, cut short or inconclusive."""
+    complete = all(
+        lane.report is not None and lane.report.complete and not lane.is_inconclusive for lane in overview.lanes
+    )
     return overview.headline is Headline.WORSE and complete and not survey(overview).missing
 
 
 def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:
     if headline in (Headline.WRONG, Headline.WORSE) or (strict and headline in _UNGUARDED):
         return "failure"
-    return "error" if headline is Headline.INCOMPLETE else "success"
+    return "error" if headline in (Headline.INCOMPLETE, Headline.INCONCLUSIVE) else "success"
 
 
 def wants_comment(overview: Overview, settings: Settings) -> bool:
@@ -68,4 +70,5 @@ def exit_status(overview: Overview, strict: bool) -> ExitStatus:
     if headline is Headline.INCOMPLETE:
         nothing = all(lane.report is None for lane in overview.lanes)
         return ExitStatus.NOTHING_MEASURED if nothing else ExitStatus.TESTS_FAILED
-    return ExitStatus.UNGUARDED if strict and headline in _UNGUARDED else ExitStatus.PASSED
+    unguarded = headline is Headline.INCONCLUSIVE or (strict and headline in _UNGUARDED)
+    return ExitStatus.UNGUARDED if unguarded else ExitStatus.PASSED

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from perfguard.overview import Overview
 from perfguard.records import CaseResult, Verdict, Word
 from perfguard.render.survey import QUIET, LaneSurvey, survey
-from perfguard.render.words import describe_verdict, environment
+from perfguard.render.words import describe_verdict, environment, tally
 
 # What XML 1.0 cannot hold, not even as an entity.
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -39,6 +39,9 @@ def _suite(lane: LaneSurvey) -> ET.Element:
     suite.set("timestamp", _legal(report.started))
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="environment", value=_legal(environment(report)))
+    ET.SubElement(properties, "property", name="verdicts", value=tally(lane.counts))
+    if lane.undecided.findings:
+        ET.SubElement(properties, "property", name="undecided", value=str(lane.undecided))
     if report.commit:
         ET.SubElement(properties, "property", name="commit", value=_legal(report.commit))
     findings: dict[tuple[str, str], list[Verdict]] = {}

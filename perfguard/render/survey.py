@@ -1,26 +1,29 @@
 """An overview counted and sorted once, for every form that shows it: headline, counts a lane, findings worst first.
 
-Names and reasons in here are data as they came; each form escapes them in its own way.
+Names and reasons in here are data as they came; each form escapes them in its own way. Every form, the terminal's too,
+says the counts of `LaneSurvey.counts` and of `Undecided`, and no others.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
 from perfguard.records import CaseResult, Provenance, Report, Verdict, Word
-from perfguard.render.words import NOT_TIMED
+from perfguard.render.words import NOT_TIMED, most_common
 from perfguard.units import counted
 
 SIGNS = {
-    Headline.WRONG: "🔴", Headline.WORSE: "❌", Headline.INCOMPLETE: "⚠️", Headline.INCONCLUSIVE: "❔",
-    Headline.NO_BASELINE: "🆕", Headline.ACCEPTED: "📝", Headline.FASTER: "⚡", Headline.UNCHANGED: "✅",
+    Headline.WRONG: "🔴", Headline.WORSE: "❌", Headline.INCOMPLETE: "⚠️", Headline.INCONCLUSIVE: "❓",
+    Headline.UNDECIDED: "❔", Headline.NO_BASELINE: "🆕", Headline.ACCEPTED: "📝", Headline.FASTER: "⚡",
+    Headline.UNCHANGED: "✅",
 }  # fmt: skip
 
-# A suspect that reached a report stays undecided: it stands behind UNRESOLVED, not behind PASS.
+# A suspect that reached a report (a run that was killed) stays undecided: behind UNRESOLVED, not behind PASS.
 URGENCY = {word: float(place) for place, word in enumerate(Word)}
 URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
@@ -41,8 +44,43 @@ class Finding:
 
     @property
     def urgency(self) -> tuple[float, float]:
-        """Sorts worst first: by word, then by how much worse."""
-        return URGENCY[self.verdict.word], -(self.verdict.ratio or 0.0)
+        """Sorts worst first: by word, then by how much worse; of what got better, the best first."""
+        ratio = self.verdict.ratio or 0.0
+        return URGENCY[self.verdict.word], ratio if self.verdict.word is Word.FASTER else -ratio
+
+    @property
+    def kernel(self) -> str:
+        """What the case guards, as far as its name tells: the test without its parameters."""
+        return re.split(r"[\[:/]", self.result.case.name, maxsplit=1)[0]
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Gated times that nobody could judge.
+
+    Attributes:
+        findings: these times.
+        of: all gated times that have a verdict.
+    """
+
+    findings: list[Finding]
+    of: int
+
+    def __str__(self) -> str:
+        return f"{len(self.findings)} of {counted(self.of, 'time')} could not be judged"
+
+    @property
+    def kind(self) -> str:
+        """Why most of them were not, in words that hold no names."""
+        return next((text for start, text in _KINDS.items() if self.most_common[0].startswith(start)), "not read")
+
+    @property
+    def most_common(self) -> tuple[str, int]:
+        """The most common cause as their reasons tell it, and for how many times it holds; needs at least one."""
+        return most_common([finding.verdict.reason for finding in self.findings])
+
+
+_KINDS = {"UNPAIRED": "not measured beside a base", "UNDECIDED": "too few process pairs", "NOISY": "too noisy"}
 
 
 @dataclass(frozen=True)
@@ -74,9 +112,27 @@ class LaneSurvey:
 
     @cached_property
     def counts(self) -> Counter[Word]:
-        """Cases by their worst verdict; entries whose case is gone count as STALE or RENAMED."""
+        """Cases by their worst verdict, and entries whose case is gone: a renamed one counts under its new name."""
         stale = self.lane.report.stale if self.lane.report else []
-        return Counter([*(word for _, word in self.cases), *(verdict.word for verdict in stale)])
+        gone = [verdict.word for verdict in stale if verdict.word is Word.STALE]
+        return Counter([*(word for _, word in self.cases), *gone])
+
+    @cached_property
+    def undecided(self) -> Undecided:
+        """Its gated times that nobody could judge; counted as `perfguard.judge.is_inconclusive` counts them."""
+        open_, of = [], 0
+        for result, verdict in self.lane.findings:
+            reading = result.reading(verdict.metric)
+            if reading is not None and reading.timed and reading.gated:
+                of += 1
+                if verdict.word in INCONCLUSIVE:
+                    open_.append(Finding(self.lane.name, result, verdict))
+        return Undecided(open_, of)
+
+    @property
+    def absent(self) -> int:
+        """Cases that the report does not hold, or that could not be read from it."""
+        return len(self.lane.refused) + len(self.lane.unmeasured)
 
     @property
     def exact_only(self) -> bool:
@@ -142,6 +198,25 @@ class Survey:
         """How many cases of all lanes end in one of `words`."""
         return sum(lane.count(words) for lane in self.lanes)
 
+    @property
+    def undecided(self) -> Undecided:
+        """The times of all lanes that nobody could judge."""
+        found = [lane.undecided for lane in self.lanes]
+        return Undecided([each for one in found for each in one.findings], sum(one.of for one in found))
+
+
+def survey_report(report: Report) -> LaneSurvey:
+    """One report, counted and sorted."""
+    return _survey_lane(LaneView(report.lane, report))
+
+
+def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Findings of each kernel in their order; the kernel with most of them first."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.kernel, []).append(finding)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
+
 
 def survey(overview: Overview) -> Survey:
     """Count and sort an overview."""
@@ -197,17 +272,17 @@ def _stored(provenance: Provenance, what: str) -> str:
 
 
 def _failing(found: Survey) -> str:
-    parts = [
-        (found.total(Word.WRONG), "wrong"),
-        (found.total(Word.SLOWER), "slower"),
-        (found.total(Word.CHANGED), "heavier or different"),
-        (len(found.missing), "not measured"),
-    ]
-    told = [(count, word) for count, word in parts if count]
+    words = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.FASTER)
+    told = [(found.total(word), word.value.lower()) for word in words]
+    told.insert(-1, (sum(lane.absent for lane in found.lanes), "not measured"))
+    told = [(count, word) for count, word in told if count]
     texts = [f"{counted(told[0][0], 'case')} {told[0][1]}", *(f"{count} {word}" for count, word in told[1:])]
     silent = len(found.lanes) - found.reported
     if silent:
         texts.append(f"{counted(silent, 'lane')} without a result")
+    open_ = found.undecided
+    if open_.findings:
+        texts.append(str(open_))
     return ", ".join(texts) + ACTION
 
 
@@ -219,11 +294,27 @@ def _incomplete(found: Survey) -> str:
     parts = []
     if silent:
         parts.append(f"{silent} of {counted(len(found.lanes), 'lane')} without a result")
-    if found.missing:
-        parts.append(f"{counted(len(found.missing), 'case')} not measured")
+    if broken := found.total(Word.BROKEN):
+        parts.append(f"{counted(broken, 'case')} broken")
+    if absent := sum(lane.absent for lane in found.lanes):
+        parts.append(f"{counted(absent, 'case')} not measured")
     if cut:
         parts.append(f"{counted(cut, 'run')} cut short")
     return "incomplete: " + ", ".join(parts)
+
+
+def _inconclusive(found: Survey) -> str:
+    open_ = found.undecided
+    lanes = [lane for lane in found.lanes if lane.lane.is_inconclusive]
+    where = f" on {len(lanes)} of {counted(len(found.lanes), 'lane')}" if len(found.lanes) > 1 else ""
+    return f"inconclusive{where}: {open_}: {open_.kind}"
+
+
+def _undecided(found: Survey) -> str:
+    open_ = found.undecided
+    if open_.findings:
+        return f"undecided: {open_}: {open_.kind}"
+    return f"undecided: {counted(found.total(*INCONCLUSIVE), 'case')} that could not be judged"
 
 
 def _accepted(found: Survey) -> str:
@@ -244,9 +335,8 @@ _TITLES = {
     Headline.WRONG: _failing,
     Headline.WORSE: _failing,
     Headline.INCOMPLETE: _incomplete,
-    Headline.INCONCLUSIVE: lambda found: (
-        f"inconclusive: {counted(found.total(*INCONCLUSIVE), 'case')} that could not be judged"
-    ),
+    Headline.INCONCLUSIVE: _inconclusive,
+    Headline.UNDECIDED: _undecided,
     Headline.NO_BASELINE: lambda found: (
         f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"
     ),

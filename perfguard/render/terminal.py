@@ -1,42 +1,55 @@
-"""The summary at the end of `pytest --perfguard` and of `perfguard report`: worst first, each with what to do."""
+"""The summary at the end of `pytest --perfguard` and of `perfguard report`: worst first, each with what to do.
+
+A case that needs a person takes a line and at most four more. What needs nobody is one line for each word, with its
+count and its command, and a run in which nobody is needed takes at most fifteen lines. `-v` names every case.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.records import CaseResult, Report, Verdict, Word
+from perfguard.records import CaseResult, Reading, Report, Verdict, Word
+from perfguard.render.escaping import clean
+from perfguard.render.survey import INCONCLUSIVE, Finding, LaneSurvey, by_kernel, survey_report
 from perfguard.render.words import (
-    MOST_NAMED,
     NOT_TIMED,
     accept_command,
+    cause,
     compare_command,
     describe_verdict,
     environment,
     folded,
     lane_of,
+    more_lines,
+    most_common,
+    next_step,
+    one_line,
     reproduce_command,
+    tally,
 )
-from perfguard.units import format_bandwidth, format_flops, format_percent, format_value
+from perfguard.units import counted, format_bandwidth, format_flops, format_percent, format_value
 
-COLORS = {
-    Word.WRONG: "red", Word.BROKEN: "red", Word.SLOWER: "red", Word.CHANGED: "red", Word.SUSPECT: "yellow",
-    Word.FASTER: "green", Word.UNCHANGED: "green", Word.PASS: "green",
-}  # fmt: skip
-
-# Shown case by case, with the commands that act on them; the other words are counted in one line each.
-DETAILED = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.UNRESOLVED, Word.DRIFT,
-            Word.METHOD_CHANGED, Word.RENAMED, Word.SUSPECT, Word.FASTER)  # fmt: skip
+FAILING = tuple(word for word in Word if word.fails)
+#: What is told of a word in one line; True: with the cause that most of its cases share.
 COUNTED = {
-    Word.OTHER_HARDWARE: "are stored for other hardware only",
-    Word.STALE: "are stored but their tests are gone",
-    Word.NEW: "have no baseline here and are not guarded (named metrics: only those are new)",
-    Word.UNSUPPORTED: "are declared unsupported here",
+    Word.DRIFT: ("were recorded with another toolchain", True),
+    Word.METHOD_CHANGED: ("were recorded otherwise", True),
+    Word.OTHER_HARDWARE: ("are stored for other hardware only", True),
+    Word.RENAMED: ("look like remembered cases under new names", False),
+    Word.STALE: ("are stored but their tests are gone", False),
+    Word.NEW: ("have no baseline here and are not guarded", False),
+    Word.UNSUPPORTED: ("are declared unsupported here", True),
 }
-MOST_PLACES = 2  # notes on what another board does, of device and of host times
-MOST_DETAILED = 20
-MOST_ROWS = 60
+MOST_QUIET = 15  # lines of a run in which nobody is needed, the one that names the report among them
+MOST_MORE = 4  # lines of a case below its first
+MOST_CASES = 20  # of one failing word
+MOST_FASTER = 5
+MOST_KERNELS = 5  # that the rest of them is counted by
+MOST_ROWS = 8  # of the table of times
+MOST_CHARACTERS = 200  # of a line that is no command
+
+Accepted = Callable[[Verdict], bool]
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ def render_summary(
     *,
     written: Sequence[str] = (),
     left: Sequence[str] = (),
-    accepted: Callable[[Verdict], bool] = lambda _: False,
+    accepted: Accepted = lambda _: False,
     verbose: bool = False,
 ) -> Summary:
     """The whole summary of one run.
@@ -68,53 +81,91 @@ def render_summary(
     Args:
         written: files that an update changed; `left`: what it left alone, and why.
         accepted: whether an update wrote what a verdict reports, so that no command has to.
+        verbose: name every case, and show every time.
     """
-    summary = Summary(_title(report))
-    summary.lines.append(Line(environment(report)))
-    summary.lines += [Line(f"warning: {warning}", "yellow") for warning in report.hardware.warnings]
-    summary.lines += _table(report, verbose)
-    by_word: dict[Word, list[CaseResult]] = defaultdict(list)
-    for result in report.results:
-        by_word[result.word].append(result)
-    for word in DETAILED:
-        noisy = [result for result in by_word[word] if _is_only_noisy(result)]
-        rest = [result for result in by_word[word] if not _is_only_noisy(result)]
-        shown = rest if verbose else rest[:MOST_DETAILED]
-        for result in _worst_first(shown):
-            summary.lines += _details(result, accepted, lane_of(report))
-        hidden = len(rest) - len(shown)
-        if hidden:
-            summary.lines.append(Line(f"… and {hidden} more {word}: see the report, or -v", COLORS.get(word, "")))
-        summary.lines += _noisy(noisy, verbose)
-    summary.lines += _counted(report, by_word, accepted, verbose)
-    summary.lines += [Line(f"written: {path}") for path in written]
-    summary.lines += [Line(f"left alone: {text}", "yellow") for text in left]
-    return summary
+    found = survey_report(report)
+    failing = [line for word in FAILING for line in _failing(found, word, accepted, verbose)]
+    top = [Line(environment(report)), *_warnings(report, verbose), Line(_measured(found))]
+    undecided = _undecided(found, verbose)
+    if found.lane.is_inconclusive:
+        top, undecided = [*undecided, *top], []
+    bottom = [*undecided, *_unread(found, verbose)]
+    bottom += [line for word in COUNTED for line in _counted(found, word, accepted, verbose)]
+    room = MOST_QUIET - 1 - len(top) - len(bottom)
+    faster = _faster(found, accepted, len(report.results) if verbose else max(1, min(MOST_FASTER, room - 1)))
+    table = _table(report)
+    fits = len(table) <= MOST_ROWS + 1 and (failing or len(table) + len(faster) <= room)
+    lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *faster]
+    lines += [Line(f"written: {path}") for path in written]
+    lines += [Line(f"left alone: {text}", "yellow") for text in left]
+    return Summary(_title(found, report), lines)
 
 
-def _title(report: Report) -> str:
-    total = len(report.results)
-    title = f"{report.lane}, {report.guarded} of {total} case{'s' * (total != 1)} guarded"
-    measured = sum(1 for result in report.results if result.readings)
+def _title(found: LaneSurvey, report: Report) -> str:
+    title = f"{report.lane}, {report.guarded} of {counted(len(report.results), 'case')} guarded"
     if report.remembered:
         title += f", baselines hold {report.remembered}"
-    if measured != total:
-        title += f", {total - measured} not measured"
     if report.exact_only:
         title += f", {NOT_TIMED}"
+    if found.lane.is_inconclusive:
+        title += ", inconclusive"
     return title if report.complete else f"{title} (run was cut short)"
 
 
-def _table(report: Report, verbose: bool) -> list[Line]:
+def _warnings(report: Report, verbose: bool) -> list[Line]:
+    warnings = report.hardware.warnings
+    shown = warnings if verbose else warnings[:1]
+    more = f" (and {len(warnings) - 1} more: -v)" if len(shown) < len(warnings) else ""
+    return [Line(f"warning: {warning}{more}", "yellow") for warning in shown]
+
+
+# -- what was measured -----------------------------------------------------------------------------------------------
+
+
+def _measured(found: LaneSurvey) -> str:
+    """Cases by verdict, what their times were compared with, the slowest of them, seconds."""
+    report = found.lane.report
+    assert report is not None
+    parts = [tally(found.counts) or "no case"]
+    unread = sum(1 for result in report.results if _is_unread(result))
+    if unread:
+        parts.append(f"{unread} not timed, whose code on the device is as recorded")
+    if report.base is not None and report.base.equal and report.base.commit:
+        parts.append(f"the working tree is that of {report.base.commit[:12]}")
+    pairs = sum(pairing.pairs for pairing in report.pairings)
+    if pairs:
+        parts.append(f"{counted(pairs, 'process pair')} with {report.pairings[0].base[:12]}")
+    times = [
+        (reading.value, reading.unit, result)
+        for result in report.results
+        if (reading := _first_time(result)) is not None and isinstance(reading.value, int | float)
+    ]
+    if times:
+        value, unit, slowest = max(times, key=lambda time: time[0])
+        parts.append(f"slowest {slowest.case.key} {format_value(value, unit)}")
+    seconds = sum(result.seconds for result in report.results)
+    if seconds:
+        parts.append(f"{seconds:.0f} s")
+    return "; ".join(parts)
+
+
+def _first_time(result: CaseResult) -> Reading | None:
+    return next((reading for reading in result.readings if reading.timed), None)
+
+
+def _is_unread(result: CaseResult) -> bool:
+    """Whether a time was left unread, because the device runs the very same code."""
+    return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
+
+
+def _table(report: Report) -> list[Line]:
     """Case, time, throughput, share of a rival's time and verdict of whatever was timed, but for cases whose first time
     was left unread."""
     rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
-    timed = [
-        result for result in report.results if any(reading.timed for reading in result.readings) and not _unread(result)
-    ]
-    shown = timed if verbose else timed[:MOST_ROWS]
-    for result in shown:
-        primary = next(reading for reading in result.readings if reading.timed)
+    for result in report.results:
+        primary = _first_time(result)
+        if primary is None or _is_unread(result):
+            continue
         through = result.throughput
         rates = []
         if through and through.bytes_per_second:
@@ -128,10 +179,7 @@ def _table(report: Report, verbose: bool) -> list[Line]:
         return []
     columns = [column for column in zip(*rows, strict=True) if column[0] != "of rival" or any(column[1:])]
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
-    lines = [Line("  ".join(row).rstrip()) for row in zip(*padded, strict=True)]
-    if len(shown) < len(timed):
-        lines.append(Line(f"… and {len(timed) - len(shown)} more: see the report, or -v"))
-    return lines
+    return [Line("  ".join(row).rstrip()) for row in zip(*padded, strict=True)]
 
 
 def _beside_rival(result: CaseResult) -> str:
@@ -140,113 +188,174 @@ def _beside_rival(result: CaseResult) -> str:
     return f"{shares[0]:.2f}x" if shares else ""
 
 
-def _unread(result: CaseResult) -> bool:
-    """Whether a time was left unread, because the device runs the very same code."""
-    return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
+# -- cases that need a person ----------------------------------------------------------------------------------------
 
 
-def _worst_first(results: Sequence[CaseResult]) -> list[CaseResult]:
-    return sorted(results, key=lambda result: -max((verdict.ratio or 0.0 for verdict in result.verdicts), default=0.0))
-
-
-def _details(result: CaseResult, accepted: Callable[[Verdict], bool], lane: str) -> list[Line]:
-    word = result.word
-    lines = [Line(f"{word}  {result.case.key}", COLORS.get(word, "yellow"))]
-    for verdict in folded(_told(result.verdicts)):
-        lines += [Line(f"    {line}") for line in describe_verdict(verdict)]
-    notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
-    said = "\n".join(line.text for line in lines)
-    lines += [Line(f"    note: {note}") for note in notes if note not in said]
-    lines.append(Line(f"    reproduce: {reproduce_command(result.case.nodeid, lane)}"))
-    timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
-    if any(verdict.word in (Word.SLOWER, Word.UNRESOLVED) and verdict.metric in timed for verdict in result.verdicts):
-        lines.append(Line(f"    compare:   {compare_command(result.case.nodeid)}"))
-    open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not accepted(verdict)}
-    accept = accept_command(open_, result.case.nodeid, lane)
-    if accept and word is not Word.WRONG:
-        lines.append(Line(f"    accept:    {accept}"))
+def _failing(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
+    """The cases of a failing word, the worst first; of many the rest is counted by kernel."""
+    cases = _worst_findings(found, word)
+    shown = cases if verbose else cases[:MOST_CASES]
+    lines = [line for finding in shown for line in _details(finding, accepted, found, verbose)]
+    rest = by_kernel(cases[len(shown) :])
+    if rest:
+        names = [f"{kernel} {len(group)}" for kernel, group in rest[:MOST_KERNELS]]
+        more = f", {len(rest) - MOST_KERNELS} more kernels" if len(rest) > MOST_KERNELS else ""
+        count = len(cases) - len(shown)
+        lines.append(Line(f"… and {count} more {word}: {', '.join(names)}{more}; all: -v or the report", "red"))
     return lines
 
 
-def _told(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _worst_findings(found: LaneSurvey, word: Word) -> list[Finding]:
+    """The worst verdict of every case that `word` is the worst of, the worst case first."""
+    cases = {(result.case.suite, result.case.key) for result, worst in found.cases if worst is word}
+    worst: dict[tuple[str, str], Finding] = {}
+    for finding in found.findings:
+        case = (finding.result.case.suite, finding.result.case.key)
+        if case in cases and finding.verdict.word is word:
+            worst.setdefault(case, finding)
+    return list(worst.values())
+
+
+def _details(finding: Finding, accepted: Accepted, found: LaneSurvey, verbose: bool) -> list[Line]:
+    result, first = finding.result, finding.verdict
+    lane = lane_of(found.lane.report) if found.lane.report else ""
+    head = f"{first.word}  {result.case.key}  {one_line(first)}"
+    commands = _commands(result, accepted, lane)
+    more = _explanation(result, first, verbose)
+    if not verbose:
+        head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
+    return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
+
+
+def _explanation(result: CaseResult, first: Verdict, verbose: bool) -> list[str]:
+    """Why, what else is wrong with the case, and notes; what was said already is left out."""
+    more = [_because(line) for line in more_lines(first)]
+    rest = [each for each in _told(result) if each is not first and (verbose or each.word is not Word.UNRESOLVED)]
+    said = "\n".join([one_line(first), *more])
+    for verdict in folded(rest):
+        text = f"{verdict.word} {one_line(verdict)}"
+        more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in said else text)
+        more += [_because(line) for line in more_lines(verdict)]
+    said = "\n".join([one_line(first), *more])
+    notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
+    return [*more, *(f"note: {note}" for note in notes if note not in said)]
+
+
+def _because(line: str) -> str:
+    """The cause in front: `because:   launches 1 -> 2; in 3 process pairs`."""
+    before, because, cause_ = line.partition("because: ")
+    return "; ".join(filter(None, (f"because:   {cause_}", before.strip("; ")))) if because else line
+
+
+def _at_most(lines: list[str], most: int) -> list[str]:
+    """The first of them, and in the last one all that is left."""
+    kept = [*lines[: most - 1], "; ".join(lines[most - 1 :])]
+    return [clean(line, MOST_CHARACTERS) for line in kept if line]
+
+
+def _commands(result: CaseResult, accepted: Accepted, lane: str) -> list[str]:
+    nodeid = result.case.nodeid
+    commands = [f"reproduce: {reproduce_command(nodeid, lane)}"]
+    timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
+    if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
+        commands.append(f"compare:   {compare_command(nodeid)}")
+    open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not accepted(verdict)}
+    accept = accept_command(open_, nodeid, lane)
+    if accept and result.word is not Word.WRONG:
+        commands.append(f"accept:    {accept}")
+    return commands
+
+
+def _told(result: CaseResult) -> list[Verdict]:
     """The verdicts worth a line, worst first; what passed or did not change is silent."""
     order = list(Word)
-    told = [verdict for verdict in verdicts if verdict.word not in (Word.PASS, Word.UNCHANGED)]
+    told = [verdict for verdict in result.verdicts if verdict.word not in (Word.PASS, Word.UNCHANGED)]
     return sorted(told, key=lambda verdict: order.index(verdict.word))
 
 
-def _is_only_noisy(result: CaseResult) -> bool:
-    told = _told(result.verdicts)
-    return bool(told) and all(v.word is Word.UNRESOLVED and v.reason.startswith("NOISY") for v in told)
+# -- what needs nobody -----------------------------------------------------------------------------------------------
 
 
-def _noisy(results: Sequence[CaseResult], verbose: bool) -> list[Line]:
-    """Times that the noise between sessions keeps from being judged: one line a case, the blindest first."""
-    if not results:
+def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:
+    """Times that nobody could judge: how many, why most of them, and the one thing to do."""
+    open_ = found.undecided
+    if not open_.findings:
         return []
-    found = [
-        (verdict.smallest or 0.0, f"    {result.case.key}: {verdict.metric} {format_percent(verdict.smallest or 0.0)}")
-        for result in results
-        for verdict in _told(result.verdicts)
-    ]
-    found.sort(key=lambda pair: -pair[0])
-    count = f"{len(results)} case{'s' * (len(results) != 1)}"
-    lines = [
-        Line(f"UNRESOLVED  {count}: too noisy to judge; the smallest slowdown that would have been seen:", "yellow")
-    ]
-    lines += [Line(text) for _, text in (found if verbose else found[:MOST_DETAILED])]
-    hidden = len(found) - MOST_DETAILED
-    if hidden > 0 and not verbose:
-        lines.append(Line(f"    … and {hidden} more: see the report, or -v"))
-    told = [verdict for result in results for verdict in _told(result.verdicts)]
-    more = dict.fromkeys(line for verdict in told for line in verdict.reason.splitlines()[1:])
-    return lines + [Line(f"    {line}") for line in list(more)[:MOST_PLACES]]
+    why, share = open_.most_common
+    some = f" ({share} of them)" if share < len(open_.findings) else ""
+    nodeids = list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings))
+    step = next_step(why, nodeids)
+    start = "inconclusive: " if found.lane.is_inconclusive else "UNRESOLVED  "
+    text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{some}{f'; {step}' if step else ''}"
+    return [Line(text, "yellow"), *_names(open_.findings, verbose)]
 
 
-def _named(result: CaseResult) -> str:
-    """The case, and which metrics the word is about where others of it were judged."""
-    own = [verdict.metric for verdict in result.verdicts if verdict.word is result.word and verdict.metric]
-    partly = len(own) < len(result.verdicts)
-    more = f" … and {len(own) - MOST_NAMED} more" if len(own) > MOST_NAMED else ""
-    return f"{result.case.key}: {', '.join(own[:MOST_NAMED])}{more}" if own and partly else result.case.key
-
-
-def _unchanged(report: Report) -> list[Line]:
-    """How many cases run the very same code on the device, and what became of them."""
-    same = [result for result in report.results if any(v.word is Word.UNCHANGED for v in result.verdicts)]
-    if not same:
+def _unread(found: LaneSurvey, verbose: bool) -> list[Line]:
+    """Cases of which something else could not be judged: not measured, or not read."""
+    times = {id(finding.verdict) for finding in found.undecided.findings}
+    rest = [each for each in found.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times]
+    if not rest:
         return []
-    controls = sum(1 for result in same if not _unread(result))
-    count = f"{len(same)} case{'s' * (len(same) != 1)}"
-    text = f"the device runs the same code as when they were recorded; {controls} timed as controls"
-    return [Line(f"UNCHANGED  {count}: {text}", COLORS[Word.UNCHANGED])]
+    why, share = most_common([finding.verdict.reason for finding in rest])
+    some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
+    cases = len({(each.result.case.suite, each.result.case.key) for each in rest})
+    text = f"UNRESOLVED  {counted(cases, 'case')}: {clean(why, MOST_CHARACTERS)}{some}"
+    return [Line(text, "yellow"), *_names(rest, verbose)]
 
 
-def _counted(
-    report: Report, by_word: dict[Word, list[CaseResult]], accepted: Callable[[Verdict], bool], verbose: bool
-) -> list[Line]:
-    lines = []
-    for word, text in COUNTED.items():
+def _counted(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
+    """The cases whose worst verdict is `word`: how many, why, and the command for all of them."""
+    report = found.lane.report
+    assert report is not None
+    text, with_cause = COUNTED[word]
+    if word is Word.STALE:
+        about = {verdict.case: [verdict] for verdict in report.stale if verdict.word is word}
+    else:
         about = {
-            _named(result): [verdict for verdict in result.verdicts if verdict.word is word] for result in by_word[word]
+            f"{result.case.suite} {result.case.key}": [each for each in result.verdicts if each.word is word]
+            for result, worst in found.cases
+            if worst is word
         }
-        if word is Word.STALE:
-            about = {verdict.case: [verdict] for verdict in report.stale}
-        done = sum(1 for verdicts in about.values() if verdicts and all(map(accepted, verdicts)))
-        names = [name for name, verdicts in about.items() if not verdicts or not all(map(accepted, verdicts))]
-        if done:
-            what = "removed from the baselines" if word is Word.STALE else "recorded now, judged from the next run on"
-            lines.append(Line(f"{word}  {done} case{'s' * (done != 1)}: {what}", "green"))
-        if not names:
-            continue
-        count = f"{len(names)} case{'s' * (len(names) != 1)}"
-        lines.append(Line(f"{word}  {count}: {text}", "yellow"))
-        lines += [Line(f"    {name}") for name in (names if verbose else names[:MOST_DETAILED])]
-        accept = accept_command({word}, lane=lane_of(report))
-        if accept:
-            lines.append(Line(f"    {'remove' if word is Word.STALE else 'record'}: {accept}"))
-    lines += _unchanged(report)
-    passed = len(by_word[Word.PASS])
-    if passed:
-        lines.append(Line(f"PASS  {passed} case{'s' * (passed != 1)}", "green"))
+    open_ = {name: verdicts for name, verdicts in about.items() if not verdicts or not all(map(accepted, verdicts))}
+    lines = []
+    if done := len(about) - len(open_):
+        what = "removed from the baselines" if word is Word.STALE else "recorded now, judged from the next run on"
+        lines.append(Line(f"{word}  {counted(done, 'case')}: {what}", "green"))
+    if not open_:
+        return lines
+    reasons = [cause(verdict.reason) for verdicts in open_.values() for verdict in verdicts if verdict.reason]
+    why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
+    accept = accept_command({word}, lane=lane_of(report))
+    command = f"; {'remove' if word is Word.STALE else 'record'}: {accept}" if accept else ""
+    lines.append(Line(f"{word}  {counted(len(open_), 'case')}: {text}{why}{command}", "yellow"))
+    if verbose and word is Word.STALE:
+        lines += [Line(f"    {name}") for name in open_]
+    elif verbose:
+        names = set(open_)
+        cases = [result for result, _ in found.cases if f"{result.case.suite} {result.case.key}" in names]
+        own = [Finding("", result, each) for result in cases for each in folded(_of(result, word))]
+        lines += _names(own, verbose)
     return lines
+
+
+def _of(result: CaseResult, word: Word) -> list[Verdict]:
+    return [verdict for verdict in result.verdicts if verdict.word is word]
+
+
+def _names(findings: Sequence[Finding], verbose: bool) -> list[Line]:
+    if not verbose:
+        return []
+    told = [(finding.result.case.key, describe_verdict(finding.verdict)) for finding in findings]
+    return [Line(f"    {key}: {'; '.join(line.strip() for line in lines)}") for key, lines in told]
+
+
+def _faster(found: LaneSurvey, accepted: Accepted, most: int) -> list[Line]:
+    """The best ones, a line each, and one command for all of them."""
+    cases = _worst_findings(found, Word.FASTER)
+    lines = [Line(f"FASTER  {each.result.case.key}  {one_line(each.verdict)}", "green") for each in cases[:most]]
+    hidden = len(cases) - len(lines)
+    open_ = [each for each in cases if each.verdict.storable and not accepted(each.verdict)]
+    lane = lane_of(found.lane.report) if found.lane.report else ""
+    said = [f"… and {hidden} more FASTER"] if hidden else []
+    said += [f"accept: {accept_command({Word.FASTER}, lane=lane)}"] if open_ else []
+    return [*lines, Line(f"    {'; '.join(said)}")] if said else lines

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 
-from perfguard.records import Report, Value, Verdict, Word
+from perfguard.judge.session import NO_PAIRS
+from perfguard.records import NO_BASE, Report, Value, Verdict, Word
 from perfguard.units import Unit, format_bandwidth, format_change, format_percent, format_value
 
 MOST_NAMED = 8  # metrics of one case in a line
@@ -24,25 +27,93 @@ CATEGORY_HINT = {
 }
 
 
+# What process pairs found, as a reason says it (`PairVerdict`); the change and the interval have fields of their own.
+_PAIRS = re.compile(r"[+-][\d.]+ % (in \d+ process pairs?) \(95 % interval [^()]*\)")
+_CHANGE = re.compile(r"^[+-][\d.]+ %; ")
+_TOOLCHAIN = "another toolchain: "
+_TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
+
+
+def tally(counts: Counter[Word]) -> str:
+    """`1 SLOWER, 2 NEW, 47 PASS`: how many cases have which word, the most urgent first."""
+    return ", ".join(f"{counts[word]} {word}" for word in Word if counts[word])
+
+
 def describe_verdict(verdict: Verdict) -> list[str]:
-    """`SLOWER device_time_us: 61.2 µs -> 65 µs (+6.2 %)`, then its reason on lines of its own."""
+    """`SLOWER device_time_us: 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`, then its reason on lines of its own."""
     if not verdict.metric:  # about the whole case, whose headline stands above
         return verdict.reason.splitlines()
-    head = f"{verdict.word} {verdict.metric}"
-    if verdict.before is not None and verdict.after is not None:
-        head += f": {change_text(verdict.before, verdict.after, verdict.unit)}"
-        if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
-            # A ratio above 1 means worse, whichever way the metric counts.
-            change = format_change(verdict.ratio)
-            head += f" ({change})" if verdict.ratio >= 1 else f" ({change}, better)"
-    lines = [head]
-    reasons = verdict.reason.splitlines()
+    change = _change(verdict)
+    lines = [f"{verdict.word} {verdict.metric}{f': {change}' if change else ''}"]
+    told = why(verdict).splitlines()
     said_already = verdict.reason.startswith(f"{verdict.metric} ")  # by the head
-    lines += [f"  {line}" for line in (reasons[1:] if said_already else reasons)]
+    lines += [f"  {line}" for line in (told[1:] if said_already else told)]
     said = verdict.reason.startswith("NOISY")  # that reason tells the number itself
     if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
         lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
     return lines
+
+
+def one_line(verdict: Verdict) -> str:
+    """`device_time_us 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`; where nothing moved, the reason's first line."""
+    if verdict.metric and (change := _change(verdict)):
+        return f"{verdict.metric} {change}"
+    first = next(iter(verdict.reason.splitlines()), "")
+    return first if first.startswith(verdict.metric) else f"{verdict.metric}: {first}".removesuffix(": ")
+
+
+def more_lines(verdict: Verdict) -> list[str]:
+    """What the reason says beyond `one_line`."""
+    lines = why(verdict).splitlines()
+    said_already = not lines or lines[0] in one_line(verdict) or lines[0].startswith(f"{verdict.metric} ")
+    return lines[1:] if said_already else lines
+
+
+def why(verdict: Verdict) -> str:
+    """The reason without the change and the interval, where these stand beside it: `in 3 process pairs; because: …`."""
+    return verdict.reason if verdict.interval is None else _PAIRS.sub(r"\1", verdict.reason)
+
+
+def cause(reason: str) -> str:
+    """What the reasons of several verdicts may have in common: without the numbers of one case."""
+    if reason.startswith("NOISY") and _PAIRS.search(reason):
+        return _TOO_NOISY
+    if _TOOLCHAIN in reason:
+        return reason.rpartition(_TOOLCHAIN)[2]
+    first = next(iter(reason.splitlines()), "")
+    return _CHANGE.sub("", _PAIRS.sub("", first)).strip("; ")
+
+
+def most_common(reasons: Sequence[str]) -> tuple[str, int]:
+    """The `cause` of most of these reasons, and of how many; at least one reason."""
+    return Counter(map(cause, reasons)).most_common(1)[0]
+
+
+def next_step(reason: str, nodeids: Sequence[str]) -> str:
+    """The one thing that settles times which could not be judged for this `cause`; empty where it says so itself."""
+    compare = compare_command(nodeids[0]) if len(nodeids) == 1 else "perfguard compare"
+    if reason == _TOO_NOISY:
+        return "run it again where nothing else runs"
+    if reason.startswith("UNDECIDED") and "pair_minutes" not in reason:
+        return f"raise pair_minutes, or: {compare}"
+    if reason.endswith((NO_PAIRS, NO_BASE.problem)):
+        return compare
+    if "new since the base" in reason:
+        return f"record it: {accept_command({Word.NEW})}"
+    return ""
+
+
+def _change(verdict: Verdict) -> str:
+    if verdict.before is None or verdict.after is None:
+        return ""
+    text = change_text(verdict.before, verdict.after, verdict.unit)
+    if verdict.ratio is None or verdict.unit is Unit.TEXT:
+        return text
+    # A ratio above 1 means worse, whichever way the metric counts.
+    said = [format_change(verdict.ratio), *(["better"] if verdict.ratio < 1 else [])]
+    if interval := interval_text(verdict):
+        said.append(f"95 % {interval}")
+    return f"{text} ({', '.join(said)})"
 
 
 def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -83,6 +154,11 @@ def moved(verdict: Verdict) -> str:
         return text
     low, high = sorted(sign * (end - 1) for end in verdict.interval)
     return f"{text} ({format_percent(low).removesuffix(' %')} to {format_percent(high).removesuffix(' %')})"
+
+
+def interval_text(verdict: Verdict) -> str:
+    """`+5.5 to +6.7`, in per cent; empty where there is no interval."""
+    return " to ".join(format_change(bound).removesuffix(" %") for bound in verdict.interval or ())
 
 
 def limit_text(verdict: Verdict) -> str:

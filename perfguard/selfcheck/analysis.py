@@ -5,194 +5,224 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.judge import timer_class
-from perfguard.records import CaseResult, Verdict, Word
-from perfguard.selfcheck.draws import disjoint_draws, random_tenth, resampled_draws
-from perfguard.selfcheck.findings import ABLE, SLOWDOWNS, Detector, Power, TimerNoise
-from perfguard.selfcheck.judging import DrawnSuite, Verdicts, Version, slower
+from perfguard.judge import PairVerdict, judge_exact, timer_class
+from perfguard.judge.pairs import MOST_PAIRS
+from perfguard.records import Word
+from perfguard.selfcheck.draws import SUITE_CASES, independent_runs, random_tenth, resampled_pairs, runs_apart
+from perfguard.selfcheck.findings import SCREENED, SLOWDOWNS, Acquittal, Detector, Power, Runs, TimerNoise
+from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
 from perfguard.selfcheck.rates import Rate, clustered_rate
 from perfguard.selfcheck.rivals import Pair, Rival, all_rivals
-from perfguard.selfcheck.sample import CaseId, Sample, primary
+from perfguard.selfcheck.sample import CaseId, Sample
+from perfguard.selfcheck.screening import screen
+from perfguard.units import significant
 
 Progress = Callable[[str], None]
 _SEED = 20261121  # a sample judged twice gives the same numbers
 _MOST_NAMED = 20
 
 
-@dataclass
-class Unchanged:
-    """The sessions of one commit judged against each other: every alarm is false."""
-
-    decisions: Rate
-    suites: Rate
-    improvements: Rate
-    alarms: list[str]
-    timers: list[TimerNoise]
+# -- the sessions beside each other ------------------------------------------------------------------------------------
 
 
-def judge_unchanged(sample: Sample, stored: int, confirmations: int) -> Unchanged:
-    """Each session against disjoint sets of the others; outcomes are clustered by the judged session."""
-    decisions, suites, improvements, alarms = [], [], [], []
-    words: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
-    for draw in disjoint_draws(len(sample.sessions), stored, confirmations, sample.cases, random.Random(_SEED)):
-        verdicts = DrawnSuite(sample, draw).judge()
-        wrong = [(case, verdict) for case, verdict in _each(verdicts) if verdict.word.fails]
-        better = sum(verdict.word is Word.FASTER for _, verdict in _each(verdicts))
-        decisions.append((draw.judged, len(wrong), sum(map(len, verdicts.values()))))
-        suites.append((draw.judged, int(bool(wrong)), 1))
-        improvements.append((draw.judged, int(better > 0), 1))
-        alarms += [
-            f"session {draw.judged + 1}: {case[0]} {case[1]} {verdict.word} {verdict.metric}: {verdict.reason}"
-            for case, verdict in wrong
+def judge_exact_metrics(sample: Sample) -> tuple[Rate, list[str]]:
+    """Sessions in which an exact metric is another one than in the session before (the first: in the last), and which.
+
+    One commit made them all, so whatever moved would be a false CHANGED one way round.
+    """
+    outcomes, alarms = [], []
+    for number, session in enumerate(sample.sessions):
+        before = sample.sessions[number - 1]
+        moved = [
+            f"session {number + 1}: {case[0]} {case[1]}: {verdict.reason}"
+            for case in sample.cases
+            for reading in session[case].readings
+            if not reading.timed and (stored := before[case].reading(reading.metric)) is not None
+            for verdict in [
+                judge_exact(reading, significant(stored.value) if isinstance(stored.value, float) else stored.value)
+            ]
+            if verdict.word is not Word.PASS
         ]
-        for case, verdict in _each(verdicts):
-            words[_kind(sample.sessions[0][case], verdict.metric)].append(verdict)
-    if len(alarms) > _MOST_NAMED:
-        alarms = [*alarms[:_MOST_NAMED], f"and {len(alarms) - _MOST_NAMED} more"]
-    return Unchanged(
-        clustered_rate(decisions),
-        clustered_rate(suites),
-        clustered_rate(improvements),
-        alarms,
-        [_noise(sample, kind, verdicts) for kind, verdicts in sorted(words.items()) if kind[1]],
+        outcomes.append((number, int(bool(moved)), 1))
+        alarms += moved
+    return clustered_rate(outcomes), alarms
+
+
+def judge_apart(sample: Sample) -> tuple[Runs, list[str]]:
+    """Runs in which no session plays two parts; the false alarms in words."""
+    times = timed_cases(sample)
+    pairs = runs_apart(len(sample.sessions), random.Random(_SEED))
+    runs = [judge_run(times, each, len(times)) for each in pairs]
+    alarms = [
+        f"run {number}: {case[0]} {case[1]} SLOWER {times[case].reading.metric}: {verdict}"
+        for number, verdicts in enumerate(runs, 1)
+        for case, verdict in verdicts.items()
+        if verdict.word is Word.SLOWER
+    ]
+    return _of_runs(runs, len(pairs[0]), independent_runs(len(sample.sessions))), alarms
+
+
+def _of_runs(runs: Sequence[Mapping[CaseId, PairVerdict]], most_pairs: int, most_trials: float) -> Runs:
+    words = [Counter(verdict.word for verdict in verdicts.values()) for verdicts in runs]
+
+    def of_times(*wanted: Word | None) -> Rate:
+        found = ((run, sum(said[word] for word in wanted), said.total()) for run, said in enumerate(words))
+        return clustered_rate(found, most_trials)
+
+    def of_suites(word: Word) -> Rate:
+        return clustered_rate(((run, int(said[word] > 0), 1) for run, said in enumerate(words)), most_trials)
+
+    return Runs(
+        most_pairs=most_pairs,
+        slower=of_times(Word.SLOWER),
+        slower_suites=of_suites(Word.SLOWER),
+        faster_suites=of_suites(Word.FASTER),
+        undecided=of_times(Word.UNRESOLVED, None),
+        pairs_per_case=statistics.fmean(verdict.pairs for verdicts in runs for verdict in verdicts.values()),
     )
 
 
-def _each(verdicts: Verdicts) -> Iterable[tuple[CaseId, Verdict]]:
-    return ((case, verdict) for case, found in verdicts.items() for verdict in found)
+def shorten(alarms: Sequence[str]) -> list[str]:
+    """As many as anybody reads."""
+    more = len(alarms) - _MOST_NAMED
+    return [*alarms[:_MOST_NAMED], f"and {more} more"] if more > 0 else list(alarms)
 
 
-def _kind(result: CaseResult, metric: str) -> tuple[str, str]:
-    """Metric and kind of timer; no timer for exact readings."""
-    reading = result.reading(metric)
-    return metric, timer_class(reading.timer) if reading is not None and reading.timer is not None else ""
+def timer_noise(sample: Sample) -> list[TimerNoise]:
+    """How much the sessions differ, for each metric and kind of timer."""
+    times = timed_cases(sample)
+    smallest = smallest_found(times, len(times))
+    kinds: dict[tuple[str, str], list[CaseId]] = defaultdict(list)
+    for case, time in times.items():
+        kinds[time.reading.metric, timer_class(time.reading.timer or "")].append(case)
+    return [_noise(*kind, [times[c] for c in cases], [smallest[c] for c in cases]) for kind, cases in kinds.items()]
 
 
-def _noise(sample: Sample, kind: tuple[str, str], verdicts: Sequence[Verdict]) -> TimerNoise:
-    metric, timer = kind
-    spreads = []
-    for case in sample.cases:
-        if _kind(sample.sessions[0][case], metric) == kind:
-            values = [float(session[case].reading(metric).value) for session in sample.sessions]  # type: ignore[union-attr, arg-type]
-            spreads.append(statistics.stdev(values) / statistics.fmean(values))
-    unresolved = [verdict for verdict in verdicts if verdict.word is Word.UNRESOLVED]
-    limits = [verdict.smallest for verdict in unresolved if verdict.smallest is not None]
+def _noise(metric: str, timer: str, times: Sequence[Timed], smallest: Sequence[float]) -> TimerNoise:
+    spreads = [statistics.stdev(time.base) / statistics.fmean(time.base) for time in times]
     return TimerNoise(
         metric=metric,
         timer=timer,
-        cases=len(spreads),
+        cases=len(times),
         cv_median=statistics.median(spreads),
         cv_within_03=_share(spread <= 0.003 for spread in spreads),
         cv_within_05=_share(spread <= 0.005 for spread in spreads),
-        able_2=_share(_sees(verdict, 0.02) for verdict in verdicts),
-        able_3=_share(_sees(verdict, ABLE) for verdict in verdicts),
-        unresolved=len(unresolved) / len(verdicts),
-        unresolved_limit=statistics.median(limits) if limits else None,
-        unresolved_reasons=dict(Counter(verdict.reason.partition(":")[0] for verdict in unresolved).most_common()),
+        able_2=_share(each <= 0.02 for each in smallest),
+        able_3=_share(each <= 0.03 for each in smallest),
+        smallest=statistics.median(smallest),
     )
-
-
-def _sees(verdict: Verdict, slowdown: float) -> bool:
-    return verdict.smallest is not None and verdict.smallest <= slowdown
 
 
 def _share(outcomes: Iterable[bool]) -> float:
     return statistics.fmean(outcomes)
 
 
+def seconds_per_case(sample: Sample) -> float:
+    """Time that a session spent on a case, mean, s."""
+    seconds = [result.seconds for session in sample.sessions for result in session.values()]
+    return statistics.fmean(seconds) if seconds else 0.0
+
+
+# -- suites resampled from whole sessions ------------------------------------------------------------------------------
+
+
 @dataclass
 class Trials:
-    """Decisions about one case each, in suites; parallel lists. `slowdown` 0: nothing was injected."""
+    """Decisions about one case each, in suites; parallel lists. A pair's `slowdown` of 0: nothing was injected."""
 
     suites: list[int] = field(default_factory=list)
-    able: list[bool] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
-    found: list[bool] = field(default_factory=list)  # by perfguard
 
-    def add(self, suite: int, able: bool, pair: Pair, found: bool) -> None:
+    def add(self, suite: int, pair: Pair) -> None:
         """One more decision."""
         self.suites.append(suite)
-        self.able.append(able)
         self.pairs.append(pair)
-        self.found.append(found)
 
     def detector(self, name: str, alarms: Sequence[bool], note: str = "") -> Detector:
         """False alarms and power of a rule that answered `alarms`."""
-        unchanged = [
-            (suite, int(alarm), 1)
-            for suite, pair, alarm in zip(self.suites, self.pairs, alarms, strict=True)
-            if pair.slowdown == 0
-        ]
+        unchanged = list(self._at(0.0, alarms))
         alarmed = {suite for suite, alarm, _ in unchanged if alarm}
         return Detector(
             name,
             clustered_rate(unchanged),
             clustered_rate((suite, int(suite in alarmed), 1) for suite in {suite for suite, _, _ in unchanged}),
-            [self._power(slowdown, alarms) for slowdown in SLOWDOWNS],
+            [Power(slowdown, clustered_rate(self._at(slowdown, alarms))) for slowdown in SLOWDOWNS],
             note,
         )
 
-    def _power(self, slowdown: float, alarms: Sequence[bool]) -> Power:
-        outcomes = [
-            (able, (suite, int(alarm), 1))
-            for suite, able, pair, alarm in zip(self.suites, self.able, self.pairs, alarms, strict=True)
-            if pair.slowdown == slowdown
-        ]
-        return Power(
-            slowdown,
-            clustered_rate(outcome for able, outcome in outcomes if able),
-            clustered_rate(outcome for _, outcome in outcomes),
-        )
+    def _at(self, slowdown: float, alarms: Sequence[bool]) -> Iterator[tuple[int, int, int]]:
+        told = zip(self.suites, self.pairs, alarms, strict=True)
+        return ((suite, int(alarm), 1) for suite, pair, alarm in told if pair.slowdown == slowdown)
 
 
-def judge_resampled(
-    sample: Sample, stored: int, confirmations: int, suites: int, progress: Progress
-) -> tuple[Detector, list[Detector], int]:
-    """Perfguard and its rivals on `suites` resampled suites, and the number of cases in each of those.
+@dataclass(frozen=True)
+class Resampled:
+    """What suites resampled from whole sessions say."""
 
-    In each suite everything is judged unchanged first; then a random tenth of it, made slower, for each slowdown.
-    False alarms of perfguard count over all timed readings; those of rivals over the first of each case.
+    cases: int  # of a suite
+    runs: Runs
+    power: list[Power]
+    promised: Rate
+    rivals: list[Detector]
+    screen: list[Acquittal]
+
+
+def judge_resampled(sample: Sample, record: int, suites: int, progress: Progress) -> Resampled:
+    """Perfguard and its rivals on `suites` resampled suites.
+
+    Each is judged twice: unchanged, and with every case made slower by one of the slowdowns. That the others are slower
+    too tells the test of a case nothing: of them it learns how noisy pairs are, which a factor does not change.
+
+    Args:
+        record: how many sessions a record holds.
     """
-    timed, chance = sample.timed_only(), random.Random(_SEED)
-    cases = [case for case in timed.cases if primary(timed.sessions[0][case]) is not None]
-    trials, alarmed = Trials(), []
-    for number, draw in enumerate(
-        resampled_draws(suites, len(timed.sessions), stored, confirmations, cases, chance), 1
-    ):
-        suite = DrawnSuite(timed, draw)
-        unchanged = suite.judge()
-        alarmed.append((number, int(any(verdict.word.fails for _, verdict in _each(unchanged))), 1))
-        # Whether a case can see 3 % is asked where nothing was injected.
-        able = {case: _sees(_primary_verdict(suite, case, unchanged), ABLE) for case in draw.cases}
-        rounds = [(0.0, draw.cases, unchanged)]
-        for slowdown in SLOWDOWNS:
-            tenth = random_tenth(draw.cases, chance)
-            changed = {case: _slowed(timed, case, slowdown) for case in tenth}
-            rounds.append((slowdown, tenth, suite.judge(changed, only=True)))
-        for slowdown, judged, verdicts in rounds:
-            for case in judged:
-                # Rivals compare with the last stored session, and see readings without a clock, too.
-                before, now = (sample.sessions[index][case] for index in (draw.stored[-1], draw.judged))
-                found = _primary_verdict(suite, case, verdicts).word is Word.SLOWER
-                trials.add(number, able[case], Pair(before, now, slowdown), found)
+    times, chance, sessions = timed_cases(sample), random.Random(_SEED), sample.sessions
+    runs, trials, found = [], Trials(), []
+    promised: list[tuple[int, int, int]] = []
+    refused: dict[float, list[tuple[int, str]]] = {slowdown: [] for slowdown in SCREENED}
+    size = min(len(times), SUITE_CASES)
+    for number in range(1, suites + 1):
+        pairs, cases = resampled_pairs(len(sessions), chance), chance.sample(list(times), size)
+        slowdowns = {case: chance.choice(SLOWDOWNS) for case in cases}
+        unchanged = judge_run({case: times[case] for case in cases}, pairs, size)
+        slowed = judge_run({case: times[case].slower(slowdowns[case]) for case in cases}, pairs, size)
+        runs.append(unchanged)
+        for case, slowdown in slowdowns.items():
+            before, now = sessions[pairs[0].base][case], sessions[pairs[0].work][case]
+            for injected, verdict in ((0.0, unchanged[case]), (slowdown, slowed[case])):
+                trials.add(number, Pair(before, now, injected))
+                found.append(verdict.word is Word.SLOWER)
+            if slowdown == _promised(times[case]):
+                promised.append((number, int(found[-1]), 1))
+        judged, *stored = chance.sample(sessions, record + 1)
+        suite = {case: judged[case] for case in cases}
+        for (_, slowdown), reason in screen(
+            stored, suite, random_tenth(cases, chance), SCREENED, sample.hardware
+        ).items():
+            refused[slowdown].append((number, reason))
         if number % 50 == 0:
             progress(f"{number} of {suites} resampled suites judged")
-    own = trials.detector("perfguard", trials.found)
-    own = Detector(own.name, own.decisions, clustered_rate(alarmed), own.power)
-    return own, [_rival(rival, trials) for rival in all_rivals()], min(len(cases), len(draw.cases)) if cases else 0
+    return Resampled(
+        cases=size,
+        runs=_of_runs(runs, MOST_PAIRS, suites),
+        power=trials.detector("perfguard", found).power,
+        promised=clustered_rate(promised),
+        rivals=[_rival(rival, trials) for rival in all_rivals()],
+        screen=[_acquittal(slowdown, told) for slowdown, told in refused.items()],
+    )
 
 
-def _slowed(sample: Sample, case: CaseId, slowdown: float) -> Version:
-    return lambda number: slower(sample.sessions[number][case], slowdown)
+def _promised(time: Timed) -> float | None:
+    """The least of the slowdowns that the gate promises to find in this case."""
+    return next((slowdown for slowdown in SLOWDOWNS if slowdown >= 3 * time.theta - 1e-9), None)
 
 
-def _primary_verdict(suite: DrawnSuite, case: CaseId, verdicts: Verdicts) -> Verdict:
-    reading = primary(suite.sample.sessions[suite.draw.judged][case])
-    assert reading is not None
-    return next(verdict for verdict in verdicts[case] if verdict.metric == reading.metric)
+def _acquittal(slowdown: float, told: Sequence[tuple[int, str]]) -> Acquittal:
+    rate = clustered_rate((number, int(not reason), 1) for number, reason in told)
+    return Acquittal(slowdown, rate, dict(Counter(reason for _, reason in told if reason).most_common()))
 
 
 def _rival(rival: Rival, trials: Trials) -> Detector:
@@ -200,9 +230,3 @@ def _rival(rival: Rival, trials: Trials) -> Detector:
     if alarms is None:
         return Detector(rival.name, note=f"not read in every session: {rival.note or 'no times'}")
     return trials.detector(rival.name, alarms.tolist(), rival.note)
-
-
-def seconds_per_case(sample: Sample) -> float:
-    """Time that a session spent on a case, mean, s."""
-    seconds = [result.seconds for session in sample.sessions for result in session.values()]
-    return statistics.fmean(seconds) if seconds else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _DESCRIPTION = """\
-Measures the guarded suite in fresh processes of one commit and judges every session against the others: how often
+Measures the guarded suite in fresh processes of one commit and judges process pairs that are drawn from them: how often
 unchanged code is accused, which slowdowns are found, and what other gates would have said of the same data.
 On a GPU a kernel of perfguard's own is made slower by 1 to 10 %, measured and judged like any case."""
 

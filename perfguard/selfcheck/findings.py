@@ -10,18 +10,22 @@ from perfguard.records import Hardware, Toolchain
 from perfguard.selfcheck.rates import Rate, exact_interval
 from perfguard.units import format_percent
 
-SCHEMA = 1
+SCHEMA = 2
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
-ABLE = 0.03  # power is promised over the cases that can see a change of this size
+PROMISE = 0.03  # the change that a GPU's times promise to find
+SCREENED = (0.0, 0.02, 0.03)  # slowdowns of which the record is asked
 MOST_FALSE_ALARMS = 0.01  # of suites
-LEAST_POWER = {0.02: 0.9, 0.03: 0.95}
+MOST_UNDECIDED = 0.05  # of times, on a GPU
+LEAST_POWER = 0.95  # at what is promised
+LEAST_POWER_2 = 0.90  # at 2 %, where 3 % are promised
 
 
 class TimerNoise(Struct, frozen=True):
-    """One metric under one kind of timer. Shares are of cases (`cv_…`) or of judgements.
+    """One metric under one kind of timer. Shares are of cases.
 
     `cv_median`: coefficient of variation of the session value between processes, median over cases.
-    `unresolved_limit`: the smallest change that unresolved readings could have seen, median.
+    `able_2`, `able_3`: cases whose noise lets all process pairs together find 2 and 3 %.
+    `smallest`: the slowdown that they find, median over cases.
     """
 
     metric: str
@@ -30,19 +34,27 @@ class TimerNoise(Struct, frozen=True):
     cv_median: float
     cv_within_03: float  # share of cases with a CV of 0.3 % at most
     cv_within_05: float
-    able_2: float  # share of judgements that can see 2 %
+    able_2: float
     able_3: float
-    unresolved: float
-    unresolved_limit: float | None
-    unresolved_reasons: dict[str, int]
+    smallest: float
+
+
+class Runs(Struct, frozen=True):
+    """Runs of process pairs in which nothing changed. Rates are of times, those of suites of runs."""
+
+    most_pairs: int  # of one run
+    slower: Rate  # false
+    slower_suites: Rate
+    faster_suites: Rate
+    undecided: Rate
+    pairs_per_case: float  # mean
 
 
 class Power(Struct, frozen=True):
-    """How often a slowdown of this size is found: over the cases that can see 3 %, and over all."""
+    """How often a slowdown of this size is found, over all timed cases."""
 
     slowdown: float
-    able: Rate
-    all: Rate
+    found: Rate
 
 
 class Detector(Struct, frozen=True):
@@ -55,6 +67,14 @@ class Detector(Struct, frozen=True):
     note: str = ""
 
 
+class Acquittal(Struct, frozen=True):
+    """How often the record alone acquits a changed case that is slower by so much, and why it does not."""
+
+    slowdown: float
+    acquitted: Rate
+    refusals: dict[str, int]  # reason -> times, the most frequent first
+
+
 class Injected(Struct, frozen=True):
     """A real kernel made slower: its time, the slowdown aimed at, the true one with its standard error."""
 
@@ -62,8 +82,9 @@ class Injected(Struct, frozen=True):
     aimed: float
     true_slowdown: float
     standard_error: float
-    smallest: float | None  # the smallest change that the judge could have seen, median
+    smallest: float  # the slowdown that its noise lets all process pairs find
     found: Rate
+    pairs: float  # mean
 
 
 class Promise(Struct, frozen=True):
@@ -86,52 +107,70 @@ class Findings(Struct, frozen=True):
     sessions: int
     first_session: str
     last_session: str
-    stored: int  # sessions in a baseline
-    confirmations: int
+    stored: int  # sessions in a record
     cases: int
+    timed_cases: int
     left_out: list[str]
-    seconds_per_case: float
+    seconds_per_case: float  # of a session, mean
     timers: list[TimerNoise]
-    # The sessions judged against each other.
-    decisions: Rate
-    suites: Rate
-    alarms: list[str]  # what they were
-    improvements: Rate  # suites with a false FASTER
+    # The sessions beside each other.
+    exact: Rate  # sessions with an exact metric that is another one than in the session before
+    apart: Runs  # no session in two parts
+    alarms: list[str]  # what was false
     # Suites resampled from whole sessions.
     resampled_cases: int
-    resampled: Detector
+    resampled: Runs
+    power: list[Power]
+    promised: Rate  # found, of cases that are slower by what is promised of their time
     rivals: list[Detector]
+    screen: list[Acquittal]
     injected: list[Injected] = []
     injection_note: str = ""  # why there are none
 
     def promises(self) -> Iterator[Promise]:
         """What perfguard promises, each with what was seen."""
-        named = (("sessions", self.suites), ("resampled suites", self.resampled.suites))
-        for name, rate in named:
-            text = f"false alarms: at most {format_percent(MOST_FALSE_ALARMS, 0)} of suites, {name}"
-            if rate is None or not rate.trials:
-                yield Promise(text, None, "no suite could be judged")
-            else:
-                yield Promise(text, rate.low <= MOST_FALSE_ALARMS, describe_rate(rate))
-        for slowdown, least in LEAST_POWER.items():
-            text = f"power: at least {format_percent(least, 0)} at {format_percent(slowdown, 0)}, injected samples"
-            power = next((power for power in self.resampled.power if power.slowdown == slowdown), None)
-            yield _power_promise(text, power.able if power else None, least)
-        least = LEAST_POWER[0.03]
-        text = f"power: at least {format_percent(least, 0)} at {format_percent(0.03, 0)}, real kernel"
+        few = f"at most {format_percent(MOST_FALSE_ALARMS, 0)} of"
+        yield _at_most(f"false alarms: {few} sessions, exact metrics", self.exact, MOST_FALSE_ALARMS)
+        yield _at_most(f"false alarms: {few} suites, sessions", self.apart.slower_suites, MOST_FALSE_ALARMS)
+        yield _at_most(f"false alarms: {few} suites, resampled", self.resampled.slower_suites, MOST_FALSE_ALARMS)
+        if self.hardware.vendor != "cpu":
+            text = f"undecided: at most {format_percent(MOST_UNDECIDED, 0)} of times"
+            yield _at_most(text, self.resampled.undecided, MOST_UNDECIDED)
+            two = next((power.found for power in self.power if power.slowdown == 0.02), None)
+            yield _at_least(0.02, "injected samples", two, LEAST_POWER_2)
+        yield _at_least(None, "injected samples", self.promised, LEAST_POWER)
         if self.injection_note:
-            yield Promise(text, None, self.injection_note)
+            yield Promise(_power_text(PROMISE, "real kernel", LEAST_POWER), None, self.injection_note)
             return
-        able = [one for one in self.injected if one.aimed == 0.03 and one.smallest is not None and one.smallest <= ABLE]
-        hits, trials = sum(one.found.hits for one in able), sum(one.found.trials for one in able)
-        found = Rate(hits, trials, len(able), *exact_interval(hits, trials)) if trials else None
-        yield _power_promise(text, found, least)
+        real = [one.found for one in self.injected if one.aimed == PROMISE]
+        yield _at_least(PROMISE, "real kernel", _together(real), LEAST_POWER)
 
 
-def _power_promise(text: str, rate: Rate | None, least: float) -> Promise:
+def _together(rates: list[Rate]) -> Rate | None:
+    """All of them as one; what one run says of several of them counts as one trial."""
+    if not rates:
+        return None
+    hits, trials, runs = sum(rate.hits for rate in rates), sum(rate.trials for rate in rates), rates[0].clusters
+    return Rate(hits, trials, runs, *exact_interval(runs * hits / trials, runs))
+
+
+def _at_most(text: str, rate: Rate, most: float) -> Promise:
+    """Broken only where the interval excludes it."""
+    if not rate.trials:
+        return Promise(text, None, "nothing could be judged")
+    return Promise(text, rate.low <= most, describe_rate(rate))
+
+
+def _power_text(slowdown: float | None, what: str, least: float) -> str:
+    size = "what is promised" if slowdown is None else format_percent(slowdown, 0)
+    return f"power: at least {format_percent(least, 0)} at {size}, {what}"
+
+
+def _at_least(slowdown: float | None, what: str, rate: Rate | None, least: float) -> Promise:
     """Broken only where the interval excludes it: what too few trials leave open is not shown."""
+    text = _power_text(slowdown, what, least)
     if rate is None or not rate.trials:
-        return Promise(text, None, f"no case can see {format_percent(ABLE, 0)} here")
+        return Promise(text, None, "no such slowdown was tried")
     kept = True if rate.value >= least else False if rate.high < least else None
     return Promise(text, kept, describe_rate(rate))
 

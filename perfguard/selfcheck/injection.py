@@ -6,27 +6,25 @@ import random
 import statistics
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from perfguard.config import Settings
 from perfguard.errors import MeasurementError
-from perfguard.judge.statistics import MIN_SESSIONS
+from perfguard.judge import PairVerdict
+from perfguard.judge.pairs import LEAST_PAIRS
 from perfguard.metrics import host_time
-from perfguard.records import CaseResult, Report, Verdict, Word
+from perfguard.records import CaseResult, Report, Word
 from perfguard.reports import write_atomically
 from perfguard.selfcheck import delayed
 from perfguard.selfcheck.delayed.plan import PLAN, Delay, read_plan
-from perfguard.selfcheck.draws import SUITE_CASES, disjoint_draws
+from perfguard.selfcheck.draws import SIDES, SUITE_CASES, independent_runs, resampled_pairs
 from perfguard.selfcheck.findings import Injected
-from perfguard.selfcheck.judging import DrawnSuite, Version
+from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
 from perfguard.selfcheck.measuring import Progress, measure_sessions, read_sessions, suite_command, with_timers
 from perfguard.selfcheck.rates import clustered_rate
-from perfguard.selfcheck.sample import CaseId, Sample, gather, primary
+from perfguard.selfcheck.sample import gather
 
 _SEED = 20261121
 _SUITE = Path(delayed.__file__).with_name("test_delayed.py")
@@ -92,52 +90,36 @@ def _base(delay: Delay, plan: list[Delay]) -> Delay:
     return next(other for other in plan if other.length_us == delay.length_us and other.aimed == 0)
 
 
-def judge_injected(folder: Path, settings: Settings) -> list[Injected]:
-    """Every delay judged against baselines of the kernel without one, as one reading of a suite of 200.
+def judge_injected(folder: Path) -> list[Injected]:
+    """Every delay judged as a change of the kernel without one, as one time of 200, in a run for each session.
 
-    One length at a time is delayed; the others stand beside it undelayed, as the rest of a suite would.
+    None where there are too few sessions.
     """
     plan = read_plan(folder)
-    sample = gather(read_sessions(folder)[1:]).timed_only()  # without the pilot
-    cases: dict[str, CaseId] = {_delay_name(sample.sessions[0][case]): case for case in sample.cases}
-    found: dict[Delay, list[tuple[int, Verdict]]] = defaultdict(list)
-    bases = [cases[delay.name] for delay in plan if delay.aimed == 0 and delay.name in cases]
-    stored = max(settings.sessions, MIN_SESSIONS)
-    for draw in disjoint_draws(len(sample.sessions), stored, settings.confirmations, bases, random.Random(_SEED)):
-        suite = DrawnSuite(sample, draw, timed_now=SUITE_CASES)
-        for delay in plan:
-            base = cases.get(_base(delay, plan).name)
-            if base is None or delay.name not in cases:
-                continue
-            changed: Mapping[CaseId, Version] = {base: _version(sample, cases[delay.name], base)}
-            verdict = _of_primary(suite.judge(changed, only=True)[base], sample.sessions[0][base])
-            found[delay].append((draw.judged, verdict))
-    return [_injected(delay, found[delay]) for delay in plan if found[delay]]
+    sample = gather(read_sessions(folder)[1:])  # without the pilot
+    sessions = len(sample.sessions)
+    if sessions < SIDES * LEAST_PAIRS:
+        return []
+    known = {_delay_name(time.result): time for time in timed_cases(sample).values()}
+    times = {
+        delay: Timed(base.result, base.base, known[delay.name].base)
+        for delay in plan
+        if (base := known.get(_base(delay, plan).name)) is not None and delay.name in known
+    }
+    chance = random.Random(_SEED)
+    runs = [judge_run(times, resampled_pairs(sessions, chance), SUITE_CASES) for _ in range(sessions)]
+    smallest = smallest_found(times, SUITE_CASES)
+    return [_injected(delay, smallest[delay], [verdicts[delay] for verdicts in runs]) for delay in times]
 
 
-def _version(sample: Sample, delayed_case: CaseId, base: CaseId) -> Callable[[int], CaseResult]:
-    """The delayed kernel's result of a session, under the name of the kernel that it is a change of."""
-
-    def version(number: int) -> CaseResult:
-        session = sample.sessions[number]
-        named, read = session[base], session[delayed_case]
-        return msgspec.structs.replace(named, readings=read.readings)
-
-    return version
-
-
-def _of_primary(verdicts: list[Verdict], result: CaseResult) -> Verdict:
-    reading = primary(result)
-    return next(verdict for verdict in verdicts if reading is not None and verdict.metric == reading.metric)
-
-
-def _injected(delay: Delay, found: list[tuple[int, Verdict]]) -> Injected:
-    seen = [verdict.smallest for _, verdict in found if verdict.smallest is not None]
+def _injected(delay: Delay, smallest: float, found: Sequence[PairVerdict]) -> Injected:
+    hits = ((run, int(verdict.word is Word.SLOWER), 1) for run, verdict in enumerate(found))
     return Injected(
         length_us=delay.length_us,
         aimed=delay.aimed,
         true_slowdown=delay.slowdown,
         standard_error=delay.error,
-        smallest=statistics.median(seen) if seen else None,
-        found=clustered_rate((judged, int(verdict.word is Word.SLOWER), 1) for judged, verdict in found),
+        smallest=smallest,
+        found=clustered_rate(hits, independent_runs(len(found))),
+        pairs=statistics.fmean(verdict.pairs for verdict in found),
     )

@@ -1,101 +1,114 @@
-"""A drawn suite, judged by the judge that judges every run."""
+"""Runs of process pairs, built from sessions and judged by the judge that judges every run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import TypeVar
 
-import msgspec
+from perfguard.judge import PairVerdict, judge_pairs, judge_tracks, timer_class
+from perfguard.judge.pairs import MOST_PAIRS
+from perfguard.judge.session import track_of
+from perfguard.judge.statistics import fit_prior, least_effect, spread_of
+from perfguard.records import CaseResult, PairedTime, PairReading, Reading
+from perfguard.selfcheck.draws import Triple
+from perfguard.selfcheck.sample import CaseId, Sample, primary, value_of
 
-from perfguard.judge import Lane, common_modes, judge_case
-from perfguard.records import Baseline, CaseBaseline, CaseResult, Entry, Reading, TimedEntry, Verdict, Word
-from perfguard.selfcheck.draws import Draw
-from perfguard.selfcheck.sample import CaseId, Sample, primary
-from perfguard.units import significant
+Name = TypeVar("Name", bound=Hashable)
 
-Verdicts = Mapping[CaseId, list[Verdict]]
-Version = Callable[[int], CaseResult]  # session number -> what that session read of a case
+_PAIR_VARIANCE = 1.5  # of ln W - (ln B + ln B')/2, in variances of one process
 
 
 @dataclass(frozen=True)
-class DrawnSuite:
-    """One draw of a sample: the baseline that its stored sessions make, and the sessions judged against it.
+class Timed:
+    """The first gated time of one case in all sessions, µs: as the base has it, and as the working tree does.
 
-    Attributes:
-        timed_now: timed readings over which false alarms are counted, where the suite holds fewer.
+    `result` says what it is called, how it was timed and what is promised of it.
     """
 
-    sample: Sample
-    draw: Draw
-    timed_now: int = 0
+    result: CaseResult
+    base: Sequence[float]
+    work: Sequence[float]
 
-    @cached_property
-    def lane(self) -> Lane:
-        """What the stored sessions leave in a baseline, rounded as it is there."""
-        files: dict[str, dict[str, CaseBaseline]] = {}
-        stored = [self.sample.sessions[number] for number in self.draw.stored]
-        for case in self.draw.cases:
-            suite, key = case
-            results = [session[case] for session in stored]
-            entries = {reading.metric: _entry(reading.metric, results) for reading in results[-1].readings}
-            files.setdefault(suite, {})[key] = CaseBaseline(entries, results[-1].inputs)
-        # Without a target every reading, portable ones too, is looked for beside the times.
-        hardware = msgspec.structs.replace(self.sample.hardware, target=None)
-        baselines = {suite: Baseline(hardware.slug, suite, cases=cases) for suite, cases in files.items()}
-        return Lane(
-            hardware,
-            self.sample.toolchain,
-            baselines,
-            timed_now=self.timed_now,
-            confirmations=len(self.draw.fresh),
-        )
+    @property
+    def reading(self) -> Reading:
+        """The time as one session read it."""
+        reading = primary(self.result)
+        assert reading is not None
+        return reading
 
-    def session(self, number: int, changed: Mapping[CaseId, Version]) -> dict[CaseId, CaseResult]:
-        """What session `number` read of the drawn cases, the `changed` ones in their other version."""
-        results = self.sample.sessions[number]
-        return {case: changed[case](number) if case in changed else results[case] for case in self.draw.cases}
+    @property
+    def theta(self) -> float:
+        """The smallest effect that may fail; three of them are what the gate promises to find."""
+        centre = sorted(self.base)[len(self.base) // 2]
+        return least_effect(self.reading.promise, self.reading.floor, centre)
 
-    def judge(self, changed: Mapping[CaseId, Version] | None = None, *, only: bool = False) -> Verdicts:
-        """The final verdicts, the judged session and those that confirm having the `changed` cases.
-
-        Args:
-            only: judge nothing but the changed cases; the others are there to show what the machine did.
-        """
-        changed = changed or {}
-        screen = self.session(self.draw.judged, changed)
-        modes = common_modes(list(screen.values()), self.lane)
-        verdicts = {
-            case: judge_case(result, self.lane, modes=modes)
-            for case, result in screen.items()
-            if case in changed or not only
-        }
-        suspects = [case for case, words in verdicts.items() if any(v.word is Word.SUSPECT for v in words)]
-        if suspects:
-            confirming = [self.session(number, changed) for number in self.draw.fresh]
-            fresh_modes = [common_modes(list(session.values()), self.lane, suspects=suspects) for session in confirming]
-            for case in suspects:
-                fresh = [session[case] for session in confirming]
-                verdicts[case] = judge_case(screen[case], self.lane, fresh, modes=modes, fresh_modes=fresh_modes)
-        return verdicts
+    def slower(self, slowdown: float) -> Timed:
+        """The same with a working tree that is slower by `slowdown` (0.02: 2 %) in every session."""
+        return Timed(self.result, self.base, [value * (1 + slowdown) for value in self.base])
 
 
-def _entry(metric: str, results: list[CaseResult]) -> Entry:
-    readings = [reading for result in results if (reading := result.reading(metric)) is not None]
-    last = readings[-1]
-    if last.timer is None:
-        return significant(last.value) if isinstance(last.value, float) else last.value
-    return TimedEntry([significant(float(reading.value)) for reading in readings], last.timer)  # type: ignore[arg-type]
+def timed_cases(sample: Sample) -> dict[CaseId, Timed]:
+    """Every case that has a gated time, unchanged."""
+    found = {}
+    for case in sample.cases:
+        if primary(sample.sessions[0][case]) is not None:
+            values = [value_of(primary(session[case])) for session in sample.sessions]
+            found[case] = Timed(sample.sessions[0][case], values, values)
+    return found
 
 
-def slower(result: CaseResult, slowdown: float) -> CaseResult:
-    """`result` with its first timed reading longer by `slowdown` (0.02: 2 %), each block alike."""
-    moved = primary(result)
-    readings = [_scaled(reading, 1 + slowdown) if reading is moved else reading for reading in result.readings]
-    return msgspec.structs.replace(result, readings=readings)
+def judge_run(times: Mapping[Name, Timed], pairs: Sequence[Triple], family: int) -> dict[Name, PairVerdict]:
+    """What is said of every time: pair after pair, each of those that are undecided by then alone.
+
+    The word is None where `pairs` are too few to decide.
+    """
+    read: dict[Name, list[PairReading]] = {name: [] for name in times}
+    verdicts: dict[Name, PairVerdict] = {}
+    for number, triple in enumerate(pairs, 1):
+        undecided = [name for name in times if name not in verdicts or verdicts[name].word is None]
+        if not undecided:
+            break
+        for name in undecided:
+            read[name].append(_read(times[name], number, triple))
+        tracks = {}
+        for name, time in times.items():
+            reading = time.reading
+            track = track_of(time.result, PairedTime(reading.metric, reading.timer or "", read[name]))
+            assert track is not None
+            tracks[name] = track
+        verdicts = judge_tracks(tracks, family)
+    return verdicts
 
 
-def _scaled(reading: Reading, factor: float) -> Reading:
-    assert isinstance(reading.value, int | float)
-    blocks = [block * factor for block in reading.blocks]
-    return msgspec.structs.replace(reading, value=reading.value * factor, blocks=blocks)
+def _read(time: Timed, number: int, triple: Triple) -> PairReading:
+    base, copy, work = time.base[triple.base], time.base[triple.copy], time.work[triple.work]
+    return PairReading(number, math.log(work / base), math.log(copy / base), base, work)
+
+
+def smallest_found(times: Mapping[Name, Timed], family: int) -> dict[Name, float]:
+    """The smallest slowdown of each time that all process pairs together find with 95 % probability (relative).
+
+    The judge says it of pairs that have the noise of the sessions and lie beyond what can be acquitted.
+    """
+    pairs = {name: _even_pairs(time) for name, time in times.items()}
+    classes: dict[str, list[Sequence[float]]] = defaultdict(list)
+    for name, time in times.items():
+        classes[timer_class(time.reading.timer or "")].append(pairs[name])
+    priors = {kind: fit_prior([spread_of(each) for each in found]) for kind, found in classes.items()}
+    found = {}
+    for name, time in times.items():
+        prior = priors[timer_class(time.reading.timer or "")]
+        verdict = judge_pairs(pairs[name], theta=time.theta, family=family, prior=prior)
+        assert verdict.smallest is not None
+        found[name] = verdict.smallest
+    return found
+
+
+def _even_pairs(time: Timed) -> list[float]:
+    """Slowdowns of as many pairs as there can be, whose mean is 2θ and whose variance is what the sessions' makes."""
+    variance = _PAIR_VARIANCE * spread_of([math.log(value) for value in time.base]).variance
+    off = math.sqrt(variance * (MOST_PAIRS - 1) / MOST_PAIRS)
+    return [2 * time.theta + (off if number % 2 else -off) for number in range(MOST_PAIRS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from perfguard.selfcheck.findings import ABLE, Detector, Findings
+from perfguard.selfcheck.findings import Detector, Findings
 from perfguard.units import format_percent
 
 _NAMES = ("selfcheck.png", "selfcheck.svg")
@@ -35,14 +35,11 @@ def plot(findings: Findings, folder: Path) -> list[str]:
 
 
 def _draw(axes: Any, findings: Findings) -> None:
-    own = findings.resampled
-    able = any(power.able.trials for power in own.power)  # a rule that is never asked has no power, not a bad one
-    if able:
-        _line(axes, own, "ko-", 2.5, f"perfguard, cases that can see {format_percent(ABLE, 0)}", able=True)
-    _line(axes, own, "k:", 1.5, "perfguard, all cases", able=False)
+    runs = findings.resampled
+    _line(axes, Detector("perfguard", runs.slower, runs.slower_suites, findings.power), "ko-", 2.5)
     for rival, marker in zip(findings.rivals, _MARKERS, strict=False):
         if rival.suites is not None:
-            _line(axes, rival, f"{marker}--", 1.0, rival.name, able=able)
+            _line(axes, rival, f"{marker}--", 1.0)
     real = [one for one in findings.injected if one.aimed > 0 and one.found.trials]
     if real:
         axes.errorbar(
@@ -51,13 +48,14 @@ def _draw(axes: Any, findings: Findings) -> None:
             fmt="ko", markersize=4, alpha=0.6, label="perfguard, real kernel",
         )  # fmt: skip
     axes.set(xlabel="slowdown (%)", ylabel="share found", xlim=(0, 10.5), ylim=(-0.03, 1.03))
-    axes.set_title(f"{findings.hardware.name}: {findings.sessions} sessions, {findings.cases} cases", fontsize=10)
+    axes.set_title(
+        f"{findings.hardware.name}: {findings.sessions} sessions, {findings.timed_cases} timed cases", fontsize=10
+    )
     axes.grid(alpha=0.3)
 
 
-def _line(axes: Any, detector: Detector, style: str, width: float, label: str, *, able: bool) -> None:
-    """One curve: over the cases that can see 3 %, or over all; sizes that were never tried have no point."""
-    tried = [(power.slowdown, power.able if able else power.all) for power in detector.power]
-    points = [(100 * slowdown, rate.value) for slowdown, rate in tried if rate.trials]
-    alarms = format_percent(detector.suites.value) if detector.suites else "?"
-    axes.plot(*zip(*points, strict=True), style, markersize=4, linewidth=width, label=f"{label} ({alarms})")
+def _line(axes: Any, rule: Detector, style: str, width: float) -> None:
+    """One curve; sizes that were never tried have no point."""
+    points = [(100 * power.slowdown, power.found.value) for power in rule.power if power.found.trials]
+    alarms = format_percent(rule.suites.value) if rule.suites else "?"
+    axes.plot(*zip(*points, strict=True), style, markersize=4, linewidth=width, label=f"{rule.name} ({alarms})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
@@ -25,13 +26,16 @@ class Rate(Struct, frozen=True):
         return self.hits / self.trials if self.trials else 0.0
 
 
-def clustered_rate(outcomes: Iterable[tuple[Hashable, int, int]]) -> Rate:
+def clustered_rate(outcomes: Iterable[tuple[Hashable, int, int]], most_trials: float = math.inf) -> Rate:
     """The rate over (cluster, hits, trials); the same cluster may come many times.
 
     The interval is Clopper and Pearson's on the effective number of trials n / deff, where deff is the variance of
     the rate between clusters over that of independent trials, at least 1 (Korn and Graubard, "Confidence intervals
     for proportions with small expected number of positive counts", Survey Methodology 24, 1998). Where nothing or
     everything hits, the clusters tell nothing about deff, and each counts as one trial.
+
+    Args:
+        most_trials: as how many independent trials all of them count at most, where clusters share data.
     """
     hits: dict[Hashable, int] = defaultdict(int)
     trials: dict[Hashable, int] = defaultdict(int)
@@ -47,6 +51,7 @@ def clustered_rate(outcomes: Iterable[tuple[Hashable, int, int]]) -> Rate:
         between = sum((hits[name] - rate * trials[name]) ** 2 for name in trials) / count**2
         deff = between * clusters / (clusters - 1) / (rate * (1 - rate) / count)
         effective = count / max(deff, 1.0)
+    effective = min(effective, most_trials)
     low, high = exact_interval(rate * effective, effective)
     return Rate(found, count, clusters, low, high)
 

@@ -18,10 +18,18 @@ from perfguard.judge.statistics import MIN_SESSIONS
 from perfguard.locking import DeviceLock
 from perfguard.records import Report
 from perfguard.reports import write_atomically
-from perfguard.selfcheck.analysis import judge_resampled, judge_unchanged, seconds_per_case
+from perfguard.selfcheck.analysis import (
+    judge_apart,
+    judge_exact_metrics,
+    judge_resampled,
+    seconds_per_case,
+    shorten,
+    timer_noise,
+)
 from perfguard.selfcheck.draws import least_sessions
 from perfguard.selfcheck.findings import SCHEMA, Findings, Injected
 from perfguard.selfcheck.injection import inject, judge_injected
+from perfguard.selfcheck.judging import timed_cases
 from perfguard.selfcheck.measuring import DEVICE_OPTION, measure_sessions, read_sessions, suite_command
 from perfguard.selfcheck.plot import plot
 from perfguard.selfcheck.sample import gather, primary
@@ -50,20 +58,20 @@ def selfcheck(request: Request) -> int:
         UsageError: too few sessions for the judge, a folder that holds something else, no such folder.
     """
     settings = read_settings(_root(request.directory), device=_device_option(request.arguments))
-    stored, confirmations = max(settings.sessions, MIN_SESSIONS), settings.confirmations
-    least = least_sessions(stored, confirmations)
+    stored = max(settings.sessions, MIN_SESSIONS)
+    least = least_sessions(stored)
     if request.stored is not None and request.arguments:
         raise UsageError("--from: judges stored sessions and starts no pytest; leave the arguments after -- out")
     if request.stored is None and request.sessions < least:
-        raise UsageError(_too_few(f"--sessions {request.sessions}", stored, confirmations))
+        raise UsageError(_too_few(f"--sessions {request.sessions}", stored))
     folder = request.stored or request.output or _root(request.directory) / settings.reports / "selfcheck"
     folder = folder.resolve()
     output = request.output or folder
     try:
         reports = read_sessions(folder) if request.stored else _measure(request, folder, settings)
         if len(reports) < least:
-            raise UsageError(_too_few(f"{folder}: {len(reports)} sessions", stored, confirmations))
-        injected, note = _injected(folder / _DELAYED, settings, reports)
+            raise UsageError(_too_few(f"{folder}: {len(reports)} sessions", stored))
+        injected, note = _injected(folder / _DELAYED, reports)
     except MeasurementError as error:
         _say(str(error))
         return int(ExitStatus.NOTHING_MEASURED)
@@ -75,10 +83,8 @@ def selfcheck(request: Request) -> int:
         reasons = "".join(f"\n  {line}" for line in sample.left_out[:10])
         _say(f"{folder}: no timed case was measured alike in every session; nothing to judge{reasons}")
         return int(ExitStatus.NOTHING_MEASURED)
-    _say(f"judging {len(reports)} sessions against each other, then {request.suites} resampled suites")
-    findings = msgspec.structs.replace(
-        analyse(reports, stored, confirmations, request.suites), injected=injected, injection_note=note
-    )
+    _say(f"judging process pairs of {len(reports)} sessions, then {request.suites} resampled suites")
+    findings = msgspec.structs.replace(analyse(reports, stored, request.suites), injected=injected, injection_note=note)
     write_atomically(output / RESULT, msgspec.json.format(msgspec.json.encode(findings), indent=1))
     show(findings)
     for line in plot(findings, output):
@@ -88,11 +94,12 @@ def selfcheck(request: Request) -> int:
     return int(ExitStatus.TESTS_FAILED if False in kept else ExitStatus.PASSED)
 
 
-def analyse(reports: Sequence[Report], stored: int, confirmations: int, suites: int) -> Findings:
+def analyse(reports: Sequence[Report], stored: int, suites: int) -> Findings:
     """What sessions of one commit say of the judge. The real kernel's part is left empty."""
     sample = gather(reports)
-    unchanged = judge_unchanged(sample, stored, confirmations)
-    resampled, rivals, cases = judge_resampled(sample, stored, confirmations, suites, _say)
+    exact, moved = judge_exact_metrics(sample)
+    apart, alarms = judge_apart(sample)
+    resampled = judge_resampled(sample, stored, suites, _say)
     return Findings(
         schema=SCHEMA,
         perfguard=__version__,
@@ -104,26 +111,28 @@ def analyse(reports: Sequence[Report], stored: int, confirmations: int, suites: 
         first_session=min(report.started for report in reports),
         last_session=max(report.started for report in reports),
         stored=stored,
-        confirmations=confirmations,
         cases=len(sample.cases),
+        timed_cases=len(timed_cases(sample)),
         left_out=list(sample.left_out),
         seconds_per_case=seconds_per_case(sample),
-        timers=unchanged.timers,
-        decisions=unchanged.decisions,
-        suites=unchanged.suites,
-        alarms=unchanged.alarms,
-        improvements=unchanged.improvements,
-        resampled_cases=cases,
-        resampled=resampled,
-        rivals=rivals,
+        timers=timer_noise(sample),
+        exact=exact,
+        apart=apart,
+        alarms=shorten([*moved, *alarms]),
+        resampled_cases=resampled.cases,
+        resampled=resampled.runs,
+        power=resampled.power,
+        promised=resampled.promised,
+        rivals=resampled.rivals,
+        screen=resampled.screen,
     )
 
 
-def _too_few(what: str, stored: int, confirmations: int) -> str:
-    least = least_sessions(stored, confirmations)
+def _too_few(what: str, stored: int) -> str:
     return (
-        f"{what}: a judgement needs {least} ({stored} stored, 1 judged, {confirmations} that confirm; [tool.perfguard] "
-        f"sessions and confirmations); measure {least} or more, 20 for intervals that say something"
+        f"{what}: a judgement needs {least_sessions(stored)} (three process pairs of three sessions each; a record of "
+        f"{stored}, [tool.perfguard] sessions, and one more); measure so many or more, 20 for intervals that say "
+        "something"
     )
 
 
@@ -139,13 +148,14 @@ def _measure(request: Request, folder: Path, settings: Settings) -> list[Report]
     return reports
 
 
-def _injected(folder: Path, settings: Settings, reports: Sequence[Report]) -> tuple[list[Injected], str]:
+def _injected(folder: Path, reports: Sequence[Report]) -> tuple[list[Injected], str]:
     """The real kernel's part; the second value says why there is none."""
     if _on_cpu(reports):
         return [], "not run: needs a GPU"
     if not folder.is_dir():
         return [], f"not measured: {folder} is not there"
-    return judge_injected(folder, settings), ""
+    injected = judge_injected(folder)
+    return injected, "" if injected else f"not judged: too few sessions in {folder}"
 
 
 def _on_cpu(reports: Sequence[Report]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,21 +35,17 @@ class Sample:
         """The cases that all sessions measured, sorted."""
         return sorted(self.sessions[0]) if self.sessions else []
 
-    def timed_only(self) -> Sample:
-        """The same without exact readings."""
-        sessions = tuple(
-            {
-                case: msgspec.structs.replace(result, readings=[r for r in result.readings if r.timed])
-                for case, result in session.items()
-            }
-            for session in self.sessions
-        )
-        return replace(self, sessions=sessions)
-
 
 def primary(result: CaseResult) -> Reading | None:
-    """The first timed reading: device time; the time on a CPU."""
-    return next((reading for reading in result.readings if reading.timed), None)
+    """The first time that is judged, whatever it is called."""
+    return next((reading for reading in result.readings if reading.timed and reading.gated), None)
+
+
+def value_of(reading: Reading | None) -> float:
+    """A time that all sessions have, µs."""
+    assert reading is not None
+    assert isinstance(reading.value, int | float)
+    return float(reading.value)
 
 
 def gather(reports: Sequence[Report]) -> Sample:
@@ -97,9 +94,15 @@ def _shared(sessions: Sequence[Mapping[str, Reading]]) -> tuple[set[str], list[t
             dropped.append((metric, f"read in {len(readings)} of {len(sessions)} sessions"))
         elif len(timers) > 1:
             dropped.append((metric, f"read by several timers: {', '.join(sorted(map(str, timers)))}"))
+        elif readings[0].timed and not all(_is_time(reading) for reading in readings):
+            dropped.append((metric, "no time in some session"))
         else:
             shared.add(metric)
     return shared, dropped
+
+
+def _is_time(reading: Reading) -> bool:
+    return isinstance(reading.value, int | float) and 0 < reading.value < math.inf
 
 
 def _uncovered(reading: Reading) -> Reading:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from perfguard.selfcheck.findings import SLOWDOWNS, Detector, Findings, describe_rate
+from perfguard.selfcheck.findings import SLOWDOWNS, Detector, Findings, Runs, describe_rate
 from perfguard.selfcheck.rates import Rate
-from perfguard.units import format_change, format_percent, format_time
+from perfguard.units import counted, format_change, format_percent, format_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_LEFT_OUT = 10
@@ -20,7 +24,7 @@ def curve(rates: Sequence[float]) -> str:
 
 
 def show(findings: Findings) -> None:
-    """Print everything: noise, false alarms, power beside the rivals', the real kernel, and the promises."""
+    """Print everything: noise, false alarms, power beside the rivals', records, the real kernel, and the promises."""
     from rich.console import Console
     from rich.table import Table
 
@@ -36,60 +40,73 @@ def show(findings: Findings) -> None:
 
     days = f"{findings.first_session[:10]} to {findings.last_session[:10]}"
     console.print(
-        f"{findings.hardware.name} ({findings.hardware.slug}): {findings.sessions} sessions, {days}; "
-        f"{findings.cases} cases, {findings.seconds_per_case:.2f} s a case; baselines of {findings.stored} sessions, "
-        f"{findings.confirmations} fresh processes confirm",
+        f"{findings.hardware.name} ({findings.hardware.slug}): {findings.sessions} sessions, {days}; {findings.cases} "
+        f"cases, {findings.timed_cases} of them timed, {findings.seconds_per_case:.2f} s a case",
     )
     noise = table("\nnoise between processes", "metric", "timer", "cases", "CV", "<= 0.3 %", "<= 0.5 %", "sees 2 %",
-                  "sees 3 %", "unresolved", "its limit")  # fmt: skip
+                  "sees 3 %", "sees")  # fmt: skip
     for timer in findings.timers:
-        limit = "" if timer.unresolved_limit is None else format_percent(timer.unresolved_limit)
-        shares = (timer.cv_within_03, timer.cv_within_05, timer.able_2, timer.able_3, timer.unresolved)
         noise.add_row(
             timer.metric,
             timer.timer,
             str(timer.cases),
             format_percent(timer.cv_median, 2),
-            *(format_percent(share, 0) for share in shares),
-            limit,
+            *(
+                format_percent(share, 0)
+                for share in (timer.cv_within_03, timer.cv_within_05, timer.able_2, timer.able_3)
+            ),
+            format_percent(timer.smallest),
         )
     console.print(noise)
 
-    console.print("\nfalse alarms: unchanged code, every session judged against the others (intervals by session)")
-    console.print(f"  decisions           {describe_rate(findings.decisions)}")
-    console.print(f"  suites              {describe_rate(findings.suites)}")
-    console.print(f"  false FASTER        {describe_rate(findings.improvements)}")
+    apart = findings.apart
+    console.print(
+        "\nunchanged: sessions beside each other. A run has "
+        f"{counted(apart.most_pairs, 'process pair')} at most, and no session in two parts;\n"
+        "runs share sessions, and their intervals say so"
+    )
+    console.print(f"  exact metrics moved {describe_rate(findings.exact)} of the sessions")
+    _show_runs(console, apart)
     for alarm in findings.alarms:
         console.print(f"    {alarm}", style="red", markup=False)
 
-    suites = findings.resampled.suites
-    count = suites.trials if suites else 0
+    runs = findings.resampled
     console.print(
-        f"\nresampled: {count} suites of {findings.resampled_cases} cases, built from whole sessions of those above "
-        "(not measured anew);\npower: share of injected slowdowns found, over the cases that can see 3 %"
+        f"\nresampled: {counted(runs.slower_suites.trials, 'suite')} of {counted(findings.resampled_cases, 'case')}, "
+        f"{counted(runs.most_pairs, 'process pair')} at most, built from whole sessions of those above\n"
+        "(not measured anew); power: share of injected slowdowns found, over all timed cases"
     )
-    detectors = table("", "rule", "false alarms", "suites with any",
-                      *(format_percent(slowdown, 0) for slowdown in SLOWDOWNS), "curve")  # fmt: skip
-    own = findings.resampled
-    detectors.add_row(*_row(own, [power.able for power in own.power]))
-    detectors.add_row("  over all cases", "", "", *_curve([power.all for power in own.power]))
+    _show_runs(console, runs)
+    rules = table("", "rule", "false alarms", "suites with any", *_sizes(), "curve")
+    own = Detector("perfguard", runs.slower, runs.slower_suites, findings.power)
+    for rule in (own, *findings.rivals):
+        rules.add_row(*_row(rule))
+    console.print(rules)
     for rival in findings.rivals:
-        detectors.add_row(*_row(rival, [power.able for power in rival.power]))
-    console.print(detectors)
-    for detector in findings.rivals:
-        if detector.note:
-            console.print(f"  {detector.name}: {detector.note}")
+        if rival.note:
+            console.print(f"  {rival.name}: {rival.note}")
+
+    title = f"\nscreen: what a record of {findings.stored} sessions acquits before any pair"
+    record = table(title, "a changed case that is", "acquitted", "if not, most often")
+    record.columns[2].justify = "left"
+    for one in findings.screen:
+        reason = next(iter(one.refusals), "")
+        slower = f"{format_percent(one.slowdown, 0)} slower" if one.slowdown else "unchanged"
+        record.add_row(slower, _share(one.acquitted), reason)
+    console.print(record)
 
     if findings.injected:
-        real = table("\na real kernel made slower", "kernel", "aimed at", "true", "standard error", "can see", "found")
-        for one in findings.injected:
+        real = table("\na real kernel made slower", "kernel", "aimed at", "true", "standard error", "sees", "found",
+                     "pairs")  # fmt: skip
+        for each in findings.injected:
             real.add_row(
-                format_time(one.length_us),
-                format_percent(one.aimed, 0),
-                format_change(1 + one.true_slowdown),
-                format_percent(one.standard_error, 2),
-                "" if one.smallest is None else format_percent(one.smallest),
-                f"{one.found.hits} of {one.found.trials}",
+                format_time(each.length_us),
+                format_percent(each.aimed, 0),
+                format_change(1 + each.true_slowdown),
+                format_percent(each.standard_error, 2),
+                format_percent(each.smallest),
+                f"{each.found.hits} of {each.found.trials}",
+                f"{each.pairs:.1f}",
             )
         console.print(real)
     else:
@@ -105,13 +122,24 @@ def show(findings: Findings) -> None:
         console.print(f"  {word:9}  {promise.text}: {promise.seen}", style=style, markup=False)
 
 
-def _row(detector: Detector, power: Sequence[Rate]) -> list[str]:
-    if detector.decisions is None or detector.suites is None:
-        return [detector.name, *["-"] * (3 + len(SLOWDOWNS))]
-    decisions, suites = format_percent(detector.decisions.value, 3), detector.suites
-    return [detector.name, decisions, f"{suites.hits} of {suites.trials}", *_curve(power)]
+def _show_runs(console: Console, runs: Runs) -> None:
+    console.print(f"  times SLOWER        {describe_rate(runs.slower)}")
+    console.print(f"  suites with any     {describe_rate(runs.slower_suites)}")
+    console.print(f"  suites with FASTER  {describe_rate(runs.faster_suites)}")
+    console.print(f"  times undecided     {describe_rate(runs.undecided)}; {runs.pairs_per_case:.1f} pairs a case")
 
 
-def _curve(power: Sequence[Rate]) -> list[str]:
-    shares = [format_percent(rate.value, 0) if rate.trials else "-" for rate in power]
-    return [*shares, curve([rate.value for rate in power])]
+def _row(rule: Detector) -> list[str]:
+    if rule.decisions is None or rule.suites is None:
+        return [rule.name, *["-"] * (3 + len(SLOWDOWNS))]
+    alarms = [format_percent(rule.decisions.value, 3), f"{rule.suites.hits} of {rule.suites.trials}"]
+    found = [power.found for power in rule.power]
+    return [rule.name, *alarms, *map(_share, found), curve([rate.value for rate in found])]
+
+
+def _sizes() -> list[str]:
+    return [format_percent(slowdown, 0) for slowdown in SLOWDOWNS]
+
+
+def _share(rate: Rate) -> str:
+    return format_percent(rate.value, 0) if rate.trials else "-"

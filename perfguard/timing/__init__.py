@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
 from perfguard.errors import DeviceError
-from perfguard.timing import flushed, graph, hostbound, profile, queue, wall
+from perfguard.timing import cpu, flushed, graph, hostbound, profile, queue
 from perfguard.timing.timing import Meter, Timer, Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-TIMERS: tuple[Timer, ...] = (graph, flushed, profile, queue, hostbound, wall)  # of device time, in order of preference
+TIMERS: tuple[Timer, ...] = (graph, flushed, profile, queue, hostbound, cpu)  # of device time, in order of preference
 
 
 def prepare_device_time(
     workload: Workload, device: Device, *, seconds: float = 1.0, stored: str | None = None
 ) -> Meter:
-    """A meter of the device time of one call, by the timer the baseline was read with, else by the first that can.
+    """A meter of the device time of one call, on a CPU of its CPU time.
 
-    A stored id that cannot be reproduced is no error: the reading then has another id, and is not compared.
+    By the timer that the baseline was read with, else by the first that can. A stored id that cannot be reproduced is
+    no error: the reading then has another id, and is not compared.
 
     Raises:
         DeviceError: no timer can time the workload on this device.

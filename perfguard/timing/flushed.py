@@ -89,7 +89,7 @@ def _replay(graph: Graph, call: _Call) -> None:
     graph.replay()
 
 
-def _rounds(replays: Sequence[_Call], device: Device) -> Callable[[int], list[queue.Pair]]:
+def _rounds(replays: Sequence[_Call], device: Device) -> queue.Enqueue:
     """What enqueues n rounds over all `replays`, each replay between events of its own and behind a flush."""
     turns = [queue.pairs(replay, device, "cold", 1) for replay in replays]
 

@@ -12,7 +12,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfguard.errors import DeviceError
@@ -24,8 +24,8 @@ from perfguard.timing.blocks import (
     samples_in_block,
     warmed_up,
 )
-from perfguard.timing.queue import block_of, estimated, marked, pairs, plain
-from perfguard.timing.timing import Cache, Meter, Workload, floor_us
+from perfguard.timing.queue import Batches, estimated, pairs
+from perfguard.timing.timing import Cache, Meter, Workload
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -151,9 +151,6 @@ def _replayed(
         return None
     replay_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in first.result))
     samples = samples_in_block(replay_us, seconds)
-    between_marks = marked(enqueue, device, replay_us)
-    queue = FilledQueue(device, between_marks, size=min(samples, _MOST_AHEAD), smallest=1)
-
-    clocked = block_of(queue, between_marks, samples=samples, calls=calls, grid_us=grid_us)
-    held = workload.bytes * (method.copies + 1)
-    return Meter(method.id, plain(clocked), floor_us(grid_us, calls), samples, bytes=held, clocked=clocked)
+    size = min(samples, _MOST_AHEAD)
+    batches = Batches(enqueue, device, size=size, smallest=1, rounds=samples, calls=calls)
+    return replace(batches.meter(method.id), bytes=workload.bytes * (method.copies + 1))

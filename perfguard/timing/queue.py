@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,13 @@ from perfguard.timing.blocks import (
     samples_in_block,
     warmed_up,
 )
-from perfguard.timing.timing import Cache, Clocked, Meter, Stretch, Workload, floor_us
+from perfguard.timing.timing import Cache, Meter, Workload, floor_us
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import ClockMark, Device, Event
 
 Pair = tuple["Event", "Event"]
-Marked = tuple["ClockMark | None", list[Pair], "ClockMark | None"]
+Enqueue = Callable[[int], list[Pair]]
 
 SHORT_US = 20.0  # an event pair round a shorter call costs as much as the call
 MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
@@ -34,7 +34,7 @@ _MOST_PAIRS = 32  # in a batch
 _LEAST_CALLS = 4  # in a batch: below, the host is not ahead in any way that lasts
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
-_CLOCKED_US = 500.0  # a round as long as this has a clock of its own: under a power cap that moves within a block
+_LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # samples, those of half a millisecond and more
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
 
@@ -121,7 +121,7 @@ def _filled(workload: Workload, device: Device, method: _Method, estimate: Estim
 
 def metered(
     timer: str,
-    enqueue: Callable[[int], list[Pair]],
+    enqueue: Enqueue,
     device: Device,
     *,
     calls: int,
@@ -133,78 +133,94 @@ def metered(
 
     `enqueue(n)` puts n rounds on the queue, each an event pair for every one of `turns` things.
     """
-    grid_us = event_grid_us(device)
     per_round = turns * calls
     rounds = samples_in_block(per_round * estimate.call_us, seconds)
     # A batch that costs the host little needs a short sleep (clocks sag in long ones) and fits into the queue.
     size = min(rounds, _MOST_PAIRS, int(_BATCH_HOST_US / max(per_round * estimate.pair_host_us, 1e-3)))
     smallest = min(rounds, max(1, _LEAST_CALLS // per_round))
-    between_marks = marked(enqueue, device, per_round * estimate.call_us)
-    queue = FilledQueue(device, between_marks, size=max(size, smallest), smallest=smallest)
-    samples = turns * rounds
-    clocked = block_of(queue, between_marks, samples=samples, calls=calls, turns=turns, grid_us=grid_us)
-    if queue.run(between_marks) is None:
-        return None
-    return Meter(timer, plain(clocked), floor_us(grid_us, calls), samples, clocked=clocked)
+    batches = Batches(
+        enqueue, device, size=max(size, smallest), smallest=smallest, rounds=rounds, calls=calls, turns=turns
+    )
+    return batches.meter(timer) if batches.proven() else None
 
 
-def marked(enqueue: Callable[[int], list[Pair]], device: Device, round_us: float) -> Callable[[int], list[Marked]]:
-    """What enqueues n rounds of samples between clock marks: each round that lasts long enough, else all n.
+class Batches:
+    """Blocks of samples in proven batches, each batch between two readings of the device's clock."""
 
-    The marks lie outside the pairs.
-    """
-    device.clock_mark()  # what reads the clock may have to be compiled, and no block shall wait for that
+    def __init__(
+        self,
+        enqueue: Enqueue,
+        device: Device,
+        *,
+        size: int,
+        smallest: int,
+        rounds: int,
+        calls: int,
+        turns: int = 1,
+    ) -> None:
+        """`enqueue(n)` puts n rounds on the queue, each an event pair round `calls` calls for every one of `turns`
+        things.
 
-    def enqueue_marked(count: int) -> list[Marked]:
-        stretches = []
-        first = device.clock_mark()
-        for size in [1] * count if round_us >= _CLOCKED_US else [count]:
-            found, last = enqueue(size), device.clock_mark()
-            stretches.append((first, found, last))
-            first = last
-        return stretches
+        Args:
+            size: rounds in a batch.
+            smallest: rounds that a batch keeps at least.
+            rounds: in a block.
+        """
+        self._enqueue = enqueue
+        self._device = device
+        self._samples, self._calls, self._turns = turns * rounds, calls, turns
+        self._grid_us = event_grid_us(device)
+        self._marks: list[tuple[ClockMark, ClockMark]] = []  # round the batches of the last block
+        device.clock_mark()  # what reads the clock may have to be compiled, and no block shall wait for that
+        self._queue = FilledQueue(device, self._marked, size=size, smallest=smallest)
 
-    return enqueue_marked
+    def proven(self) -> bool:
+        """Whether the host can be kept ahead of the device."""
+        return self._queue.run(self._marked) is not None
 
+    def meter(self, timer: str) -> Meter:
+        """The meter called `timer`."""
+        floor = floor_us(self._grid_us, self._calls)
+        return Meter(timer, self._block, floor, self._samples, clock_mhz=self._clock_mhz)
 
-def block_of(
-    queue: FilledQueue,
-    enqueue: Callable[[int], list[Marked]],
-    *,
-    samples: int,
-    calls: int,
-    turns: int = 1,
-    grid_us: float,
-) -> Callable[[], Clocked | None]:
-    """What measures one block: `samples` samples of `calls` calls, of `turns` things in turn, in proven batches."""
+    def _marked(self, count: int) -> tuple[ClockMark | None, list[Pair], ClockMark | None]:
+        first = self._device.clock_mark()
+        return first, self._enqueue(count), self._device.clock_mark()
 
-    def block() -> Clocked | None:
-        stretches: list[Stretch] = []
-        while sum(len(stretch.us) for stretch in stretches) < samples:
-            batch = queue.run(enqueue)
+    def _block(self) -> float | None:
+        times: list[float] = []
+        self._marks = []
+        while len(times) < self._samples:
+            batch = self._queue.run(self._marked)
             if batch is None:
                 return None
-            for first, found, last in batch.result:
-                # A call that launches nothing takes no time.
-                us = tuple(max(start.elapsed_us(end), grid_us) / calls for start, end in found)
-                mhz = first.mhz_until(last) if first is not None and last is not None else None
-                stretches.append(Stretch(us, mhz))
-        return Clocked(tuple(stretches), turns)
+            first, found, last = batch.result
+            if first is not None and last is not None:
+                self._marks.append((first, last))
+            # A call that launches nothing takes no time.
+            times += [max(start.elapsed_us(end), self._grid_us) / self._calls for start, end in found]
+        return middle(times, self._turns)
 
-    return block
-
-
-def plain(clocked: Callable[[], Clocked | None]) -> Callable[[], float | None]:
-    """The time alone of a block."""
-
-    def block() -> float | None:
-        found = clocked()
-        return None if found is None else found.us
-
-    return block
+    def _clock_mhz(self) -> float | None:
+        told = [first.mhz_until(last) for first, last in self._marks]
+        clocks = [mhz for mhz in told if mhz is not None]
+        return statistics.fmean(clocks) if clocks else None
 
 
-def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Callable[[int], list[Pair]]:
+def middle(times: Sequence[float], turns: int = 1) -> float:
+    """The time that a block is kept as: the median of its samples; of `turns` things in turn, the mean of theirs.
+
+    A few long samples give their mean without the least and the greatest: where a kernel takes one of two times, the
+    median of nine is now the one and now the other.
+    """
+    if turns > 1:
+        return statistics.fmean(statistics.median(times[turn::turns]) for turn in range(turns))
+    if _LEAST_TRIMMED <= len(times) <= _MOST_TRIMMED:
+        return statistics.fmean(sorted(times)[1:-1])
+    return statistics.median(times)
+
+
+def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Enqueue:
     """What enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
 
     def enqueue(count: int) -> list[Pair]:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -24,8 +24,6 @@ _MEDIAN_TO_MEAN = 1.2533
 
 # No device clock that we know of resolves a change of less than this, whatever its event grid.
 _LEAST_FLOOR_US = 0.05
-
-_LEAST_TRIMMED = 5  # samples
 
 
 @dataclass(frozen=True)
@@ -135,40 +133,9 @@ class Workload:
     warmed: list[float] = field(default_factory=list, compare=False, repr=False)
 
 
-class Stretch(NamedTuple):
-    """Samples of a block between two readings of the clock."""
-
-    us: tuple[float, ...]  # of each, per call
-    mhz: float | None  # the mean clock of the device's processors; None where nobody tells
-
-
-class Clocked(NamedTuple):
-    """One block.
-
-    Attributes:
-        stretches: its samples, in the order of measuring.
-        turns: of how many things the samples are in turn, each of which may take a time of its own.
-    """
-
-    stretches: tuple[Stretch, ...]
-    turns: int = 1
-
-    @property
-    def us(self) -> float:
-        """Its time as the device ran it, per call."""
-        return self.middle([us for stretch in self.stretches for us in stretch.us])
-
-    def middle(self, times: Sequence[float]) -> float:
-        """Of the samples' `times`, as they are or at one clock: their median; of several in turn, the mean of medians.
-
-        A few long samples, each a stretch of its own, give their mean without the least and the greatest: where a
-        kernel takes one of two times, the median of nine is now the one and now the other.
-        """
-        if self.turns > 1:
-            return statistics.fmean(statistics.median(times[turn :: self.turns]) for turn in range(self.turns))
-        if len(times) >= _LEAST_TRIMMED and len(times) == len(self.stretches):
-            return statistics.fmean(sorted(times)[1:-1])
-        return statistics.median(times)
+def unknown_clock() -> float | None:
+    """The clock where nobody tells it."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -177,15 +144,15 @@ class Meter:
 
     Attributes:
         timer: the method's id; belongs to the key of the reading.
-        block: measures one block (about 10 ms) and returns its time, µs per call; None where this block could
-            not be read. Blocks of several meters may alternate on one device.
+        block: measures one block (about 10 ms) and returns its time as the device ran it, µs per call; None where
+            this block could not be read. Blocks of several meters may alternate on one device.
         floor_us: the smallest change of the time that this timer can tell, µs.
         samples: samples per block.
         note: what a reader must know about the method; empty for the usual.
         bytes: about how much device memory stays allocated while the meter lives.
         settled: relative standard error of the blocks' median below which more blocks tell nothing new.
         in_pass: blocks in each pass of a session that passes over its cases several times.
-        clocked: measures one block as the device ran it, with the clock; None where the timer reads no clock.
+        clock_mhz: the mean clock of the device's processors during the last block, MHz; None where nobody tells.
     """
 
     timer: str
@@ -196,7 +163,7 @@ class Meter:
     bytes: int = 0
     settled: float = 0.001
     in_pass: int = 3
-    clocked: Callable[[], Clocked | None] | None = None
+    clock_mhz: Callable[[], float | None] = unknown_clock
 
 
 class Timer(Protocol):

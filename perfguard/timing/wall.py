@@ -1,4 +1,4 @@
-"""Time on the host's clock, for devices whose calls return when the work is done (CPU).
+"""Time on the wall's clock, for devices whose calls return when the work is done (CPU): shown, judged by nobody.
 
 Ids: `wall-u16`, 16 calls per sample. Always warm: what a case finds in the cache is what the last call left.
 """
@@ -10,13 +10,7 @@ import re
 import statistics
 from typing import TYPE_CHECKING
 
-from perfguard.timing.blocks import (
-    SAMPLE_US,
-    calls_in_sample,
-    power_of_two,
-    samples_in_block,
-    warm_up,
-)
+from perfguard.timing.blocks import SAMPLE_US, calls_in_sample, power_of_two, samples_in_block, warm_up
 from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -31,16 +25,6 @@ def _parse(timer: str | None) -> int | None:
     match = _ID.fullmatch(timer or "")
     calls = int(match["calls"]) if match else 0
     return calls if 1 <= calls <= _MOST_CALLS else None
-
-
-def suits(device: Device) -> bool:
-    """Whether calls return when the work is done."""
-    return not device.asynchronous
-
-
-def understands(timer: str) -> bool:
-    """Whether `timer` is an id of this module."""
-    return _parse(timer) is not None
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.compare.comparison import MOST_MISSED, MOST_PAIRS, Tally, exact_rows
-from perfguard.compare.conductor import Difference, Outcome, Track
-from perfguard.compare.processes import Side
+from perfguard.pairing.conductor import Difference, Outcome, Track
+from perfguard.pairing.processes import Side
 from perfguard.compare.records import Row
 from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Verdict, Word
 from perfguard.units import Unit

@@ -68,6 +68,20 @@ class Project:
     def test_file(self, source: str = TEST, name: str = "test_suite.py") -> None:
         (self.path / name).write_text(source)
 
+    def commit(self) -> None:
+        """Commit everything as it is: what times are compared with from now on."""
+        if not (self.path / ".git").exists():
+            self.git("init", "--quiet")
+        ignored = (".perfguard/", "runpytest-*/", "stdout", "stderr")  # what pytester leaves as well
+        (self.path / ".gitignore").write_text("\n".join(ignored))
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message=as it is")
+
+    def git(self, *arguments: str) -> None:
+        """One git command in the project, by nobody in particular."""
+        identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
+        subprocess.run(["git", *identity, *arguments], cwd=self.path, check=True, capture_output=True)
+
     def run(self, *arguments: str) -> pytest.RunResult:
         """`pytest`, as a user runs it."""
         return self.pytester.runpytest_subprocess(*arguments)
@@ -115,8 +129,7 @@ def project(
     # Python takes a file written anew within the same second, and as long, for what it had compiled before.
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     made = Project(pytester.path, pytester)
-    # One confirmation is enough where their number is not what is tried: each is a process of seconds.
-    made.configure(device="fake", sessions=5, confirmations=1, case_seconds=0.2)
+    made.configure(device="fake", sessions=5, case_seconds=0.2)
     made.kernel()
     made.test_file()
     return made
@@ -148,6 +161,7 @@ def _record(path: Path, temporary: Path, python: str) -> None:
 
 @pytest.fixture
 def recorded(project: Project, recording: Path) -> Project:
-    """Recorded in five sessions, and unchanged since."""
+    """Recorded in five sessions, committed, and unchanged since."""
     shutil.copytree(recording, project.path / "baselines")
+    project.commit()
     return project

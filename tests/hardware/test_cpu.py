@@ -79,9 +79,17 @@ def test_identity_of_this_machine() -> None:
     identity = CpuDevice().identity
     assert identity.target == "cpu"
     assert identity.vendor == "cpu"
-    assert identity.slug.endswith(f"-{identity.units}c")
     assert "float8_e4m3fn" in identity.fp8_dtypes
     assert identity == CpuDevice().identity
+
+
+def test_the_slug_does_not_hang_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = machine(tmp_path, SHORT)
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        identity = CpuDevice(root=root).identity
+        assert identity.slug == "cpu-epyc-family-25-model-17"
+        assert identity.units == min(threads, len(os.sched_getaffinity(0)))
 
 
 def test_no_queue() -> None:

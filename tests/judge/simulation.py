@@ -1,174 +1,141 @@
-"""Suites of simulated sessions, judged by the real ladder from screen to confirmation.
+"""Runs in simulated and in resampled real worlds, judged by the judge's own functions from screen to process pairs.
 
-A session is a common shift of the machine (normal) plus noise of each case (Student t4); the deviations of the cases
-are log-normal around 0.3 %. Every session value stands in the middle of three block medians.
+    python -m tests.judge.simulation [--suites 20] [--seed 1] [--jobs 2] [--json docs/judging-rates.json]
+    python -m tests.judge.simulation --write
+
+The first runs all worlds and writes what it counted; the second puts its tables into docs/judging.md.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import json
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from benchmarks.noise.__main__ import of_baselines
-from perfguard.judge import Lane, common_modes, judge_case
-from perfguard.records import (
-    Baseline,
-    Case,
-    CaseBaseline,
-    CaseResult,
-    Hardware,
-    Reading,
-    TimedEntry,
-    Toolchain,
-    Verdict,
-    Word,
+from perfguard.judge import Lane
+from perfguard.judge.pairs import MOST_PAIRS
+from perfguard.judge.session import case_id
+from perfguard.records import Toolchain
+from tests.judge import real, tables
+from tests.judge.runs import BASE, HARDWARE, Counts, count, judge, seeded
+from tests.judge.worlds import (
+    NOISES,
+    PLACES,
+    Suite,
+    Truth,
+    World,
+    baseline_of,
+    case_sigmas,
+    pair_readings,
+    place_levels,
+    results_of,
+    stored_noise,
 )
-from perfguard.units import Unit, significant
 
-HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1")
-CENTRE = 50.0  # µs
-BLOCKS = 0.002  # spread of block medians inside a session
-LEAST = 5  # sessions that tell a deviation
-Logs = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Suite:
-    """How a simulated suite behaves.
-
-    Attributes:
-        unlike: standard deviation of ln σ between the cases.
-        common: standard deviation of the machine's shift between sessions.
-        controls: how many of the cases are unchanged and read all the same. The rest is judged.
-        quiet: further cases that fresh processes measure where there are no controls.
-        apart: standard deviation of what the machine that is judged on does to each case alone, in all its sessions.
-        measured: deviations of real cases, to draw from instead of `median` and `unlike`.
-    """
-
-    cases: int = 200
-    stored: int = 8
-    fresh: int = 3
-    median: float = 0.003
-    unlike: float = 0.3
-    common: float = 0.005
-    controls: int = 0
-    quiet: int = 20
-    apart: float = 0.0
-    measured: tuple[float, ...] = field(default=(), repr=False)
+ROOT = Path(__file__).resolve().parents[2]
+RATES, DOCUMENT = ROOT / "docs" / "judging-rates.json", ROOT / "docs" / "judging.md"
+SIZES, CONTROLS, STORED = (1, 3, 8, 50, 200), (0, 20), (5, 8)
+SUITES = [Suite(cases, controls, stored) for cases in SIZES for controls in CONTROLS for stored in STORED]
+EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
+KINDS = ("five", "tenth", "half", "all")
+TRUTHS = [Truth(kind, effect) for kind in KINDS for effect in EFFECTS] + [Truth("mixed", 0.03), Truth("power", 0.04)]
+SMALL = 8  # suites of at most so many cases are drawn four times as often as larger ones where power is asked
 
 
-def draw(suite: Suite, random: np.random.Generator, slowdown: float = 0.0, slow: int | None = None) -> Logs:
-    """Block medians, µs: sessions (stored, judged, fresh) x cases x 3."""
-    sigma = suite.median * np.exp(suite.unlike * random.standard_normal(suite.cases))
-    if suite.measured:
-        sigma = random.choice(suite.measured, suite.cases)
-    shape = (suite.stored + 1 + suite.fresh, suite.cases)
-    logs = sigma * random.standard_t(4, shape) / np.sqrt(2)  # t4 has variance 2
-    logs += suite.common * random.standard_normal((shape[0], 1))
-    if suite.apart:
-        logs[suite.stored :] += suite.apart * random.standard_normal(suite.cases)
-    last = suite.cases if slow is None else suite.controls + slow
-    logs[suite.stored :, suite.controls : last] += np.log1p(slowdown)
-    offsets = np.abs(BLOCKS * random.standard_normal((2, *shape)))
-    blocks: Logs = CENTRE * np.exp(np.stack([logs - offsets[0], logs, logs + offsets[1]], axis=-1))
-    return blocks
+def simulate(world: World, suite: Suite, truth: Truth, random: np.random.Generator) -> Counts | None:
+    """Draw one run and judge it; None where a suite of that size has no such truth."""
+    changed = truth.levels(suite.cases)
+    if changed is None:
+        return None
+    levels = np.concatenate([np.zeros(suite.controls), changed])
+    sigma = case_sigmas(world, levels.size, random)
+    baseline = baseline_of(stored_noise(world, sigma, suite.stored, random), suite.controls)
+    now = stored_noise(world, sigma, 1, random)[0] + place_levels(world, levels.size, random) + levels
+    results = results_of(now, suite.controls, world.board)
+    lane = Lane(HARDWARE, Toolchain(), {"suite": baseline}, base=BASE)
+    readings = pair_readings(world, sigma, levels, truth, random)
+    processes = {case_id(result): read for result, read in zip(results, readings, strict=True)}
+    verdicts, taken = judge(results, lane, processes)
+    judged = [verdicts[case_id(result)] for result in results[suite.controls :]]
+    return count(changed.tolist(), judged, taken.values())
 
 
-def judge(suite: Suite, random: np.random.Generator, slowdown: float = 0.0, slow: int | None = None) -> list[Verdict]:
-    """Draw one suite and judge its cases after the controls; of those, the first `slow` (all) are slower now."""
-    blocks = draw(suite, random, slowdown, slow)
-    lane = Lane(HARDWARE, Toolchain(), {"suite": _baseline(blocks[: suite.stored, :, 1], suite.controls)})
-    session = _session(blocks[suite.stored], suite.controls)
-    modes = common_modes(session, lane)
-    judged = [msgspec.structs.replace(r, verdicts=judge_case(r, lane, modes=modes)) for r in session[suite.controls :]]
-    suspects = {(result.case.suite, result.case.key) for result in judged if result.is_suspect}
-    if suspects:
-        quiet = [judged[at] for at in random.permutation(len(judged)) if not judged[at].is_suspect]
-        quiet = quiet[: 0 if suite.controls else suite.quiet]
-        read = suspects | {(result.case.suite, result.case.key) for result in [*session[: suite.controls], *quiet]}
-        again = [_only(_session(each, suite.controls), read) for each in blocks[suite.stored + 1 :]]
-        fresh_modes = [common_modes(results, lane, suspects=suspects) for results in again]
-        for at, result in enumerate(judged):
-            if result.is_suspect:
-                fresh = [next(r for r in results if r.case == result.case) for results in again]
-                verdicts = judge_case(result, lane, fresh, modes=modes, fresh_modes=fresh_modes)
-                judged[at] = msgspec.structs.replace(result, verdicts=verdicts)
-    return [verdict for result in judged for verdict in result.verdicts]
+def run_world(world: World, suites: int, seed: int) -> list[dict[str, object]]:
+    """All truths of one world; a row for each truth and suite. `suites` of each kind where nothing moved."""
+    rows: list[dict[str, object]] = []
+    for truth in [Truth(), *TRUTHS]:
+        for suite in SUITES:
+            random, counts = seeded(seed, world, suite, truth), Counts()
+            often = suites if truth.kind == "nothing" else max(suites // 5 if suite.cases <= SMALL else suites // 20, 1)
+            for _ in range(often):
+                found = simulate(world, suite, truth, random)
+                if found is not None:
+                    counts.add(found)
+            if counts.suites:
+                rows.append({**asdict(world), **asdict(truth), **asdict(suite), **asdict(counts)})
+    return rows
 
 
-def _baseline(times: Logs, controls: int) -> Baseline:
-    cases = {}
-    for number, sessions in enumerate(times.T.tolist()):
-        entry = TimedEntry([significant(value) for value in sessions], "clock")
-        code: dict[str, str] = {"code": "same"} if number < controls else {}
-        cases[f"case{number}/forward"] = CaseBaseline({"span": entry, **code}, "x")
-    return Baseline("here", "suite", cases=cases)
+def pooled(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> Iterator[dict[str, object]]:
+    """The rows with equal `keys` added up."""
+    sums: dict[tuple[object, ...], dict[str, object]] = {}
+    counted = [each.name for each in fields(Counts)]
+    for row in rows:
+        name = tuple(row[key] for key in keys)
+        into = sums.setdefault(name, {**{key: row[key] for key in keys}, **dict.fromkeys(counted, 0)})
+        for each in counted:
+            into[each] += row[each]  # type: ignore[operator]
+    yield from sums.values()
 
 
-def _session(blocks: Logs, controls: int) -> list[CaseResult]:
-    """What one process read of every case."""
-    code = Reading("code", Unit.TEXT, "same", covers=["span"])
-    results = []
-    for number, medians in enumerate(blocks.tolist()):
-        span = Reading("span", Unit.MICROSECONDS, medians[1], timer="clock", blocks=medians)
-        readings = [span, code] if number < controls else [span]
-        results.append(CaseResult(Case("suite", f"case{number}", "forward"), "x", readings=readings))
-    return results
-
-
-def _only(results: Sequence[CaseResult], read: set[tuple[str, str]]) -> list[CaseResult]:
-    return [result for result in results if (result.case.suite, result.case.key) in read]
-
-
-def able(verdicts: Sequence[Verdict], promise: float = 0.03) -> Iterator[Verdict]:
-    """The verdicts that could have seen a change of `promise`."""
-    return (verdict for verdict in verdicts if verdict.smallest is not None and verdict.smallest <= promise)
-
-
-def alarmed(verdicts: Sequence[Verdict], word: Word = Word.SLOWER) -> bool:
-    return any(verdict.word is word for verdict in verdicts)
-
-
-def measured(folder: Path) -> tuple[float, ...]:
-    """What the device times in the baselines of `folder` vary by between the processes that recorded them."""
-    stored = of_baselines(folder)["device_time_us"].values()
-    return tuple(float(np.std(np.log(times), ddof=1)) for times in stored if len(times) >= LEAST)
-
-
-def main(suites: int, folder: Path | None) -> None:
-    """Print the rates of docs/judging.md; with `folder`, those of the noise that its baselines hold."""
-    simulated = [Suite(unlike=unlike, controls=controls) for controls in (0, 20) for unlike in (0.3, 0.6)]
-    if folder is not None:  # what was measured holds what is common to a session
-        deviations = measured(folder)
-        print(f"{len(deviations)} measured deviations, median {np.median(deviations):.2%}")
-        simulated = [
-            Suite(stored=stored, common=0.0, controls=controls, measured=deviations)
-            for stored in (5, 8)
-            for controls in (0, 20)
-        ]
-    for suite in simulated:
-        random = np.random.default_rng(101)
-        unchanged = [judge(suite, random) for _ in range(suites)]
-        counts = [sum(alarmed(verdicts, word) for verdicts in unchanged) for word in (Word.SLOWER, Word.FASTER)]
-        print(f"{suite}\n  false: {counts[0]} SLOWER, {counts[1]} FASTER of {suites} suites", flush=True)
-        for slowdown in (0.01, 0.02, 0.03, 0.05):
-            random = np.random.default_rng(202)
-            drawn = [judge(suite, random, slowdown, 20)[:20] for _ in range(max(suites * 4 // 15, 1))]
-            slowed = [verdict for verdicts in drawn for verdict in verdicts]
-            seeing = list(able(slowed))
-            found, everywhere = ([v.word is Word.SLOWER for v in those] for those in (seeing, slowed))
-            print(
-                f"  {slowdown:.0%}: power {np.mean(found):.3f} over {len(seeing) / len(slowed):.1%} with MDE <= 3 %, "
-                f"{np.mean(everywhere):.3f} over all",
-                flush=True,
-            )
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.judge.simulation")
+    parser.add_argument("--suites", type=int, default=20, help="of each size, controls and K, where nothing moved")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--noise", choices=NOISES, action="append", help="only these")
+    parser.add_argument("--place", choices=PLACES, action="append", help="only these")
+    parser.add_argument("--json", type=Path, default=RATES)
+    parser.add_argument("--extract", action="store_true", help=f"write {real.DATA.name} from git's history, no more")
+    parser.add_argument("--write", action="store_true", help="put the tables of the JSON into docs/judging.md, no more")
+    options = parser.parse_args(arguments)
+    if options.extract:
+        real.extract()
+        return
+    if options.write:
+        text, data = DOCUMENT.read_text(encoding="utf-8"), json.loads(options.json.read_bytes())
+        DOCUMENT.write_text(tables.filled(text, data, options.json.name), encoding="utf-8")
+        return
+    worlds = [World(noise, place) for noise in options.noise or NOISES for place in options.place or PLACES]
+    rows: list[dict[str, object]] = []
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for world, found in zip(
+            worlds, pool.map(partial(run_world, suites=options.suites, seed=options.seed), worlds), strict=True
+        ):
+            rows += found
+            [null] = pooled((row for row in found if row["kind"] == "nothing"), ["kind"])
+            print(f"{world.noise}, {world.place}: {tables.summary(null)}", flush=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    written = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit.strip(),
+        "command": " ".join(["python -m tests.judge.simulation", *arguments]),
+        "most_pairs": MOST_PAIRS,
+        "worlds": list(pooled(rows, ["noise", "place", "kind", "effect"])),
+        "suites": list(pooled(rows, ["kind", "effect", "cases", "controls", "stored"])),
+        "real": real.run(options.suites, options.seed),
+    }
+    options.json.write_text(tables.dumped(written), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 75, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,12 +16,17 @@ from perfguard.lanes.remembered import Remembered, read_files
 from perfguard.records import (
     SCHEMA,
     Baseline,
+    BaseTree,
     Better,
     Case,
     CaseBaseline,
     CaseResult,
     Entry,
     Hardware,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    PairReading,
     Provenance,
     Reading,
     Report,
@@ -75,6 +81,25 @@ def report(
         fresh=sessions, complete=True,
     )  # fmt: skip
     return replace(made, **fields)
+
+
+def paired(times: Mapping[str, float], pairs: int = 4, **fields: object) -> Pairing:
+    """Process pairs of cases of 50 µs; `times`: case name -> µs of the working tree."""
+    cases = []
+    for place, (name, us) in enumerate(times.items()):
+        scatter = [1e-3 * ((3 * pair + place) % 5 - 2) for pair in range(pairs)]
+        readings = [
+            PairReading(pair, math.log(us / 50) + off, -off / 2, 50.0, us * math.exp(off))
+            for pair, off in enumerate(scatter, 1)
+        ]
+        cases.append(PairedCase(SUITE, key(name), measured(name, 0), [PairedTime("device_time_us", TIMER, readings)]))
+    return replace(Pairing(sha("fork-point"), cases, pairs), **fields)
+
+
+def compared(times: Mapping[str, float], **fields: object) -> Report:
+    """What a run says that has paired every case (name -> µs, 50 at the base) with the merge base."""
+    base = BaseTree(sha("fork-point"))
+    return report([measured(name, us) for name, us in times.items()], base=base, pairings=[paired(times)], **fields)
 
 
 def slower(name: str, us: float = 55.0) -> tuple[list[CaseResult], dict[str, list[float]]]:

@@ -13,6 +13,7 @@ from perfguard.lanes.viewing import Delivery, Trusted, Views, arrive, view
 from perfguard.overview import Headline, Overview
 from perfguard.records import (
     Baseline,
+    BaseTree,
     Better,
     Case,
     CaseBaseline,
@@ -142,7 +143,8 @@ def test_every_form_says_that_nothing_was_timed() -> None:
 
 def test_beside_a_gpu_the_headline_counts_the_lanes_without_times() -> None:
     overview = judged(untimed(measured()), remembered())
-    timed = judged(replace(untimed(measured(timed=True)), exact_only=False), remembered(own=OWN), lane=SLUG)
+    unmoved = replace(untimed(measured(timed=True)), exact_only=False, base=BaseTree(sha("fork-point"), equal=True))
+    timed = judged(unmoved, remembered(own=OWN), lane=SLUG)
     both = Overview([*timed.lanes, *overview.lanes])
     assert "no change in 2 cases on 2 lanes, 1 of them not timed" in render_markdown(both)[0]
     assert "not timed" not in render_markdown(timed)[0]

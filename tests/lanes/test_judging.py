@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,15 +12,43 @@ from hypothesis import strategies as st
 from perfguard.judge import Lane
 from perfguard.lanes.judging import judge_again, unmeasured
 from perfguard.lanes.reading import read_report_of_stranger
-from perfguard.records import Accuracy, Better, Reading, Report, TimedEntry, Verdict, Word, dump_report
+from perfguard.records import (
+    Accuracy,
+    BaseTree,
+    Better,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    PairReading,
+    Reading,
+    Report,
+    TimedEntry,
+    Verdict,
+    Word,
+    dump_report,
+)
 from perfguard.units import Unit
-from tests.lanes.reports import CODE, HARDWARE, TIMER, TOOLCHAIN, entries, key, measured, remembered, report, slower
+from tests.github.fake.world import sha
+from tests.lanes.reports import (
+    CODE,
+    HARDWARE,
+    SUITE,
+    TIMER,
+    TOOLCHAIN,
+    compared,
+    entries,
+    key,
+    measured,
+    paired,
+    remembered,
+    report,
+)
 
 OTHER = "fedcba9876543210"
 
 
 def lane(**cases: dict) -> Lane:  # type: ignore[type-arg]
-    return remembered(cases).lane(HARDWARE, TOOLCHAIN, 3)
+    return remembered(cases).lane(HARDWARE, TOOLCHAIN)
 
 
 def words(judged: Report, metric: str = "device_time_us") -> dict[str, set[Word]]:
@@ -28,37 +58,81 @@ def words(judged: Report, metric: str = "device_time_us") -> dict[str, set[Word]
     }
 
 
+def reason(judged: Report, name: str = "f") -> str:
+    return next(
+        verdict.reason
+        for result in judged.results
+        for verdict in result.verdicts
+        if (result.case.name, verdict.metric) == (name, "device_time_us")
+    )
+
+
 def test_a_slower_case_is_judged_slower_whatever_the_report_says() -> None:
-    results, fresh = slower("f")
-    lies = [msgspec.structs.replace(results[0], verdicts=[Verdict(Word.PASS, "device_time_us")])]
-    judged = judge_again(report([*lies, measured("g")], fresh), lane(f=entries(), g=entries()))
+    given = compared({"f": 55.0, "g": 50.0})
+    lies = [msgspec.structs.replace(given.results[0], verdicts=[Verdict(Word.PASS, "device_time_us")])]
+    judged = judge_again(
+        msgspec.structs.replace(given, results=[*lies, given.results[1]]), lane(f=entries(), g=entries())
+    )
     assert words(judged) == {"f": {Word.SLOWER}, "g": {Word.PASS}}
     verdict = next(verdict for verdict in judged.results[0].verdicts if verdict.metric == "device_time_us")
     assert verdict.ratio == pytest.approx(1.1, rel=0.01)
-    assert "in 3 fresh processes" in verdict.reason
+    assert verdict.interval is not None
+    assert 1.09 < verdict.interval[0] < verdict.interval[1] < 1.11
+    assert "in 3 process pairs" in verdict.reason
     assert (judged.guarded, judged.remembered) == (2, 2)
 
 
-def test_what_the_report_calls_slower_is_judged_by_its_readings() -> None:
-    lies = [msgspec.structs.replace(measured("f"), verdicts=[Verdict(Word.SLOWER, "device_time_us")])]
-    assert words(judge_again(report(lies), lane(f=entries()))) == {"f": {Word.PASS}}
+@pytest.mark.parametrize("word", [Word.SLOWER, Word.UNRESOLVED, Word.SUSPECT])
+def test_what_the_report_says_of_a_time_that_it_read_is_judged_by_its_readings(word: Word) -> None:
+    given = compared({"f": 50.0})
+    lies = [msgspec.structs.replace(given.results[0], verdicts=[Verdict(word, "device_time_us", "UNPAIRED: so there")])]
+    assert words(judge_again(msgspec.structs.replace(given, results=lies), lane(f=entries()))) == {"f": {Word.PASS}}
+
+
+def test_too_few_process_pairs_leave_it_undecided() -> None:
+    given = compared({"f": 55.0})
+    short = paired({"f": 55.0}, pairs=2, problem="the 10 minutes of pair_minutes are over")
+    judged = judge_again(msgspec.structs.replace(given, pairings=[short]), lane(f=entries()))
+    assert words(judged) == {"f": {Word.UNRESOLVED}}
+    assert reason(judged).startswith("UNDECIDED: the 10 minutes of pair_minutes are over; +9.")
 
 
 @pytest.mark.parametrize(
-    ("times", "said"), [([], "too few fresh"), ([55.0], "too few"), ([55.0, 50.0, 55.0], "CONFLICT")]
+    ("fields", "said"),
+    [
+        ({"pairings": []}, "UNPAIRED: no process pair measured it"),
+        ({"pairings": [], "base": None}, "UNPAIRED: nobody looked for a base commit"),
+        ({"pairings": [], "base": BaseTree(problem="this clone is shallow")}, "UNPAIRED: this clone is shallow"),
+        ({"pairings": [paired({"f": 55.0}, device=1)]}, "UNPAIRED: no process pair measured it"),
+    ],
+    ids=["none", "no base", "why not", "of another device"],
 )
-def test_a_suspicion_without_agreeing_fresh_processes_is_undecided(times: list[float], said: str) -> None:
-    judged = judge_again(report([measured("f", 55.0)], {"f": times} if times else {}), lane(f=entries()))
+def test_a_time_in_question_that_nobody_paired_is_unresolved(fields: dict[str, object], said: str) -> None:
+    judged = judge_again(msgspec.structs.replace(compared({"f": 55.0}), **fields), lane(f=entries()))
     assert words(judged) == {"f": {Word.UNRESOLVED}}
-    assert said in judged.results[0].verdicts[1].reason
+    assert reason(judged) == said
 
 
-def test_fresh_processes_of_another_device_confirm_nothing() -> None:
-    results, fresh = slower("f")
-    given = report(results, fresh)
-    elsewhere = [msgspec.structs.replace(session, device=1) for session in given.fresh]
-    judged = judge_again(msgspec.structs.replace(given, fresh=elsewhere), lane(f=entries()))
-    assert words(judged) == {"f": {Word.UNRESOLVED}}
+def test_the_base_of_the_lane_is_the_reports() -> None:
+    equal = report([measured("f", 55.0)], base=BaseTree(sha("fork-point"), equal=True))
+    assert words(judge_again(equal, lane(f=entries()))) == {"f": {Word.UNCHANGED}}
+
+
+def test_fresh_processes_judge_what_stands_beside_a_rival() -> None:
+    def beside(us: float) -> Reading:
+        return Reading("beside_rival_us", Unit.MICROSECONDS, us, timer=TIMER, promise=0.05, rival=50.0)
+
+    def case(us: float) -> object:
+        return msgspec.structs.replace(measured("f"), readings=[beside(us)])
+
+    for device, word in ((0, Word.SLOWER), (1, Word.UNRESOLVED)):
+        given = report([case(60.0)], {"f": [50.0] * 4})  # type: ignore[list-item]
+        fresh = [
+            msgspec.structs.replace(session, results=[case(us)], device=device)
+            for session, us in zip(given.fresh, (60.0, 60.1, 59.9, 60.0), strict=True)
+        ]
+        judged = judge_again(msgspec.structs.replace(given, fresh=fresh), lane(g=entries()))
+        assert words(judged, "beside_rival_us") == {"f": {word}}
 
 
 def test_what_speaks_against_a_case_stands() -> None:
@@ -77,11 +151,14 @@ def test_numbers_beyond_their_limit_are_wrong_though_the_report_passes_them() ->
 
 
 def test_lenient_limits_are_not_obeyed() -> None:
-    results, fresh = slower("f")
-    reading = msgspec.structs.replace(results[0].readings[1], promise=5.0, floor=1e6, gated=False)
-    launches = msgspec.structs.replace(results[0].readings[0], value=2, tolerance=10.0, floor=10.0)
-    lenient = msgspec.structs.replace(results[0], readings=[launches, reading])
-    judged = judge_again(report([lenient], fresh), lane(f=entries()))
+    given = compared({"f": 55.0})
+    launches, reading = given.results[0].readings
+    lenient = [
+        msgspec.structs.replace(launches, value=2, tolerance=10.0, floor=10.0),
+        msgspec.structs.replace(reading, promise=5.0, floor=1e6, gated=False),
+    ]
+    results = [msgspec.structs.replace(given.results[0], readings=lenient)]
+    judged = judge_again(msgspec.structs.replace(given, results=results), lane(f=entries()))
     assert {verdict.word for verdict in judged.results[0].verdicts} == {Word.SLOWER, Word.CHANGED}
 
 
@@ -110,8 +187,12 @@ def test_a_new_case_and_another_toolchain_are_not_judged() -> None:
     assert words(judged) == {"new": {Word.NEW}}
     newer = msgspec.structs.replace(TOOLCHAIN, driver="590.1")
     drifted = report([measured("f", 80.0)], toolchain=newer)
-    judged = judge_again(drifted, remembered({"f": entries()}).lane(HARDWARE, newer, 3))
+    judged = judge_again(drifted, remembered({"f": entries()}).lane(HARDWARE, newer))
     assert words(judged) == {"f": {Word.DRIFT}}
+    # … but by process pairs, both sides of which had the new one.
+    drifted = compared({"f": 55.0}, toolchain=newer)
+    judged = judge_again(drifted, remembered({"f": entries()}).lane(HARDWARE, newer))
+    assert words(judged) == {"f": {Word.SLOWER}}
 
 
 SMALL = st.sampled_from([0.0, 1e-300, 1e-9, 0.03, 1.0, 50.0, 1e11])
@@ -137,12 +218,36 @@ READING = st.builds(
 VERDICT = st.builds(Verdict, st.sampled_from(list(Word)), st.sampled_from(["", "device_time_us"]), st.text(max_size=3))
 
 
-@given(st.lists(READING, max_size=4, unique_by=lambda reading: reading.metric), st.lists(VERDICT, max_size=2), TIMES)
+CHANGES = st.sampled_from([0.0, 1e-300, 0.01, -0.1, math.log(1e6), -math.log(1e6)])
+CLOCKS = st.sampled_from([None, 1.0, 1755.0, 1e5])
+PAIRS = st.lists(st.tuples(CHANGES, CHANGES, TIMES, TIMES, CLOCKS, CLOCKS), max_size=6).map(
+    lambda found: [PairReading(number, *values) for number, values in enumerate(found, 1)]
+)
+TIMES_PAIRED = st.lists(
+    st.builds(
+        PairedTime, st.sampled_from(["device_time_us", "launches", "theirs"]), st.sampled_from([TIMER, ""]), PAIRS
+    ),
+    max_size=3,
+    unique_by=lambda time: time.metric,
+)
+
+
+@given(
+    st.lists(READING, max_size=4, unique_by=lambda reading: reading.metric),
+    st.lists(VERDICT, max_size=2),
+    TIMES,
+    TIMES_PAIRED,
+    st.booleans(),
+)
 @settings(max_examples=200, deadline=None)
-def test_whatever_is_let_in_is_judged(readings: list[Reading], verdicts: list[Verdict], us: float) -> None:
+def test_whatever_is_let_in_is_judged(
+    readings: list[Reading], verdicts: list[Verdict], us: float, times: list[PairedTime], equal: bool
+) -> None:
     result = msgspec.structs.replace(measured("f"), readings=readings, verdicts=verdicts)
+    base = BaseTree(sha("fork-point"), equal)
+    pairing = Pairing(sha("fork-point"), [PairedCase(SUITE, key("f"), result, times), *paired({"g": 55.0}).cases], 6)
     fresh = {"f": [us] * 3}
-    data = dump_report(report([result, measured("g")], fresh))
+    data = dump_report(report([result, measured("g")], fresh, base=base, pairings=[pairing]))
     received = read_report_of_stranger(data)
     stored = entries(code=CODE) | {"theirs": TimedEntry([1.0] * 5, "theirs")}
     held = lane(f=stored, g=entries())

@@ -15,9 +15,9 @@ from perfguard.errors import LaneError
 from perfguard.lanes.reading import Received, read_report_of_stranger, receive
 from perfguard.records import dump_report
 from tests.github.fake.world import sha
-from tests.lanes.reports import SLUG, archive, measured, report
+from tests.lanes.reports import SLUG, archive, compared
 
-HONEST = report([measured("f"), measured("g")], {"f": [50.0, 50.1, 50.0]})
+HONEST = compared({"f": 50.0, "g": 50.0}, fresh={"f": [50.0, 50.1, 50.0]})
 
 
 def edited(**fields: Any) -> bytes:
@@ -114,6 +114,102 @@ def test_a_fresh_process_cannot_vote_twice() -> None:
     assert len(received(json.dumps(data).encode()).report.fresh[0].results) == 1
 
 
+def with_pair(**fields: Any) -> Received:
+    """The report with `fields` in the second process pair of f; text for values that Python would not write so."""
+    data = json.loads(dump_report(HONEST))
+    data["pairings"][0]["cases"][0]["times"][0]["readings"][1] |= fields
+    return received(json.dumps(data).encode())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"change": 1e300}, {"change": 13.9}, {"change": -13.9}, {"control": 14}, {"control": None}, {"change": "0"},
+        {"base_us": 0}, {"work_us": -1.0}, {"work_us": 1e12}, {"base_mhz": 0.5}, {"work_mhz": 1e6},
+        {"pair": 0}, {"pair": 1}, {"pair": 3}, {"pair": 1.5}, {"pair": 10**9},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_process_pair_that_cannot_be_costs_the_pairs_of_its_case_only(fields: dict[str, Any]) -> None:
+    found = with_pair(**fields)
+    assert [(refused.name, refused.reason[:28]) for refused in found.refused] == [
+        ("f/forward", "process pairs: invalid value")
+    ]
+    assert [case.key for case in found.report.pairings[0].cases] == ["g/forward"]
+    assert found.report.results == HONEST.results
+
+
+def test_process_pairs_may_be_large_and_far_apart() -> None:
+    data = json.loads(dump_report(HONEST))
+    data["pairings"][0]["cases"][0]["times"][0]["readings"][3] |= {"pair": 200, "change": 13.8, "base_mhz": 345.0}
+    found = received(json.dumps(data).encode())
+    assert found.refused == []
+    assert found.report.pairings[0].cases[0].times[0].readings[3].pair == 200
+
+
+def test_an_invalid_paired_case_is_named_as_far_as_it_can_be() -> None:
+    data = json.loads(dump_report(HONEST))
+    first, second = data["pairings"][0]["cases"]
+    many = {**first, "times": [{"metric": f"time_{number}"} for number in range(201)]}
+    twice = {**first, "times": first["times"] * 2}
+    pairs = {**first, "times": [{"metric": "t", "readings": first["times"][0]["readings"][:1] * 51}]}
+    long = {**first, "problem": "x" * 20_000}
+    other = {**first, "base": second["base"]}
+    wild = {**first, "base": {**first["base"], "seconds": 1e300}}
+    data["pairings"][0]["cases"] = [
+        {"key": 5},
+        many,
+        twice,
+        pairs,
+        long,
+        other,
+        wild,
+        {**first, "key": ""},
+        second,
+        second,
+    ]
+    found = received(json.dumps(data).encode())
+    said = [refused.reason.removeprefix("process pairs: invalid value: ") for refused in found.refused]
+    names = ["paired case 1", *["f/forward"] * 6, "paired case 8", "g/forward"]
+    assert [refused.name for refused in found.refused] == names
+    assert said[1:] == [
+        "201 times, 200 at most",
+        "a time twice in one case, or one without a metric",
+        "t: 51 process pairs, 50 at most",
+        "a text of 20,000 characters, 16,384 at most",
+        "another case at the base",
+        "seconds is 1e+300",
+        "an empty name",
+        "the case twice in one report",
+    ]
+    assert [case.key for case in found.report.pairings[0].cases] == ["g/forward"]
+
+
+def test_times_of_the_base_are_not_taken() -> None:
+    data = json.loads(dump_report(HONEST))
+    data["pairings"][0]["cases"][0]["base"] = data["results"][0]
+    base = received(json.dumps(data).encode()).report.pairings[0].cases[0].base
+    assert base is not None
+    assert [reading.metric for reading in base.readings] == ["launches"]
+
+
+def test_what_contradicts_itself_about_the_base_is_no_report() -> None:
+    assert "process pairs with another base than None" in refusal(edited(base=None))
+    assert "process pairs with another base" in refusal(edited(base={"commit": sha("other")}))
+    assert "equal to a base that it does not name" in refusal(edited(base={"equal": True}, pairings=[]))
+    for base in (
+        {"commit": "HEAD"},
+        {"commit": sha("base") + "\n"},
+        {"commit": sha("base"), "tree": 1},
+        {"problem": 5},
+    ):
+        assert "no perfguard report" in refusal(edited(base=base, pairings=[]))
+    data = json.loads(dump_report(HONEST))["pairings"][0]
+    for fields in ({"cases": [{}] * 5001}, {"device": -1}, {"pairs": -1}, {"base": "x"}, {"more": 1}):
+        assert "no perfguard report" in refusal(edited(pairings=[data | fields]))
+    assert "process pairs of more than 5,000 cases" in refusal(edited(pairings=[data | {"cases": [{}] * 2501}] * 2))
+
+
 @pytest.mark.parametrize(
     ("fields", "lane", "said"),
     [
@@ -151,14 +247,27 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(["results", "fresh", "hardware", "toolchain", "conditions", "stale", "commit", "started"]), JSON)
+FIELDS = ["results", "fresh", "hardware", "toolchain", "conditions", "stale", "commit", "started", "base", "pairings"]
+
+
+@given(st.sampled_from(FIELDS), JSON)
 @settings(max_examples=150, deadline=None)
 def test_any_value_in_any_field_is_parsed_or_refused(name: str, value: object) -> None:
     with contextlib.suppress(LaneError):
         received(edited(**{name: value}))
 
 
-@given(st.integers(0, 3000), st.binary(min_size=1, max_size=6))
+@given(st.sampled_from(["key", "base", "times", "problem"]), JSON)
+@settings(max_examples=150, deadline=None)
+def test_any_value_in_a_paired_case_is_parsed_or_costs_it(name: str, value: object) -> None:
+    data = json.loads(dump_report(HONEST))
+    data["pairings"][0]["cases"][0][name] = value
+    with contextlib.suppress(LaneError):  # NaN is no JSON
+        found = received(json.dumps(data).encode())
+        assert len(found.refused) + len(found.report.pairings[0].cases) == 2
+
+
+@given(st.integers(0, 6000), st.binary(min_size=1, max_size=6))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_in_a_report_are_parsed_or_refused(place: int, noise: bytes) -> None:
     data = dump_report(HONEST)

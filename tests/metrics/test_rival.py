@@ -57,8 +57,9 @@ def test_nothing_without_a_rival_and_nothing_untimed() -> None:
     assert rival.read(subject(30.0, 50.0, timed=False), FakeDevice(seed=1)) == []
 
 
-def test_on_a_cpu_wall_times() -> None:
+def test_on_a_cpu_cpu_times() -> None:
     ready = Workload(lambda: sum(range(200_000)))
     (reading,) = rival.read(Subject(lambda: sum(range(20_000)), rival=lambda: ready, seconds=0.2), CpuDevice())
     assert isinstance(reading.value, float)
     assert reading.value < reading.rival
+    assert (reading.timer or "").startswith("cpu-u")

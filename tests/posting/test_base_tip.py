@@ -76,13 +76,13 @@ def test_a_case_that_only_the_tip_knows_is_missed_and_no_edit_covers_that(moved:
 
 def test_settings_of_the_tip_hold_and_only_the_changes_own_are_listed(moved: PostJob) -> None:
     files = moved.github.world.files
-    files[sha("base")]["pyproject.toml"] = CONFIGURATION + b"confirmations = 5\n"
+    files[sha("base")]["pyproject.toml"] = CONFIGURATION + b"sessions = 6\n"
     moved.measured({SLUG: report([measured("f", 0, 2)])})
     moved.post(**TIP)
     assert moved.report["warnings"] == []
-    files[sha("head")]["pyproject.toml"] = CONFIGURATION + b"confirmations = 1\n"
+    files[sha("head")]["pyproject.toml"] = CONFIGURATION + b"sessions = 1\n"
     moved.post(**TIP)
-    assert moved.report["warnings"] == ["[tool.perfguard] confirmations: 3 -> 1 in this change; not obeyed here"]
+    assert moved.report["warnings"] == ["[tool.perfguard] sessions: 5 -> 1 in this change; not obeyed here"]
 
 
 def test_a_branch_with_any_name_can_be_the_base(moved: PostJob) -> None:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfguard.config import settings_from
 from perfguard.errors import ExitStatus, UsageError
 from perfguard.github import contents, summary
 from perfguard.posting import keeping
-from perfguard.records import Report, dump_report
+from perfguard.records import BaseTree, Report, dump_report
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN, sha
-from tests.lanes.reports import SLUG, archive, baseline_file, entries, measured, report, slower
+from tests.lanes.reports import SLUG, archive, baseline_file, compared, entries, measured, paired, report
 from tests.posting.conftest import BASE, PostJob
 
-GREEN = report([measured("f"), measured("g")])
+GREEN = compared({"f": 50.0, "g": 50.0})
 OTHER = "amd-mi300x"
 
 
 def red() -> Report:
-    results, fresh = slower("f")
-    return report([*results, measured("g")], fresh)
+    return compared({"f": 55.0, "g": 50.0})
+
+
+def times(job: PostJob) -> list[dict[str, Any]]:
+    """The verdicts on times of the first lane."""
+    results = job.report["lanes"][0]["report"]["results"]
+    return [each for result in results for each in result["verdicts"] if each.get("metric") == "device_time_us"]
 
 
 def headline(job: PostJob) -> str:
@@ -44,6 +52,98 @@ def test_a_slower_case_gets_a_comment_a_status_a_summary_and_files(job: PostJob)
     for name in ("report.md", "report.html"):
         assert "1 case slower" in (job.folder / "out" / name).read_text()
     assert job.report["head"] == sha("head")
+
+
+def test_all_of_ten_slower_is_a_failure_and_a_comment(job: PostJob) -> None:
+    names = [f"case_{number}" for number in range(10)]
+    job.baselines(baseline_file({name: entries() for name in names}))
+    job.measured({SLUG: compared(dict.fromkeys(names, 60.0))})
+    assert job.post() is ExitStatus.REGRESSED
+    assert "10 cases slower" in job.comments[0]
+    assert job.statuses["perfguard"][0] == "failure"
+    assert {verdict["word"] for verdict in times(job)} == {"SLOWER"}
+
+
+def test_half_slower_and_half_faster_are_both_told(job: PostJob) -> None:
+    ran = {f"slow_{number}": 55.0 for number in range(5)} | {f"fast_{number}": 45.0 for number in range(5)}
+    job.baselines(baseline_file({name: entries() for name in ran}))
+    job.measured({SLUG: compared(ran)})
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.statuses["perfguard"][0] == "failure"
+    assert "5 cases slower" in job.comments[0]
+    assert "5 faster" in job.comments[0]
+    assert [verdict["word"] for verdict in times(job)] == ["SLOWER"] * 5 + ["FASTER"] * 5
+
+
+def unpaired(job: PostJob, given: Report, **settings: Any) -> str:
+    """Why both times of `given` are undecided; nothing about it is green, and it is told."""
+    job.measured({SLUG: given})
+    assert job.post(**settings) is ExitStatus.UNGUARDED
+    assert job.statuses["perfguard"][0] == "error"
+    assert len(job.comments) == 1
+    assert [verdict["word"] for verdict in times(job)] == ["UNRESOLVED"] * 2
+    (why,) = {verdict["reason"] for verdict in times(job)}
+    assert isinstance(why, str)
+    return why
+
+
+def test_a_report_without_its_process_pairs_is_inconclusive(job: PostJob) -> None:
+    assert unpaired(job, replace(red(), pairings=[])) == "UNPAIRED: no process pair measured it"
+
+
+def test_why_a_lane_paired_nothing_is_data(job: PostJob) -> None:
+    said = "<b>shallow</b> @org"
+    assert unpaired(job, replace(red(), base=BaseTree(problem=said), pairings=[])) == f"UNPAIRED: {said}"
+    for text in (job.comments[0], job.summary, (job.folder / "out" / "report.md").read_text()):
+        assert "<b>" not in text
+        assert "@org" not in text
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_process_pairs_with_another_commit_than_the_merge_base_do_not_count(job: PostJob, equal: bool) -> None:
+    earlier = replace(red(), base=BaseTree(sha("earlier"), equal), pairings=[paired({"f": 50.0}, base=sha("earlier"))])
+    paired_with = f"UNPAIRED: paired with {sha('earlier')[:12]}, the merge base is {sha('fork-point')[:12]}"
+    assert unpaired(job, earlier) == f"{paired_with}; run the lane again"
+
+
+def test_a_lane_that_was_compared_with_its_own_commit_judged_no_time(job: PostJob) -> None:
+    itself = replace(red(), base=BaseTree(sha("head"), equal=True), pairings=[])
+    assert unpaired(job, itself).endswith("; give the lane --perfguard-base (docs/ci.md)")
+
+
+def test_the_merge_base_is_what_times_are_compared_with_whichever_baselines_judge(job: PostJob) -> None:
+    world = job.github.world
+    world.files[sha("base")] = world.files[sha("fork-point")]
+    world.comparisons["main", sha("head")] = world.comparisons[sha("base"), sha("head")]
+    job.measured({SLUG: red()})
+    assert job.post(compare_to="base-tip") is ExitStatus.REGRESSED
+    tip = replace(red(), base=BaseTree(sha("base")), pairings=[paired({"f": 55.0, "g": 50.0}, base=sha("base"))])
+    assert "the merge base is" in unpaired(job, tip, compare_to="base-tip")
+
+
+def test_a_tree_that_equals_the_merge_base_has_no_time_to_judge(job: PostJob) -> None:
+    job.measured({SLUG: replace(red(), base=BaseTree(sha("fork-point"), equal=True), pairings=[])})
+    assert job.post() is ExitStatus.PASSED
+    assert [verdict["word"] for verdict in times(job)] == ["UNCHANGED"] * 2
+
+
+@pytest.mark.parametrize("fields", [{"change": 1e300}, {"change": 0.0, "pair": 1}, {"work_us": 0}], ids=str)
+def test_forged_process_pairs_cost_their_case(job: PostJob, fields: dict[str, float]) -> None:
+    data = json.loads(dump_report(red()))
+    data["pairings"][0]["cases"][0]["times"][0]["readings"][1] |= fields
+    job.measured({SLUG: archive(json.dumps(data).encode())})
+    assert job.post() is ExitStatus.TESTS_FAILED
+    assert job.statuses["perfguard"][0] == "error"
+    assert "process pairs&#58; invalid value" in job.comments[0]
+    assert [verdict["word"] for verdict in times(job)] == ["UNRESOLVED", "PASS"]
+
+
+def test_a_process_pair_that_is_no_number_refuses_the_lane(job: PostJob) -> None:
+    data = dump_report(red()).replace(b'"control": 0.0', b'"control": NaN')
+    assert b"NaN" in data
+    job.measured({SLUG: archive(data)})
+    assert job.post() is ExitStatus.NOTHING_MEASURED
+    assert "NaN is no JSON" in job.report["lanes"][0]["problem"]
 
 
 def test_all_green_and_none_of_ours_there_writes_no_comment(job: PostJob) -> None:
@@ -102,10 +202,10 @@ def test_lanes_of_two_workflows_share_a_comment(job: PostJob, capsys: pytest.Cap
 def test_a_section_of_many_findings_is_small_enough_for_others(job: PostJob) -> None:
     names = [f"case_{number}_with_a_name_of_some_length" for number in range(60)]
     job.baselines(baseline_file({name: entries() for name in names}))
-    job.measured({SLUG: report([measured(name, launches=2) for name in names])})
+    job.measured({SLUG: compared(dict.fromkeys(names, 55.0))})
     job.post(section=SLUG)
     (text,) = (comment["body"] for comment in job.github.world.on(7))
-    assert "60 cases heavier or different" in text
+    assert "60 cases slower" in text
     assert "Shortened" in text
     assert 3_000 < len(text.encode()) < 11_000
 
@@ -173,7 +273,7 @@ def test_the_latest_attempt_counts(job: PostJob) -> None:
 
 def test_row_35_strange_names_come_out_literally(job: PostJob) -> None:
     name = "f|`<img src=x>@org/team #1 [x](y) __x__ www.x.y a@b.c\n\u202e" + "z" * 10_000
-    job.measured({SLUG: report([measured("f"), measured("g"), measured(name)])})
+    job.measured({SLUG: replace(GREEN, results=[*GREEN.results, measured(name)])})
     assert job.post() is ExitStatus.PASSED
     assert "not guarded: 1 case" in headline(job)
     text = job.comments[0]
@@ -186,8 +286,7 @@ def test_row_35_strange_names_come_out_literally(job: PostJob) -> None:
 def test_row_36_commands_of_the_runner_in_names_are_harmless(job: PostJob, capfd: pytest.CaptureFixture[str]) -> None:
     job.environ["GITHUB_ACTIONS"] = "true"
     name = "f\n::error::boo\n::stop-commands::x"
-    results, fresh = slower(name)
-    job.measured({SLUG: report([*results, measured("f"), measured("g")], fresh)})
+    job.measured({SLUG: compared({name: 55.0, "f": 50.0, "g": 50.0})})
     job.post(dry=True)
     out, err = capfd.readouterr()
     open_token = ""
@@ -206,7 +305,7 @@ def test_row_38_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job
     why = {"f": {"device_time_us": "trust me"}}
     head = baseline_file({"f": entries(80.0), "g": entries()}, why)
     job.baselines(baseline_file(BASE), head)
-    loose = b"[tool.perfguard]\nlanes = []\nconfirmations = 1\n"
+    loose = b"[tool.perfguard]\nlanes = []\npair_minutes = 0.0\n"
     job.github.world.files[sha("head")]["pyproject.toml"] = loose
     job.measured({SLUG: red()})
     assert job.post() is ExitStatus.REGRESSED
@@ -214,7 +313,7 @@ def test_row_38_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job
         (80.0, "trust me", True)
     ]
     assert "trust me" in job.comments[0]
-    assert "[tool.perfguard] confirmations: 3 -> 1 in this change; not obeyed here" in job.report["warnings"]
+    assert "[tool.perfguard] pair_minutes: 10.0 -> 0.0 in this change; not obeyed here" in job.report["warnings"]
 
 
 def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None:
@@ -342,11 +441,17 @@ def test_row_40_an_old_merge_base_is_warned_about(job: PostJob, date: str, behin
 
 def test_row_41_another_driver_is_not_comparable_and_says_how_to_record(job: PostJob) -> None:
     job.baselines(baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1"))
-    job.measured({SLUG: red()})
+    job.measured({SLUG: replace(red(), base=None, pairings=[])})
     assert job.post() is ExitStatus.PASSED
     assert job.statuses["perfguard"][1].startswith("not guarded")
     assert "pytest --perfguard --perfguard-update=changed" in job.comments[0]
     assert job.post(strict=True) is ExitStatus.UNGUARDED
+
+
+def test_row_41_process_pairs_judge_under_another_driver_too(job: PostJob) -> None:
+    job.baselines(baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1"))
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
 
 
 @pytest.mark.parametrize("event", ["push", "merge_group"])
@@ -356,6 +461,35 @@ def test_row_44_without_a_pull_request_there_are_status_and_summary(job: PostJob
     assert job.comments == []
     assert job.statuses["perfguard"][0] == "failure"
     assert "1 case slower" in headline(job)
+    # Neither the event nor this branch tells the commit before: the report's word stands.
+    (said,) = job.report["warnings"]
+    assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]} by its own word: GitHub does not tell")
+
+
+def test_a_push_that_was_compared_with_itself_is_warned_about(job: PostJob) -> None:
+    job.measured({SLUG: replace(GREEN, base=BaseTree(sha("head"), equal=True), pairings=[])}, event="push")
+    assert job.post() is ExitStatus.PASSED
+    assert "its own commit, so that no time could differ: give the lane --perfguard-base" in job.report["warnings"][0]
+
+
+def test_a_merge_group_is_compared_with_what_it_was_queued_on(job: PostJob) -> None:
+    queue = "gh-readonly-queue/release/1/pr-7-"
+    job.measured({SLUG: red()}, event="merge_group", head_branch=queue + sha("fork-point"))
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.report["warnings"] == []
+    job.measured({SLUG: red()}, event="merge_group", head_branch=queue + sha("base"))
+    assert job.post() is ExitStatus.UNGUARDED
+    assert job.statuses["perfguard"][0] == "error"
+    assert all(f"the merge base is {sha('base')[:12]}" in verdict["reason"] for verdict in times(job))
+
+
+def test_only_a_merge_queue_names_its_base(job: PostJob) -> None:
+    """Anybody may call a branch so, and push to it."""
+    branch = f"gh-readonly-queue/main/pr-7-{sha('base')}"
+    for event in ("push", "pull_request"):
+        job.github.world.pulls[7]["head"]["ref"] = branch
+        job.measured({SLUG: red()}, event=event, head_branch=branch)
+        assert job.post() is ExitStatus.REGRESSED
 
 
 def test_row_45_a_large_summary_ends_with_whole_parts(job: PostJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,8 +581,7 @@ def test_drafts_and_the_author_are_settings(job: PostJob, capsys: pytest.Capture
 
 
 def test_faster_gets_a_comment_only_if_wanted(job: PostJob) -> None:
-    results, fresh = slower("f", us=45.0)
-    job.measured({SLUG: report([*results, measured("g")], fresh)})
+    job.measured({SLUG: compared({"f": 45.0, "g": 50.0})})
     assert job.post() is ExitStatus.PASSED
     assert job.comments == []
     job.post(comment="improvements")

@@ -11,6 +11,7 @@ from perfguard.records import (
     SCHEMA,
     Accuracy,
     Baseline,
+    BaseTree,
     Better,
     Case,
     CaseBaseline,
@@ -44,7 +45,7 @@ PASSED = Verdict(
 )
 SLOWER = Verdict(
     Word.SLOWER, "device_time_us",
-    "+6.1 % in 3 fresh processes (95 % interval +5.5 % to +6.7 %); because: launches 1 -> 2 (+100.0 %)",
+    "+6.1 % in 3 process pairs (95 % interval +5.5 % to +6.7 %); because: launches 1 -> 2 (+100.0 %)",
     before=61.2, after=64.93, unit=US, ratio=1.061, interval=(1.055, 1.067), limit=0.01, smallest=0.018,
 )  # fmt: skip
 LAUNCHES = Verdict(
@@ -54,7 +55,7 @@ CONTRACT = Verdict(
     Word.CHANGED, "contract", "contract bfloat16[64] -> float32[64]", before="bfloat16[64]", after="float32[64]"
 )
 FASTER = Verdict(
-    Word.FASTER, "device_time_us", "-8.0 % in 3 fresh processes (95 % interval -8.6 % to -7.4 %)",
+    Word.FASTER, "device_time_us", "-8.0 % in 3 process pairs (95 % interval -8.6 % to -7.4 %)",
     before=61.2, after=56.3, unit=US, ratio=0.92, interval=(0.914, 0.926), limit=0.01, smallest=0.018,
 )  # fmt: skip
 WRONG = Verdict(
@@ -63,8 +64,12 @@ WRONG = Verdict(
 BROKEN = Verdict(Word.BROKEN, reason="RuntimeError in device_time_us: out of memory, 2 GiB asked for, 1 GiB free")
 NOISY = Verdict(
     Word.UNRESOLVED, "device_time_us",
-    "NOISY: could have seen a change of 4.2 % at the smallest, 3.0 % is promised (+2.1 % in this session)",
-    before=61.2, after=62.5, unit=US, ratio=1.021, limit=0.01, smallest=0.042,
+    "NOISY: would have seen 4.2 %; +2.1 % in 12 process pairs (95 % interval -0.4 % to +4.6 %)",
+    before=61.2, after=62.5, unit=US, ratio=1.021, interval=(0.996, 1.046), limit=0.01, smallest=0.042,
+)  # fmt: skip
+UNPAIRED = Verdict(
+    Word.UNRESOLVED, "device_time_us", "UNPAIRED: this clone is shallow: git fetch --unshallow",
+    before=61.2, after=62.5, unit=US, ratio=1.021,
 )  # fmt: skip
 NEW = Verdict(Word.NEW, "device_time_us", "no baseline on amd-mi300x", after=88.1, unit=US)
 DRIFT = Verdict(
@@ -107,6 +112,7 @@ def lane(slug: str, *results: CaseResult, **changes: object) -> LaneView:
         copy_bytes_per_second=4.23e12,
         conditions=[Conditions(clock_mhz=345), Conditions(clock_mhz=1980)],
         complete=True,
+        base=BaseTree(commit="9ab77e2c1d5b3b6f7a9e8d7c6b5a4f3e2d1c0b9a"),
         guarded=len(results),
         remembered=len(results),
     )
@@ -153,7 +159,10 @@ EXAMPLES: dict[Headline, Overview] = {
             unmeasured=["silu[64]/forward"],
         ),
     ),
-    Headline.INCONCLUSIVE: overview(lane("nvidia-h200", result("rms_norm[64]", NOISY, us=62.5)), FINE),
+    Headline.INCONCLUSIVE: overview(
+        lane("nvidia-h200", result("rms_norm[64]", UNPAIRED), result("softmax", UNPAIRED), result("gelu")), FINE
+    ),
+    Headline.UNDECIDED: overview(lane("nvidia-h200", result("rms_norm[64]", NOISY, us=62.5), result("gelu")), FINE),
     Headline.NO_BASELINE: overview(
         lane("nvidia-h200", result("rms_norm[64]", DRIFT, us=61.9)), lane("amd-mi300x", result("rms_norm[64]", NEW))
     ),

@@ -235,3 +235,16 @@ def test_exception_of_the_call_propagates_and_the_collector_is_back() -> None:
     with pytest.raises(RuntimeError, match="out of registers"):
         measured(queue, broken, quiet())
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("times", "turns", "expected"),
+    [
+        ([1.0, 2.0, 3.0, 6.0, 90.0], 1, 11 / 3),  # few long samples: neither the least nor the greatest
+        ([1.0, 1.0, 1.0, 9.0], 1, 1.0),
+        ([1.0] * 12 + [5.0] * 9, 1, 1.0),  # many short ones: the median
+        ([1.0, 3.0, 1.0, 60.0, 20.0, 3.0], 2, 2.0),  # of two things by turns, the mean of their medians
+    ],
+)
+def test_what_a_block_is_kept_as(times: list[float], turns: int, expected: float) -> None:
+    assert queue.middle(times, turns) == pytest.approx(expected)

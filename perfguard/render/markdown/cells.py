@@ -7,7 +7,7 @@ import re
 from perfguard.records import Report, Value, Verdict
 from perfguard.render.escaping import code
 from perfguard.render.survey import MOVED
-from perfguard.render.words import change_text, moved
+from perfguard.render.words import change_text, interval_text, moved
 from perfguard.units import Unit, counted, format_change, format_value
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
@@ -48,7 +48,10 @@ def change(verdict: Verdict) -> str:
         return "different" if verdict.word in MOVED else ""
     if verdict.word in MOVED:
         return together(moved(verdict))
-    return together(format_change(verdict.ratio)) if verdict.ratio is not None else ""
+    if verdict.ratio is None:
+        return ""
+    interval = interval_text(verdict)
+    return together(f"{format_change(verdict.ratio)}{f' ({interval})' if interval else ''}")
 
 
 def device(report: Report) -> str:

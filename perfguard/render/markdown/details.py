@@ -10,10 +10,10 @@ from perfguard.render.escaping import code
 from perfguard.render.markdown.cells import NAME, before_and_after, change, text, together, value
 from perfguard.render.markdown.tables import Bounds, table
 from perfguard.render.survey import QUIET, LaneSurvey
-from perfguard.render.words import environment, folded
+from perfguard.render.words import environment, folded, why
 from perfguard.units import counted, format_percent
 
-HEADER = ("Case", "Verdict", "Metric", "Baseline", "Now", "Change", "% of copy", "Why")
+HEADER = ("Case", "Verdict", "Metric", "Before", "Now", "Change", "% of copy", "Why")
 Row = tuple[CaseResult, Verdict, str]  # the last: how the verdict is named
 
 
@@ -88,5 +88,5 @@ def _cells(result: CaseResult, verdict: Verdict, word: str) -> tuple[str, ...]:
     share = together(format_percent(through.copy_fraction, 0)) if timed and through and through.copy_fraction else ""
     return (
         code(result.case.key), word, text(verdict.metric, NAME), before, after, change(verdict), share,
-        text(verdict.reason),
+        text(why(verdict)),
     )  # fmt: skip

@@ -8,10 +8,12 @@ from perfguard.overview import BaselineEdit, Headline
 from perfguard.records import Accuracy, Word
 from perfguard.render.escaping import code, link
 from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, together, value
-from perfguard.render.markdown.tables import Bounds, table
-from perfguard.render.survey import INCONCLUSIVE, MOVED, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey
-from perfguard.render.words import NOT_TIMED, limit_text
+from perfguard.render.markdown.tables import MORE_BY_GROUP_BYTES, MORE_BYTES, Bounds, table
+from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey, by_kernel
+from perfguard.render.words import NOT_TIMED, limit_text, more_lines, moved, next_step
 from perfguard.units import counted
+
+MOST_MOVED = 20  # rows of one word that stand in the open
 
 Section = Callable[[Survey, Bounds], str]
 
@@ -32,6 +34,10 @@ def judged_by(found: Survey) -> str:
         old = "" if age is None else f", {counted(age, 'day')} old"
         which = "the tip of its base branch" if overview.base_is_tip else "the merge base"
         parts.append(f"judged by the baselines at {code(overview.base[:12])}, {which}{old}")
+    beside = {lane.lane.report.base.commit for lane in found.lanes if lane.lane.report and lane.lane.report.base}
+    if beside - {None}:
+        told = ", ".join(code(commit[:12]) for commit in sorted(filter(None, beside)))
+        parts = [", ".join([" ".join(parts), f"times beside {told}"]) if parts else f"times beside {told}"]
     reported = f"lanes: {found.reported} of {len(found.lanes)} reported"
     return " · ".join([" ".join(parts), reported]) if parts else reported
 
@@ -45,20 +51,10 @@ def resolved(found: Survey) -> str:
     return f"Resolved in {judged} · {names}" if found.overview.head else f"Resolved · {judged} · {names}"
 
 
-COUNTS: dict[str, Callable[[LaneSurvey], int]] = {
-    "Wrong": lambda lane: lane.count([Word.WRONG]),
-    "Slower": lambda lane: lane.count([Word.SLOWER]),
-    "Changed": lambda lane: lane.count([Word.CHANGED]),
-    "Faster": lambda lane: lane.count([Word.FASTER]),
-    "Inconclusive": lambda lane: lane.count(INCONCLUSIVE),
-    "Not guarded": lambda lane: lane.count(NOT_GUARDED),
-    "Not measured": lambda lane: len(lane.missing),
-}
-
-
 def lanes(found: Survey, bounds: Bounds) -> str:
     """A row for every expected lane, the ones without a result included; columns that count nothing are left out."""
-    counts = {name: [count(lane) for lane in found.lanes] for name, count in COUNTS.items()}
+    counts = {word.value: [lane.counts[word] for lane in found.lanes] for word in Word}
+    counts["Not measured"] = [lane.absent for lane in found.lanes]
     counts = {name: column for name, column in counts.items() if any(column)}
     header = ("Lane", "Hardware", "Verdict", *counts, "Cases")
     rows = (_lane_row(lane, [column[place] for column in counts.values()]) for place, lane in enumerate(found.lanes))
@@ -79,14 +75,28 @@ def _lane_row(lane: LaneSurvey, counts: list[int]) -> tuple[str, ...]:
     return name, device(report), verdict, *(str(count or "") for count in counts), str(len(lane.cases))
 
 
+MOVED_TITLES = {
+    Word.SLOWER: "Slower** (beyond noise; worst first)",
+    Word.CHANGED: "Changed** (exact metrics; worst first)",
+    Word.FASTER: "Faster** (best first)",
+}
+
+
 def changed(found: Survey, bounds: Bounds) -> str:
-    """What moved beyond noise, worst first."""
-    rows = found.findings(*MOVED)
-    if not rows:
-        return ""
-    header = ("Lane", "Case", "Metric", "Baseline", "Now", "Change (95 % CI)", "Limit")
-    body = _by_lane(found, header, (_moved_row(finding) for finding in rows), len(rows), bounds)
-    return f"**Changed** (confirmed, beyond noise; worst first)\n\n{body}"
+    """What moved, a table for each word: what is worse never hides what is better, nor the other way round."""
+    rows = {word: found.findings(word) for word in MOVED_TITLES}
+    rows = {word: findings for word, findings in rows.items() if findings}
+    share = None if bounds.size is None else bounds.size // max(len(rows), 1)
+    each = Bounds(None if bounds.rows is None else max(bounds.rows, MOST_MOVED), share)
+    return "\n\n".join(_moved(found, word, findings, each) for word, findings in rows.items())
+
+
+def _moved(found: Survey, word: Word, rows: list[Finding], bounds: Bounds) -> str:
+    header = ("Lane", "Case", "Metric", "Before", "Now", "Change (95 % CI)", "Limit", "Why")
+    width = len(header) - (not any(more_lines(finding.verdict) for finding in rows))
+    header, cells = header[:width], (_moved_row(finding)[:width] for finding in rows)
+    body = _by_lane(found, header, cells, len(rows), bounds, lambda first: _kernels(rows[first:]))
+    return f"**{MOVED_TITLES[word]}\n\n{body}"
 
 
 def _moved_row(finding: Finding) -> tuple[str, ...]:
@@ -94,7 +104,25 @@ def _moved_row(finding: Finding) -> tuple[str, ...]:
     return (
         code(finding.lane, NAME), code(finding.result.case.key), code(verdict.metric, NAME),
         *before_and_after(verdict), change(verdict), together(limit_text(verdict)),
+        text("; ".join(more_lines(verdict))),
     )  # fmt: skip
+
+
+def _kernels(rows: list[Finding]) -> str:
+    """`a` 480 (up to 12.3 % slower), `b` 12 (…): what so many rows are about, the kernel with most of them first."""
+    told: list[str] = []
+    groups = by_kernel(rows)
+    room = MORE_BY_GROUP_BYTES - 2 * MORE_BYTES
+    for kernel, findings in groups:
+        worst = moved(findings[0].verdict).partition(" (")[0]
+        line = f"{code(kernel, NAME)} {len(findings)}{f' (up to {together(worst)})' if worst else ''}"
+        room -= len(line.encode()) + 2
+        if room < 0:
+            break
+        told.append(line)
+    if len(told) < len(groups):
+        told.append(counted(len(groups) - len(told), "more kernel"))
+    return ", ".join(told)
 
 
 def numerics(found: Survey, bounds: Bounds) -> str:
@@ -128,16 +156,24 @@ def missing(found: Survey, bounds: Bounds) -> str:
     if not rows:
         return ""
     cells = ((code(lane, NAME), code(case), text(why)) for lane, case, why in rows)
-    return f"**Not measured**\n\n{_by_lane(found, ('Lane', 'Case', 'Why'), cells, len(rows), bounds)}"
+    return f"**Broken or not measured**\n\n{_by_lane(found, ('Lane', 'Case', 'Why'), cells, len(rows), bounds)}"
 
 
 def undecided(found: Survey, bounds: Bounds) -> str:
-    """What could not be judged, or has nothing to be judged by; in the open only where nothing is more urgent."""
-    if found.headline is Headline.INCONCLUSIVE:
-        return _said(found, "Inconclusive", INCONCLUSIVE, bounds)
+    """What could not be judged, and what settles it; its cases, or those that nothing is stored for, stand in the open
+    only where nothing is more urgent."""
     if found.headline is Headline.NO_BASELINE:
-        return _said(found, "Not guarded", NOT_GUARDED, bounds)
-    return ""
+        return _said(found, "**Not guarded**", NOT_GUARDED, bounds)
+    open_ = found.undecided
+    title = ""
+    if open_.findings:
+        reason, share = open_.most_common
+        some = "" if share == len(open_.findings) else f" ({share} of them)"
+        step = next_step(reason, [])
+        title = f"**{open_}:** {code(reason)}{some}{f'; {step}' if step else ''}"
+    if found.headline in (Headline.INCONCLUSIVE, Headline.UNDECIDED):
+        return _said(found, title or "**Not judged**", INCONCLUSIVE, bounds)
+    return title
 
 
 def _said(found: Survey, title: str, words: Iterable[Word], bounds: Bounds) -> str:
@@ -152,14 +188,21 @@ def _said(found: Survey, title: str, words: Iterable[Word], bounds: Bounds) -> s
         for each in rows
     )  # fmt: skip
     header = ("Lane", "Case", "Metric", "Verdict", "Why")
-    return f"**{title}**\n\n{_by_lane(found, header, cells, len(rows), bounds)}"
+    return f"{title}\n\n{_by_lane(found, header, cells, len(rows), bounds)}"
 
 
-def _by_lane(found: Survey, header: Sequence[str], rows: Iterable[Sequence[str]], total: int, bounds: Bounds) -> str:
+def _by_lane(
+    found: Survey,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    total: int,
+    bounds: Bounds,
+    about: Callable[[int], str] | None = None,
+) -> str:
     """A table whose first column is the lane, without that column where there is one lane: the table above names it."""
     if len(found.lanes) > 1:
-        return table(header, rows, total, bounds)
-    return table(header[1:], (row[1:] for row in rows), total, bounds)
+        return table(header, rows, total, bounds, about)
+    return table(header[1:], (row[1:] for row in rows), total, bounds, about)
 
 
 def edits(found: Survey, bounds: Bounds) -> str:

@@ -20,7 +20,7 @@ def next_steps(found: Survey, bounds: Bounds) -> str:
     parts = [
         ("# reproduce on that hardware", _reproduce(found, urgent)),
         (
-            "# measure it beside its merge base, without a baseline",
+            "# measure it beside its merge base by yourself",
             [compare_command(nodeid) for nodeid in _ids(urgent, Word.SLOWER)][:1],
         ),
         ("# accept what was measured, then commit it for the code owners of baselines/", _accept(found)),

@@ -88,8 +88,10 @@ def _lanes_with_findings(found: Survey, budget: int) -> Iterator[str]:
 
 
 def _worst(found: Survey, budget: int) -> Iterator[str]:
-    share = budget // (2 * (len(_OPEN) + 2))
-    yield from _open(found, Bounds(rows=MOST_OPEN_ROWS, size=share))
+    blocks = list(_open(found, Bounds(rows=MOST_OPEN_ROWS)))
+    if sum(len(block.encode()) for block in blocks) > budget // 2:
+        blocks = list(_open(found, Bounds(rows=MOST_OPEN_ROWS, size=budget // (2 * (len(_OPEN) + 2)))))
+    yield from blocks
     each = budget // (3 * max(len(found.lanes), 1))
     yield from details(found.lanes, Bounds(rows=MOST_WORST_ROWS, size=each), all_cases=False)
 

@@ -18,7 +18,7 @@ import pytest
 
 from perfguard.hardware.fake import FakeDevice
 from perfguard.timing.timing import Blocks, Meter
-from perfguard.worker import (
+from perfguard.pairing.worker import (
     CONDUCTED,
     GO,
     MEASURE,
@@ -126,4 +126,4 @@ def test_code_from_the_user_s_checkout_is_foreign(file: str | None, foreign: boo
     module.__file__ = file
     found = foreign_module({"kernel": module}, Path("/repo"), Path("/repo/tmp/work"))
     assert found == (f"kernel ({file})" if foreign else "")
-    assert foreign_module({"perfguard.worker": module}, Path("/repo"), Path("/repo/tmp/work")) == ""
+    assert foreign_module({"perfguard.pairing.worker": module}, Path("/repo"), Path("/repo/tmp/work")) == ""

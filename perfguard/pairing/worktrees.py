@@ -1,4 +1,4 @@
-"""The repository side of a comparison: merge base, a snapshot of the working tree, detached worktrees."""
+"""The repository side of process pairs: merge base, a snapshot of the working tree, detached worktrees."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Repository:
         if done.returncode != 0:
             raise UsageError(
                 f"git {' '.join(arguments[:2])}: {done.stderr.strip() or f'status {done.returncode}'}; "
-                "mend this in the repository, then run perfguard compare again"
+                "mend this in the repository, then run again"
             )
         return done.stdout.strip()
 
@@ -84,13 +84,30 @@ class Repository:
         if self.commit(base) is None:
             remote = self.commit(f"origin/{base}") is not None
             step = f"name origin/{base}" if remote else "fetch it, or name another (git branch --all)"
+            if self.is_shallow:
+                step = "this clone is shallow: git fetch --unshallow"
             raise UsageError(f"{base}: no branch, tag or commit of {self.root}; {step}")
         done = _git(self.root, ("merge-base", "HEAD", base))
         if done.returncode != 0:
-            shallow = self.git("rev-parse", "--is-shallow-repository") == "true"
-            step = "this clone is shallow: git fetch --unshallow" if shallow else "name a branch that HEAD comes from"
+            shallow = "this clone is shallow: git fetch --unshallow"
+            step = shallow if self.is_shallow else "name a branch that HEAD comes from"
             raise UsageError(f"{base}: has no common ancestor with HEAD; {step}")
         return done.stdout.split()[0]
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether the clone lacks history."""
+        return self.git("rev-parse", "--is-shallow-repository") == "true"
+
+    def changed_since(self, commit: str) -> list[str]:
+        """Paths of tracked files, from the top folder, in which the working tree differs from `commit`."""
+        told = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
+        return [path for path in told.split("\0") if path]
+
+    def untracked(self) -> list[str]:
+        """Paths of files that git does not track and is not told to ignore."""
+        told = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+        return [path for path in told.split("\0") if path]
 
     def snapshot(self, index: Path) -> str:
         """The hash of a commit that holds the working tree: changes, staged or not, and untracked files that are
@@ -165,7 +182,7 @@ def find_repository(folder: Path) -> Repository:
     """
     done = _git(folder, ("rev-parse", "--show-toplevel"))
     if done.returncode != 0:
-        raise UsageError(f"{folder}: not in a git checkout; run perfguard compare inside the repository")
+        raise UsageError(f"{folder}: not in a git checkout, so there is no base to compare with; git init, and commit")
     return Repository(Path(done.stdout.strip()))
 
 
@@ -179,4 +196,4 @@ def _git(
             start_new_session=True,  # Ctrl-C is ours to act on: git finishes what it has begun
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise UsageError("git: not found; install it, perfguard compare needs it") from error
+        raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error

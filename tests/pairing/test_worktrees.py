@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.compare.worktrees import Repository, find_repository
+from perfguard.pairing.worktrees import Repository, find_repository
 from perfguard.errors import UsageError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -17,13 +18,13 @@ from typing import Literal
 import msgspec
 
 import perfguard
-from perfguard.compare.interrupts import Interrupts
-from perfguard.compare.worktrees import environment
 from perfguard.errors import UsageError
+from perfguard.pairing.interrupts import Interrupts
+from perfguard.pairing.worker import CONDUCTED, Conducted
+from perfguard.pairing.worktrees import environment
 from perfguard.records import Report
 from perfguard.reports import read_report, save_report
 from perfguard.sessions import ANSWER, REQUEST, SESSION_OPTION, kept_arguments, stop
-from perfguard.worker import CONDUCTED, Conducted
 
 # The merge base, a second checkout of it (the control), the working tree. Names of one length: the length of a
 # path or variable can shift where a program lies in memory, and with it its time.
@@ -39,6 +40,7 @@ _GOOD = (0, 1, 5)  # 1: a test failed there, which its report tells; 5: no test 
 _OUTPUT = "output.txt"
 _LAST_LINES = 15
 _PATIENCE_SECONDS = 60.0
+_MOST_PAD = 32 * 2**20  # bytes: where a process lies in memory can decide its times, so each lies elsewhere
 
 # pytest's options whose value, given as the next argument, is no test although it may be a path.
 _TAKE_VALUE = (
@@ -57,12 +59,14 @@ class Plan:
         original: top folder of the user's checkout.
         inside: where in it the command was started, relative to `original`.
         arguments: pytest's.
+        selecting: those of them that select tests; None: those that name something that is there.
     """
 
     folder: Path
     original: Path
     inside: Path
     arguments: tuple[str, ...]
+    selecting: tuple[str, ...] | None = None
 
     def worktree(self, side: Side) -> Path:
         return self.folder / side
@@ -80,6 +84,8 @@ class Plan:
     @property
     def positional(self) -> list[str]:
         """Those arguments that name tests by path."""
+        if self.selecting is not None:
+            return list(self.selecting)
         found = []
         before = ""
         for argument in self.arguments:
@@ -92,26 +98,34 @@ class Plan:
         path = argument.partition("::")[0]
         return argument.startswith("@") or (self.original / self.inside / path).exists()
 
-    def line(self, side: Side, session: Path, selection: Path | None) -> list[str]:
-        """The command of one worker. `selection`: a file of node ids, in place of what `arguments` select.
+    def line(self, side: Side, session: Path, tests: Sequence[str] | None) -> list[str]:
+        """The command of one worker. `tests`: node ids of what it is to run, in place of what `arguments` select.
 
         Raises:
             UsageError: the tests that are named do not exist on this side.
         """
         positional = self.positional
-        if selection is not None:
-            kept = list(kept_arguments(self.arguments, positional))
+        if tests is not None:
+            # Their files: pytest refuses a node id that is not there, and a test may be new, or be gone.
+            files = dict.fromkeys(self.named(nodeid).partition("::")[0] for nodeid in tests)
+            kept = [*kept_arguments(self.arguments, positional), *(file for file in files if self._exists(file, side))]
         else:
             kept = list(kept_arguments(self.arguments, selection=True))
             absent = [argument for argument in positional if not self._exists(argument, side)]
             if absent and len(absent) == len(positional):
-                raise UsageError(f"{', '.join(absent)}: not there at the merge base; there is nothing to compare with")
+                raise UsageError(f"{', '.join(absent)}: not there at the base; there is nothing to compare with")
             kept = [argument for argument in kept if argument not in absent]
         line = [sys.executable, "-P", "-c", _PYTEST, *(self.relocate(argument, side) for argument in kept)]
         if importlib.util.find_spec("xdist") is not None:
             line.append("-n0")
-        line += ["-q", "-W", _QUIET, "-p", "no:cacheprovider", "--color=no", f"{SESSION_OPTION}={session}"]
-        return line if selection is None else [*line, f"@{selection}"]
+        # Both sides must come to the same tests in the same order.
+        line += ["-q", "-W", _QUIET, "-p", "no:cacheprovider", "-p", "no:randomly", "--color=no"]
+        line.append("--continue-on-collection-errors")  # one broken file spoils its own cases alone
+        return [*line, f"{SESSION_OPTION}={session}"]
+
+    def has(self, nodeid: str, side: Side) -> bool:
+        """Whether the file of a test is there on a side."""
+        return self._exists(self.named(nodeid), side)
 
     def _exists(self, argument: str, side: Side) -> bool:
         path = Path(self.relocate(argument.partition("::")[0].removeprefix("@"), side))
@@ -187,43 +201,47 @@ class Worker:
 
 def describe(side: Side) -> str:
     """The side in words."""
-    return {"base": "the merge base", "copy": "the second merge base", "work": "the working tree"}[side]
+    return {"base": "the base", "copy": "the second checkout of the base", "work": "the working tree"}[side]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the workers of one process pair are asked for.
+
+    Attributes:
+        request: holds the timers that are to be used again.
+        tests: node ids, in the order to run them; None: what the user selected.
+        numerics: whether results are checked too.
+        exact: whether exact metrics are read too.
+    """
+
+    request: Report
+    tests: list[str] | None
+    numerics: bool
+    exact: bool
 
 
 def start_worker(
-    plan: Plan,
-    side: Side,
-    session: Path,
-    request: Report,
-    selection: Path | None,
-    *,
-    numerics: bool,
-    interrupts: Interrupts,
-    started: list[Worker],
-) -> Worker:
-    """Start the worker of one side; it answers into `session`.
-
-    Args:
-        request: holds the timers that are to be used again.
-        selection: a file of node ids; None: what the user selected.
-        numerics: whether results are checked too.
-        started: the worker is appended here at once, so that no signal can come in between.
-    """
+    plan: Plan, side: Side, session: Path, asked: Asked, interrupts: Interrupts, started: list[Worker]
+) -> None:
+    """Start the worker of one side, which answers into `session`. It is appended to `started` at once, so that no
+    signal can come in between."""
     session.mkdir(parents=True)
-    save_report(session / REQUEST, request)
-    line, variables = plan.line(side, session, selection), plan.environment(side)
+    save_report(session / REQUEST, asked.request)
+    line, variables = plan.line(side, session, asked.tests), plan.environment(side)
     ours, theirs = socket.socketpair()
     with ours, theirs, open(session / _OUTPUT, "wb") as output:
-        conducted = Conducted(theirs.fileno(), str(plan.worktree(side)), str(plan.original), numerics)
+        conducted = Conducted(
+            theirs.fileno(), str(plan.worktree(side)), str(plan.original), asked.numerics, asked.exact,
+            secrets.randbelow(_MOST_PAD), asked.tests,
+        )  # fmt: skip
         (session / CONDUCTED).write_bytes(msgspec.json.encode(conducted))
         with interrupts.delayed():
             process = subprocess.Popen(
                 line, cwd=plan.worktree(side) / plan.inside, env=variables, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-            worker = Worker(side, session, process, Connection(ours.detach()))
-            started.append(worker)
-    return worker
+            started.append(Worker(side, session, process, Connection(ours.detach())))
 
 
 def run_setup(plan: Plan, side: Side, command: str, minutes: float, interrupts: Interrupts) -> None:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from perfguard.compare.interrupts import SIGNALS, Interrupts
+from perfguard.pairing.interrupts import SIGNALS, Interrupts
 
 
 def send(number: int = signal.SIGTERM) -> None:

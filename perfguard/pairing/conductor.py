@@ -7,6 +7,7 @@ different cases, because a side lacks one or a test failed there, are brought to
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,11 @@ from multiprocessing.connection import Connection
 from statistics import fmean, median
 from typing import NamedTuple, Protocol
 
-from perfguard.compare.processes import SIDES, Side, describe
+import msgspec
+
 from perfguard.errors import UsageError
-from perfguard.worker import GO, MEASURE, Announced, Measured, Ready, read_message
+from perfguard.pairing.processes import SIDES, Side, describe
+from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Order, Ready, read_message
 
 QUADS = 4  # a case and process pair: half of them led by the base, half by the other side
 _LEAST_QUADS = 2
@@ -55,12 +58,15 @@ class Difference:
         change: ln(working tree / merge base), the mean over the quads.
         control: ln(second merge base / merge base), measured alike: nothing but noise and bias.
         base_us, work_us: median block, µs per call.
+        base_mhz, work_mhz: median clock of the device's processors in these blocks; None where nobody tells.
     """
 
     change: float
     control: float
     base_us: float
     work_us: float
+    base_mhz: float | None = None
+    work_mhz: float | None = None
 
 
 @dataclass
@@ -71,37 +77,62 @@ class Outcome:
         differences: of the metrics that were wanted and could be measured.
         timers: the timer of every metric that a side announced.
         unread: metrics that were wanted, and of which too many blocks could not be read.
+        uncollected: node id of a test file -> why a side could not collect it.
         problem: why it ended early; empty if it did not.
+        out_of_time: it ended early because its limit was over.
     """
 
     differences: dict[Track, Difference] = field(default_factory=dict)
     timers: dict[Track, dict[Side, str]] = field(default_factory=dict)
     unread: set[Track] = field(default_factory=set)
+    uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
     problem: str = ""
+    out_of_time: bool = False
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When to stop: `deadline`, s on the monotonic clock. `name` says for people what is over then; `hangs`: whoever
+    takes so long does not come to an end, else only the time for all pairs is over."""
+
+    deadline: float
+    name: str
+    hangs: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self.deadline - time.monotonic())
 
 
 class _Lost(Exception):
-    """A worker died or hangs; the message says which and its last words."""
+    """A worker died; the message says which and its last words."""
+
+
+class _OutOfTime(_Lost):
+    """The time for all pairs is over, and nobody is to blame."""
 
 
 def conduct(
     players: Sequence[Player],
     wanted: Callable[[Track], bool],
     *,
-    minutes: float,
+    limit: Limit,
     progress: Callable[[Track], None],
+    chance: random.Random,
 ) -> Outcome:
     """Lead one worker of each side through its tests.
 
     Args:
         wanted: whether a metric is still to be measured.
-        minutes: how long all of it may take.
+        limit: how long all of it may take.
         progress: told every metric that is measured.
+        chance: draws which side leads; what comes first must not be the same in every pair.
 
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
     """
-    lockstep = _Lockstep({player.side: player for player in players}, time.monotonic() + 60 * minutes, minutes)
+    lockstep = _Lockstep({player.side: player for player in players}, limit, chance)
     try:
         lockstep.begin()
         while not lockstep.over:
@@ -116,6 +147,8 @@ def conduct(
             for side in lockstep.waiting():
                 if lockstep.at[side] == track:  # else its call has raised, and it went on
                     lockstep.go(side)
+    except _OutOfTime as error:
+        lockstep.outcome.problem, lockstep.outcome.out_of_time = str(error), True
     except _Lost as error:
         lockstep.outcome.problem = str(error)
     return lockstep.outcome
@@ -124,12 +157,13 @@ def conduct(
 @dataclass
 class _Lockstep:
     players: Mapping[Side, Player]
-    deadline: float
-    minutes: float
+    limit: Limit
+    chance: random.Random
     outcome: Outcome = field(default_factory=Outcome)
     at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # what a side has announced so far
     blocks: dict[Side, int] = field(default_factory=dict)  # measured since its announcement
+    base_timers: dict[str, str] = field(default_factory=dict)  # of the case at which the base stands, by metric
     work_waits: bool = True  # whose turn it was last where nothing tells who is ahead
 
     @property
@@ -156,6 +190,7 @@ class _Lockstep:
             self.at[side] = None
             self.behind[side] = set()
             if message is not None:
+                self.outcome.uncollected[side] = message.uncollected
                 self.blocks[side] = 1
                 self.at[side] = Track("", "", "")
         for side in self.waiting():
@@ -170,10 +205,12 @@ class _Lockstep:
         if self.at[side] is not here:
             return  # it has gone on by itself
         player = self.players[side]
-        self._say(player, GO)
+        base = self.at.get("base")
+        known = Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers)
+        self._say(player, known)
         self._arrive(side, self._hear(player))
 
-    def _arrive(self, side: Side, message: Announced | Measured | Ready | None) -> None:
+    def _arrive(self, side: Side, message: Message | None) -> None:
         self.blocks[side] = 0
         if message is None:
             self.at[side] = None
@@ -186,6 +223,10 @@ class _Lockstep:
                 "repository in pytest's pythonpath (--setup 'pip install …' would change all sides at once)"
             )
         track = Track(message.suite, message.key, message.metric)
+        if side == "base":
+            here = self.at[side]
+            same_case = here is not None and here[:2] == track[:2]
+            self.base_timers = {**(self.base_timers if same_case else {}), message.metric: message.timer}
         self.at[side] = track
         self.behind[side].add(track)
         self.outcome.timers.setdefault(track, {})[side] = message.timer
@@ -213,73 +254,79 @@ class _Lockstep:
         return len(set(self.outcome.timers[track].values())) == 1
 
     def measure(self, track: Track) -> None:
-        """Quads of blocks of the base and each other side: a b b a, then b a a b, so that drift cancels."""
+        """Quads of blocks of the base and each other side: a b b a, then b a a b, so that drift cancels. Who comes
+        first is drawn."""
         here = dict(self.at)
         self._warm_up(here)
         found: dict[Side, list[float]] = {"copy": [], "work": []}
-        values: dict[Side, list[float]] = {side: [] for side in SIDES}
+        values: dict[Side, list[Measured]] = {side: [] for side in SIDES}
+        others: list[Side] = self.chance.sample(["copy", "work"], 2)
+        base_leads = self.chance.random() < 0.5
         for number in range(QUADS):
-            others: tuple[Side, Side] = ("work", "copy") if number // 2 % 2 else ("copy", "work")
-            for other in others:
-                order: list[Side] = (
-                    ["base", other, other, "base"] if number % 2 == 0 else [other, "base", "base", other]
-                )
+            for other in others if number // 2 % 2 else others[::-1]:
+                leads = base_leads is (number % 2 == 0)
+                order: list[Side] = ["base", other, other, "base"] if leads else [other, "base", "base", other]
                 blocks = [(side, self._block(side, here[side])) for side in order]
-                logs = [(side, math.log(block)) for side, block in blocks if block]
+                logs = [(side, math.log(block.us)) for side, block in blocks if block is not None and block.us]
                 if len(logs) == len(order):
                     found[other].append(sum(log if side == other else -log for side, log in logs) / 2)
                 for side, block in blocks:
-                    values[side] += [block] if block else []
+                    values[side] += [] if block is None else [block]
         if min(len(quads) for quads in found.values()) < _LEAST_QUADS:
             self.outcome.unread.add(track)
             return
+        base, work = values["base"], values["work"]
         self.outcome.differences[track] = Difference(
-            fmean(found["work"]), fmean(found["copy"]), median(values["base"]), median(values["work"])
+            fmean(found["work"]),
+            fmean(found["copy"]),
+            median(_times(base)),
+            median(_times(work)),
+            _mhz(base),
+            _mhz(work),
         )
 
     def _warm_up(self, here: Mapping[Side, Track | None]) -> None:
         """Blocks in turn, until a round is as the one before: the device cooled down while the last side came."""
         before: list[float | None] = []
         for _ in range(_MOST_WARM_UPS):
-            now = [self._block(side, here[side]) for side in SIDES]
+            blocks = [self._block(side, here[side]) for side in SIDES]
+            now = [None if block is None else block.us for block in blocks]
             pairs = zip(before, now, strict=False)
             if before and all(a and b and abs(math.log(b / a)) < _WARM for a, b in pairs):
                 return
             before = now
 
-    def _block(self, side: Side, here: Track | None) -> float | None:
-        """One block of a side that waits at `here`, µs per call; None where it could not be read or went on."""
+    def _block(self, side: Side, here: Track | None) -> Measured | None:
+        """One block of a side that waits at `here`; None where it could not be read or went on."""
         if here is None or self.at[side] is not here:
             return None
         player = self.players[side]
-        self._say(player, MEASURE)
+        self._say(player, Measure())
         message = self._hear(player)
         if isinstance(message, Measured):
-            self.blocks[side] += message.median_us is not None
-            return message.median_us
+            self.blocks[side] += message.us is not None
+            return message if message.us is not None else None
         self._arrive(side, message)  # the call raised: its test has failed, and the worker went on
         return None
 
-    def _say(self, player: Player, what: bytes) -> None:
+    def _say(self, player: Player, what: Order) -> None:
         try:
-            player.connection.send_bytes(what)
+            player.connection.send_bytes(msgspec.json.encode(what))
         except OSError:
             raise _Lost(player.ended() or f"{describe(player.side)}: hung up{player.last_words()}") from None
 
-    def _hear(self, player: Player) -> Announced | Measured | Ready | None:
+    def _hear(self, player: Player) -> Message | None:
         """The next message; None where the process ended in order.
 
         Raises:
-            _Lost: it ended otherwise, or says nothing until the deadline.
+            _Lost: it ended otherwise, or the limit is over.
         """
         # In short looks: a signal that comes just before a wait begins is handled only when that wait ends.
-        while not player.connection.poll(min(_LOOK_SECONDS, max(0.0, self.deadline - time.monotonic()))):
-            if time.monotonic() < self.deadline:
-                continue
-            raise _Lost(
-                f"{describe(player.side)}: the process took longer than {self.minutes:g} minutes "
-                f"([tool.perfguard] session_minutes){player.last_words()}"
-            )
+        while not player.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
+            if not self.limit.left:
+                if self.limit.hangs:
+                    raise _Lost(f"{describe(player.side)}: {self.limit.name}{player.last_words()}")
+                raise _OutOfTime(self.limit.name)
         try:
             return read_message(player.connection.recv_bytes())
         except (EOFError, OSError):
@@ -287,3 +334,12 @@ class _Lockstep:
             if problem:
                 raise _Lost(problem) from None
             return None
+
+
+def _times(blocks: Sequence[Measured]) -> list[float]:
+    return [block.us for block in blocks if block.us]
+
+
+def _mhz(blocks: Sequence[Measured]) -> float | None:
+    known = [block.mhz for block in blocks if block.mhz]
+    return median(known) if known else None

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import perfguard
-from perfguard.compare.interrupts import Interrupts
-from perfguard.compare.processes import SIDES, Plan, run_setup
+from perfguard.pairing.interrupts import Interrupts
+from perfguard.pairing.processes import SIDES, Plan, run_setup
 from perfguard.errors import UsageError
 
 

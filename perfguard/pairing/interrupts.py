@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Self
@@ -33,7 +34,8 @@ class Interrupts:
         self.received = False
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(self, *exc_info: object) -> None:

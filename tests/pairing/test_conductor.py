@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.compare.conductor import QUADS, Outcome, Track, conduct
-from perfguard.compare.processes import SIDES, Side
+from perfguard.pairing.conductor import QUADS, Outcome, Track, conduct
+from perfguard.pairing.processes import SIDES, Side
 from perfguard.errors import UsageError
-from perfguard.worker import MEASURE, Announced, Measured, Message, Ready
+from perfguard.pairing.worker import MEASURE, Announced, Measured, Message, Ready
 
 TIMER = "queue-cold"
 

@@ -1,0 +1,213 @@
+"""One time beside what is stored of it: what an update calls the difference, and when it needs a reason.
+
+A record has an anchor: the level at its first recording, or at the last one that was accepted with a reason. Slow
+creep is growth over the anchor, however many recordings it took (docs/baselines.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from msgspec.structs import replace
+
+from perfguard.config import Category
+from perfguard.judge.lane import differing_versions, other_power
+from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, least_effect, moderate, remember
+from perfguard.records import (
+    Baseline,
+    Better,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Hardware,
+    Provenance,
+    Reading,
+    TimedEntry,
+    Toolchain,
+)
+
+#: A change of one recording that another board is not the cause of. Boards move single cases by a heavy-tailed amount
+#: (Student t with about 2 degrees, MAD 0.2 %): more than 3 % once in 300 recordings, more than this once in 1,900.
+OTHER_BOARD = 0.075
+_CHANCE = 0.005  # in one direction, of a level that moved beyond its noise without having moved
+
+
+def is_stored(reading: Reading) -> bool:
+    """Whether a timed reading is remembered: one that is only shown, or stands beside a rival's, is not."""
+    return reading.timed and reading.gated and not reading.rival
+
+
+def anchor_of(entry: TimedEntry) -> float:
+    """µs; what growth is counted from."""
+    return median(entry.sessions) if entry.anchor is None else entry.anchor
+
+
+def slowdown(before: float, after: float, better: Better = Better.LOWER) -> float:
+    """How much worse `after` is than `before` (both above 0), a natural logarithm."""
+    change = math.log(after / before)
+    return -change if better is Better.HIGHER else change
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A new level of a time beside its anchor.
+
+    Attributes:
+        over: how much worse than the anchor, a natural logarithm.
+        asks: whether that needs a reason.
+        is_open: it grew beyond the promise, but one recording on another board is no proof.
+        entry: what would be stored, with its anchor.
+    """
+
+    over: float
+    asks: bool
+    is_open: bool
+    entry: TimedEntry
+
+
+def grow(before: TimedEntry, after: TimedEntry, reading: Reading, *, one_board: bool) -> Growth:
+    """What becomes of the anchor where `after` takes the place of `before`, and whether that needs a reason.
+
+    The promise decides: a level that lies beyond it needs a reason and then is the anchor itself; one that lies as far
+    below takes the anchor down with it; any other leaves the anchor where it is. On another board one recording
+    proves neither: the level that it replaces has to lie beyond the promise too, or it by itself beyond `OTHER_BOARD`;
+    downwards nothing goes by one recording, since an anchor that noise took down asks about everything after.
+
+    Args:
+        before, after: read with one timer from one kind of inputs.
+        reading: tells promise, floor and which way is better.
+        one_board: both were recorded on one board, as far as anybody knows.
+    """
+    anchor, better = anchor_of(before), reading.better
+    over = slowdown(anchor, median(after.sessions), better)
+    before_over = slowdown(anchor, median(before.sessions), better)
+    proves = one_board or reading.promise >= OTHER_BOARD
+
+    def beyond(effect: float) -> bool:
+        return effect > math.log1p(reading.promise) and anchor * math.expm1(effect) > reading.floor
+
+    grew = beyond(over)
+    asks = grew and (proves or beyond(before_over) or over > math.log1p(OTHER_BOARD))
+    fell = beyond(-over) and (proves or beyond(-before_over))
+    return Growth(over, asks, grew and not asks, replace(after, anchor=None if asks or fell else anchor))
+
+
+@dataclass(frozen=True)
+class TimeRecord:
+    """One stored time of a case and the reading that may take its place.
+
+    Attributes:
+        file: the file that remembers a reading of the case, None where there is none.
+        toolchain: of the reading.
+    """
+
+    result: CaseResult
+    reading: Reading
+    file: Callable[[Reading], Baseline | None]
+    hardware: Hardware
+    toolchain: Toolchain
+
+    @cached_property
+    def case(self) -> CaseBaseline | None:
+        """What is remembered of the case where the time is stored."""
+        return self._case(self.reading)
+
+    @cached_property
+    def entry(self) -> Entry | None:
+        """The stored time; something else where the metric was no time once."""
+        return None if self.case is None else self.case.entries.get(self.reading.metric)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Of the stored time."""
+        baseline = self.file(self.reading)
+        assert baseline is not None
+        return baseline.provenance_of(self.result.case.key)
+
+    @cached_property
+    def comparable(self) -> TimedEntry | None:
+        """The stored time where it was read with the reading's timer from inputs like its; else None."""
+        entry, case = self.entry, self.case
+        if not isinstance(entry, TimedEntry) or case is None or entry.timer != self.reading.timer:
+            return None
+        return entry if case.inputs in ("", self.result.inputs) else None
+
+    @cached_property
+    def under_other_conditions(self) -> bool:
+        """Whether there is a stored time that the judge holds nothing against: it was read otherwise."""
+        if self.entry is None:
+            return False
+        if self.comparable is None or other_power(self.provenance, self.hardware):
+            return True
+        return bool(differing_versions(self.provenance, self.toolchain))
+
+    @cached_property
+    def same_code(self) -> bool | None:
+        """Whether the exact readings that cover the time are as stored; None where none is stored."""
+        covering = [each for each in self.result.readings if self.reading.metric in each.covers]
+        known = [(each.value, case.entries.get(each.metric)) for each in covering if (case := self._case(each))]
+        return all(now == stored for now, stored in known) if known else None
+
+    def _case(self, reading: Reading) -> CaseBaseline | None:
+        baseline = self.file(reading)
+        return None if baseline is None else baseline.cases.get(self.result.case.key)
+
+    def category(self, values: Sequence[float], sessions: int) -> Category | None:
+        """What an update that writes `values` (µs, at least one) does to the stored time; None: it stays.
+
+        Code that is as stored keeps its time. Other code brings its own, whether or not it moved.
+
+        Args:
+            sessions: that a stored time should rest on.
+        """
+        settled = self._settled(sessions)
+        if settled is not None or self.same_code:
+            return settled
+        entry = self.comparable
+        assert entry is not None
+        effect = slowdown(median(entry.sessions), median(values), self.reading.better)
+        if abs(effect) > max(self._theta(entry), _noise(entry.sessions, values)):
+            return "slower" if effect > 0 else "faster"
+        return None if self.same_code is None else "changed"
+
+    def possible(self, sessions: int) -> frozenset[Category]:
+        """What `category` may turn out to be, as far as the reading's own value tells: generous, since a fresh process
+        that was not started can tell nothing."""
+        settled = self._settled(sessions)
+        value = self.reading.value
+        if settled is not None:
+            return frozenset((settled,))
+        if self.same_code or not isinstance(value, int | float) or not 0 < value < math.inf:
+            return frozenset()
+        if self.same_code is False:
+            return frozenset(("slower", "faster", "changed"))
+        entry = self.comparable
+        assert entry is not None
+        effect = slowdown(median(entry.sessions), value, self.reading.better)
+        if abs(effect) <= self._theta(entry) / 2:
+            return frozenset()
+        return frozenset(("slower",)) if effect > 0 else frozenset(("faster",))
+
+    def _settled(self, sessions: int) -> Category | None:
+        """The category where no value has a say in it."""
+        if self.entry is None:
+            return "new"
+        if self.under_other_conditions:
+            return "changed"
+        entry = self.comparable
+        assert entry is not None
+        return "new" if len(entry.sessions) < sessions else None
+
+    def _theta(self, entry: TimedEntry) -> float:
+        return least_effect(self.reading.promise, self.reading.floor, median(entry.sessions))
+
+
+def _noise(before: Sequence[float], after: Sequence[float]) -> float:
+    """How far noise alone moves two medians apart, a logarithm."""
+    old, new = (moderate(remember(values), UNLEARNT) for values in (before, after))
+    error = math.sqrt(MEDIAN_PENALTY * (old.sigma**2 / old.sessions + new.sigma**2 / new.sessions))
+    return min(old, new, key=lambda noise: noise.degrees).quantile(_CHANCE) * error

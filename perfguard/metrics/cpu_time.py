@@ -1,0 +1,28 @@
+"""CPU time of one call on one thread: what is judged on a processor, where time on the wall belongs to everybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.metrics.subject import Subject
+from perfguard.records import Reading
+from perfguard.timing import prepare_device_time
+from perfguard.timing.timing import Timing
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+TIMED = True
+
+METRIC = "cpu_time_us"
+_PROMISE = 0.10  # between processes on shared processors it varies by 1 to 5 % (docs/measuring.md)
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`cpu_time_us`, promised to 10 %; nothing on a device with a queue."""
+    if not subject.timed or device.asynchronous:
+        return []
+    stored = subject.stored_timers.get(METRIC)
+    meter = prepare_device_time(subject.workload, device, seconds=subject.seconds, stored=stored)
+    blocks = subject.collect(METRIC, meter, device, subject.seconds)
+    return [Timing.of(meter, blocks).reading(METRIC, promise=_PROMISE)]

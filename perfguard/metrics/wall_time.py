@@ -1,0 +1,36 @@
+"""Time of one call on the wall, with the threads that the user has set: what a user of a processor waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.metrics.subject import Subject
+from perfguard.records import Reading
+from perfguard.timing import wall
+from perfguard.timing.blocks import collect
+from perfguard.timing.timing import Timing
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+TIMED = True
+
+METRIC = "wall_time_us"
+_PROMISE = 0.10  # of nobody: it is shown
+_SECONDS = 0.05  # for its blocks; the warm-up takes half as long
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`wall_time_us`, never gated; nothing on a device with a queue.
+
+    Read here and now: no conductor and no later pass is asked to measure what nobody judges.
+    """
+    if not subject.timed or device.asynchronous:
+        return []
+    seconds = min(_SECONDS, subject.seconds)
+    meter = wall.prepare(subject.workload, device, seconds=seconds, stored=subject.stored_timers.get(METRIC))
+    blocks = collect(METRIC, meter, device, seconds)
+    reading = Timing.of(meter, blocks).reading(METRIC, promise=_PROMISE)
+    return [msgspec.structs.replace(reading, gated=False)]

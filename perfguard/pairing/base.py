@@ -1,0 +1,51 @@
+"""What a working tree's times are compared with: one commit, and whether the tree differs from it in code at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from perfguard.errors import UsageError
+from perfguard.pairing.worktrees import find_repository
+from perfguard.records import BaseTree
+
+# What no test runs. Text files are not among them: requirements are often one.
+_DOCUMENTS = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf"}
+# What tools leave beside the code, where git is not told to ignore it.
+_OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
+_TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
+
+
+def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
+    """The commit that the working tree around `folder` is compared with.
+
+    Args:
+        wanted: a branch, tag or commit: its merge base with HEAD; "": HEAD itself.
+        data: folders of perfguard's own (baselines, reports), whose contents are no code.
+    """
+    try:
+        repository = find_repository(folder)
+        commit = repository.merge_base(wanted or "HEAD")
+        changed = repository.changed_since(commit)
+        new = repository.untracked()
+    except UsageError as error:
+        return BaseTree(problem=str(error))
+    own = [path.resolve().relative_to(top) for top in [repository.root.resolve()] for path in data if _below(path, top)]
+    code = [path for path in changed if _is_code(path, own)]
+    code += [path for path in new if _is_code(path, own) and not _is_output(path)]
+    return BaseTree(commit, equal=not code)
+
+
+def _below(path: Path, top: Path) -> bool:
+    return path.resolve().is_relative_to(top)
+
+
+def _is_code(path: str, own: Sequence[Path]) -> bool:
+    pure = PurePosixPath(path)
+    return pure.suffix.lower() not in _DOCUMENTS and not any(pure.is_relative_to(folder.as_posix()) for folder in own)
+
+
+def _is_output(path: str) -> bool:
+    pure = PurePosixPath(path)
+    tools = any(part in _TOOLS or part.endswith(".egg-info") for part in pure.parts)
+    return tools or pure.suffix.lower() in _OUTPUTS or pure.name.startswith(".coverage")

@@ -1,0 +1,249 @@
+"""What process pairs have found so far: which times are in question, which are decided, what another pair is for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from perfguard.judge.pairs import PairVerdict, judge_tracks
+from perfguard.judge.session import CaseId, case_id, track_of
+from perfguard.judge.unchanged import covered_beside
+from perfguard.pairing.conductor import Difference, Outcome, Track
+from perfguard.pairing.processes import SIDES, Side
+from perfguard.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Verdict, Word
+
+_MOST_MISSED = 2  # process pairs in which a time could not be measured
+
+
+@dataclass
+class Progress:
+    """What is known of one time that is in question.
+
+    `compared`: whether anybody expects base and working tree to have it in common; `why`: it was missed.
+    """
+
+    timer: str = ""
+    readings: list[PairReading] = field(default_factory=list)
+    missed: int = 0
+    why: str = ""
+
+
+class Tally:
+    """All that the process pairs have found so far.
+
+    Attributes:
+        results: what each side measured when it measured a case for the first time.
+        pairs: how many process pairs there were.
+        problem: why the last one ended early; empty if it did not.
+        verdicts: of the times that any pair read, as far as they can be told.
+    """
+
+    def __init__(self, asked: Mapping[Track, CaseResult] | None = None, family: int | None = None) -> None:
+        """Args:
+        asked: the times in question, and what this run measured of their cases; None: whatever both sides time.
+        family: times over which false alarms are counted; None: those that are compared.
+        """
+        self.results: dict[Side, dict[CaseId, CaseResult]] = {side: {} for side in SIDES}
+        self.pairs = 0
+        self.problem = ""
+        self.out_of_time = False
+        self.whole = False  # whether every side came to the end of its tests once
+        self.times: dict[Track, Progress] = {track: Progress() for track in asked or ()}
+        self.verdicts: dict[Track, PairVerdict] = {}
+        self._asked = asked
+        self._family = family
+
+    def take(self, outcome: Outcome, reports: Mapping[Side, Report | None]) -> None:
+        """Add one process pair, and judge what is undecided."""
+        self.pairs += 1
+        self.problem, self.out_of_time = outcome.problem, outcome.out_of_time
+        self.whole = self.whole or not outcome.problem
+        latest: dict[Side, dict[CaseId, CaseResult]] = {}
+        for side in SIDES:
+            report = reports[side]
+            latest[side] = {case_id(result): result for result in (report.results if report else [])}
+            self.results[side] = {**latest[side], **self.results[side]}
+        if self._asked is None and self.pairs == 1:
+            self._find_times()
+        undecided = self.undecided_times
+        for track in undecided:
+            self._add(track, outcome, latest)
+        self._drop_covered()
+        self._judge()
+
+    def _find_times(self) -> None:
+        """Every gated time that both sides read."""
+        for case, work in self.results["work"].items():
+            base = self.results["base"].get(case)
+            if base is None or why_not_compared(base, work) is not None:
+                continue
+            for reading in base.readings:
+                if reading.timed and reading.gated and not reading.rival and work.reading(reading.metric) is not None:
+                    self.times[Track(*case, reading.metric)] = Progress()
+
+    def _drop_covered(self) -> None:
+        """Times whose code on the device is the base's are not judged any more."""
+        for track in list(self.times):
+            base, work = self.results["base"].get(track[:2]), self.results["work"].get(track[:2])
+            if base is not None and work is not None and track.metric in covered_beside(base, work):
+                del self.times[track]
+                self.verdicts.pop(track, None)
+
+    def _add(self, track: Track, outcome: Outcome, latest: Mapping[Side, Mapping[CaseId, CaseResult]]) -> None:
+        progress = self.times[track]
+        found = outcome.differences.get(track)
+        timers = outcome.timers.get(track)
+        if found is None and timers is None:
+            found, timers = _unconducted(track, latest)
+        if found is not None:
+            progress.readings.append(
+                PairReading(
+                    self.pairs,
+                    found.change,
+                    found.control,
+                    found.base_us,
+                    found.work_us,
+                    found.base_mhz,
+                    found.work_mhz,
+                )
+            )
+            progress.timer = (timers or {}).get("base", progress.timer)
+            progress.missed = 0
+        elif not outcome.problem:
+            progress.missed += 1
+            progress.why = self._why_missed(track, outcome, timers or {})
+
+    def _why_missed(self, track: Track, outcome: Outcome, timers: Mapping[Side, str]) -> str:
+        if len(set(timers.values())) > 1:
+            return f"timed by {timers.get('base')} at the base, now by {timers.get('work')}"
+        if track in outcome.unread:
+            return "too many blocks could not be read; look for other processes (perfguard doctor)"
+        base = self.results["base"].get(track[:2])
+        if base is None:
+            file = self.nodeids([track])[0].partition("::")[0]
+            uncollected = outcome.uncollected.get("base", {}).get(file)
+            return "new since the base" if uncollected is None else f"its file does not run at the base: {uncollected}"
+        wrong = bad(base)
+        if wrong is not None:
+            return f"{wrong[0]} at the base: {wrong[1]}"
+        return "the processes did not come to it together: one of its tests failed or was skipped"
+
+    def _judge(self) -> None:
+        tracks = {}
+        for track in self.times:
+            known = (self._asked or {}).get(track) or self.results["base"].get(track[:2])
+            made = None if known is None else track_of(known, self.time(track))
+            if made is not None:
+                tracks[track] = made
+        self.verdicts = judge_tracks(tracks, len(self.times) if self._family is None else self._family)
+
+    def give_up(self, track: Track, why: str) -> None:
+        """No process pair can measure `track`."""
+        self.times[track].missed, self.times[track].why = _MOST_MISSED, why
+
+    def wants(self, track: Track) -> bool:
+        """Whether a process pair is to measure `track`; where nothing is asked for, the first one measures all."""
+        if self._asked is None and self.pairs == 0:
+            return True
+        return track in self.times and not self.is_decided(track)
+
+    def is_decided(self, track: Track) -> bool:
+        """Whether more pairs would tell nothing more about a time."""
+        verdict = self.verdicts.get(track)
+        given_up = self.times[track].missed >= _MOST_MISSED
+        return given_up or (verdict is not None and verdict.word is not None)
+
+    @property
+    def undecided_times(self) -> list[Track]:
+        """What another process pair is for."""
+        return [track for track in self.times if not self.is_decided(track)]
+
+    @property
+    def count(self) -> tuple[int, int]:
+        """How many times are compared, and how many of them are decided."""
+        return len(self.times), len(self.times) - len(self.undecided_times)
+
+    @property
+    def measured(self) -> int:
+        """Cases that both sides measured."""
+        return sum(
+            1 for case, work in self.results["work"].items()
+            if work.readings and case in self.results["base"] and self.results["base"][case].readings
+        )  # fmt: skip
+
+    def nodeids(self, tracks: Collection[Track]) -> list[str]:
+        """Node ids of the tests of `tracks`, each once."""
+        known = self._asked or {}
+        results = (known.get(track) or self.results["work"][track[:2]] for track in tracks)
+        return list(dict.fromkeys(result.case.nodeid for result in results))
+
+    def request(self) -> list[CaseResult]:
+        """Results whose timers further processes are to use: the base's, else those of this run."""
+        known = {case_id(result): result for result in (self._asked or {}).values()}
+        return list({**known, **self.results["base"]}.values())
+
+    def pairing(self, base: str, problem: str) -> Pairing:
+        """What a report holds of it."""
+        cases: dict[CaseId, list[Track]] = {}
+        for track in self._asked or self.times:
+            cases.setdefault(track[:2], []).append(track)
+        return Pairing(base, [self._paired(case, tracks) for case, tracks in cases.items()], self.pairs, problem)
+
+    def _paired(self, case: CaseId, tracks: list[Track]) -> PairedCase:
+        base, work = self.results["base"].get(case), self.results["work"].get(case)
+        problem = ""
+        if base is not None and work is not None:
+            why = why_not_compared(base, work)
+            problem = why[1] if why else ""
+        if base is not None:
+            exact = [replace(each, note="") for each in base.readings if not each.timed]
+            base = CaseResult(base.case, base.inputs, readings=exact)
+        return PairedCase(*case, base, [self.time(track) for track in tracks if track in self.times], problem)
+
+    def time(self, track: Track) -> PairedTime:
+        """What is known of one time."""
+        progress = self.times[track]
+        return PairedTime(track.metric, progress.timer, progress.readings, progress.why)
+
+
+def _unconducted(
+    track: Track, latest: Mapping[Side, Mapping[CaseId, CaseResult]]
+) -> tuple[Difference | None, dict[Side, str]]:
+    """What the sides read of a time that no meter stands for: one value a process, each read while it had the turn."""
+    readings = {}
+    for side in SIDES:
+        result = latest[side].get(track[:2])
+        reading = result.reading(track.metric) if result is not None else None
+        if reading is None or not isinstance(reading.value, int | float) or reading.value <= 0:
+            return None, {}
+        readings[side] = reading
+    timers = {side: reading.timer or "" for side, reading in readings.items()}
+    if len(set(timers.values())) > 1:
+        return None, timers
+    base, copy, work = (float(readings[side].value) for side in SIDES)  # type: ignore[arg-type]
+    return Difference(math.log(work / base), math.log(copy / base), base, work), timers
+
+
+def why_not_compared(base: CaseResult, work: CaseResult) -> tuple[Word, str] | None:
+    """Why the two results of a case are not compared, as a word and a reason; None where they are."""
+    now = bad(work)
+    if now is not None:
+        return now
+    before = bad(base)
+    if before is not None:
+        return Word.UNRESOLVED, f"{before[0]} at the base, not compared: {before[1]}"
+    if base.inputs != work.inputs:
+        return Word.METHOD_CHANGED, f"other inputs: {base.inputs or 'none'} -> {work.inputs or 'none'}"
+    return None
+
+
+def bad(result: CaseResult) -> tuple[Word, str] | None:
+    """Why a result is none, as a word and a reason; None where it is one."""
+    for word in (Word.WRONG, Word.BROKEN):
+        found: list[Verdict] = [verdict for verdict in result.verdicts if verdict.word is word]
+        if found:
+            return word, "; ".join(verdict.reason for verdict in found)
+    return None

@@ -1,0 +1,81 @@
+"""The times of a run that are in question, paired with their base: from what was asked for to what a report holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfguard.config import Config
+from perfguard.errors import UsageError
+from perfguard.pairing.batches import in_batches
+from perfguard.pairing.conductor import Track
+from perfguard.pairing.engine import Site, out_of_time
+from perfguard.pairing.interrupts import Interrupts
+from perfguard.pairing.tally import Tally
+from perfguard.pairing.worktrees import find_repository
+from perfguard.records import CaseResult, Pairing, Verdict
+from perfguard.sessions import Command
+
+Tell = Callable[[str], None]
+Asked = Mapping[Track, tuple[CaseResult, Verdict]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How other processes of a run are started.
+
+    Attributes:
+        command: pytest's own, for fresh processes.
+        device: the device that they are to open.
+    """
+
+    command: Command
+    device: str
+
+
+def pair_times(
+    asked: Asked, base: str, start: Start, config: Config, timed: int, tell: Tell, keep: Callable[[Pairing], None]
+) -> Pairing:
+    """Measure `asked` beside the commit `base` until all is decided, or `pair_minutes` are over.
+
+    Args:
+        asked: the times in question, what this run measured of their cases, and why they are in question.
+        timed: cases of the run whose times were read.
+        keep: is given what is known after each process pair.
+    """
+    tally = Tally({track: result for track, (result, _) in asked.items()})
+    settings = config.settings
+    if not settings.pair_minutes:
+        return tally.pairing(base, "[tool.perfguard] pair_minutes is 0")
+    deadline = time.monotonic() + 60 * settings.pair_minutes
+    problem = ""
+    try:
+        with Interrupts() as interrupts, _site(start, config, interrupts, tell) as site, interrupts.armed():
+            tell(f"{len(asked)} time{'s' * (len(asked) != 1)} in question: measured beside {base[:12]} by turns")
+            site.lay_out(base)
+            for track in asked:
+                if not site.plan.has(asked[track][0].case.nodeid, "base"):
+                    tally.give_up(track, "new since the base")
+            for batch in in_batches(asked, timed):
+                site.measure(tally, batch, deadline)
+                keep(tally.pairing(base, ""))
+                if tally.problem or time.monotonic() > deadline:
+                    problem = tally.problem or out_of_time(settings)
+                    break
+    except KeyboardInterrupt:
+        keep(tally.pairing(base, "interrupted"))
+        raise
+    except UsageError as error:
+        problem = str(error)
+    return tally.pairing(base, problem)
+
+
+def _site(start: Start, config: Config, interrupts: Interrupts, tell: Tell) -> Site:
+    repository = find_repository(config.root)
+    command = start.command
+    root = repository.root.resolve()
+    folder = command.folder if command.folder.resolve().is_relative_to(root) else config.root
+    arguments = (*command.arguments, f"--perfguard-device={start.device}")
+    return Site(repository, Path(folder), arguments, config.settings, interrupts, tell, selecting=command.positional)

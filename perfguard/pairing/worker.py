@@ -1,0 +1,230 @@
+"""The side of a process pair that runs inside a live pytest process: announces its meters, measures when told.
+
+Several processes, each with another version of the code, share one device. Only the one that holds the turn
+runs; the others wait here. So nothing that one of them measures, autotunes or captures is disturbed by another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.collector import collector_paused
+from perfguard.records import Case
+from perfguard.timing.blocks import Collect, checked, read_block
+from perfguard.timing.timing import Blocks, Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfguard.hardware.device import Device
+
+CONDUCTED = "conducted.json"
+_PAD_STEP = 512  # bytes: what torch's allocators round to
+
+
+class Conducted(Struct, frozen=True):
+    """What the conductor laid into the session folder of one worker.
+
+    Attributes:
+        handle: file descriptor of the socket to the conductor, inherited by the process.
+        worktree: the checkout whose code the worker is to measure.
+        original: the user's checkout: code loaded from there would be measured in place of the worktree's.
+        numerics: whether results are to be checked against their references too.
+        exact: whether exact metrics are to be read too.
+        pad_bytes: memory that is taken before the first case, so that no two processes lie alike in it.
+        tests: node ids of the tests to run, in this order; those that are not there are left out. None: all that
+            pytest's arguments select.
+    """
+
+    handle: int
+    worktree: str
+    original: str
+    numerics: bool
+    exact: bool = True
+    pad_bytes: int = 0
+    tests: list[str] | None = None
+
+
+class Measure(Struct, frozen=True, tag=True):
+    """The conductor's word: measure one more block."""
+
+
+class Go(Struct, frozen=True, tag=True):
+    """The conductor's word: go on to the next time, or the end. `timers`: metric -> the base's timer of the case at
+    which the base stands, which the other sides are to use."""
+
+    suite: str = ""
+    key: str = ""
+    timers: dict[str, str] = {}
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The tests are collected, nothing runs on the device yet. `uncollected`: node id of a file -> why it could not be
+    collected."""
+
+    uncollected: dict[str, str] = {}
+
+
+class Announced(Struct, frozen=True, tag=True):
+    """A meter stands ready. `foreign` names a module loaded from the user's checkout; empty as it should be."""
+
+    suite: str
+    key: str
+    metric: str
+    timer: str
+    floor_us: float
+    foreign: str = ""
+
+
+class Measured(Struct, frozen=True, tag=True):
+    """One block's time, µs per call, and the mean clock of the device's processors in it; None where the block was
+    rejected, and where nobody tells the clock."""
+
+    us: float | None
+    mhz: float | None = None
+
+
+Message = Ready | Announced | Measured
+Order = Measure | Go
+
+
+def read_message(data: bytes) -> Message:
+    """A worker's message from its bytes."""
+    message: Message = msgspec.json.decode(data, type=Message)
+    return message
+
+
+def read_order(data: bytes) -> Order:
+    """A conductor's word from its bytes."""
+    order: Order = msgspec.json.decode(data, type=Order)
+    return order
+
+
+def read_conducted(folder: Path) -> Conducted | None:
+    """What the conductor laid into `folder`; None where no conductor did."""
+    path = folder / CONDUCTED
+    return msgspec.json.decode(path.read_bytes(), type=Conducted) if path.is_file() else None
+
+
+@dataclass
+class Worker:
+    """This process as the worker of a process pair. Create it with `join`.
+
+    Attributes:
+        conducted: what the conductor wants of it.
+    """
+
+    connection: Connection
+    conducted: Conducted
+    _base_timers: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # as they become known
+    _checked: set[str] = field(default_factory=set)  # modules that were looked at before
+    _pad: object = None
+
+    def begin(self, uncollected: dict[str, str]) -> None:
+        """Say that the tests are collected, and wait for the first turn."""
+        self.say(Ready(uncollected))
+        self.hear()
+
+    def take_pad(self, device: Device) -> None:
+        """Take memory, so that what comes next lies elsewhere in every process."""
+        self._pad = _pad(self.conducted.pad_bytes, device)
+
+    def timers(self, case: Case) -> dict[str, str]:
+        """The base's timers of a case, metric -> id; it fills while the pair comes along."""
+        return self._base_timers.setdefault((case.suite, case.key), {})
+
+    def say(self, message: Message) -> None:
+        try:
+            self.connection.send_bytes(msgspec.json.encode(message))
+        except OSError:
+            raise _gone() from None
+
+    def hear(self) -> Order:
+        try:
+            order = read_order(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            raise _gone() from None
+        if isinstance(order, Go) and order.timers:
+            self._base_timers.setdefault((order.suite, order.key), {}).update(order.timers)
+        return order
+
+    def collector(self, case: Case) -> Collect:
+        """Who gathers the blocks of a case: the conductor says when."""
+
+        def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+            self.say(Announced(case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign()))
+            times: list[float] = []
+            rejected = 0
+            with collector_paused():
+                while isinstance(self.hear(), Measure):
+                    block_us = read_block(meter, device, times)
+                    if block_us is None:
+                        rejected += 1
+                        self.say(Measured(None))
+                    else:
+                        times.append(block_us)
+                        self.say(Measured(block_us, meter.clock_mhz()))
+            return checked(metric, meter, Blocks(tuple(times), rejected))
+
+        return collect
+
+    def _foreign(self) -> str:
+        new = {name: module for name, module in list(sys.modules.items()) if name not in self._checked}
+        self._checked |= new.keys()
+        return foreign_module(new, Path(self.conducted.original), Path(self.conducted.worktree))
+
+
+def join(folder: Path) -> Worker | None:
+    """Join the conductor that started this process.
+
+    Args:
+        folder: the session folder; None is returned where no conductor laid anything into it.
+    """
+    conducted = read_conducted(folder)
+    if conducted is None:
+        return None
+    os.set_inheritable(conducted.handle, False)
+    worker = Worker(Connection(conducted.handle), conducted)
+    # A forked child that outlives the worker must not keep the conductor waiting for the end of the line.
+    os.register_at_fork(after_in_child=worker.connection.close)
+    return worker
+
+
+def _pad(count: int, device: Device) -> object:
+    """Memory on the device (and on the host, where that is the device) that stays taken."""
+    if not count:
+        return None
+    import torch
+
+    return torch.empty(_PAD_STEP * (count // _PAD_STEP), dtype=torch.uint8, device=device.torch_device)
+
+
+def _gone() -> KeyboardInterrupt:
+    # What ends a pytest run in order, with its fixtures torn down: there is nobody left to measure for.
+    return KeyboardInterrupt("the conductor of this process pair is gone")
+
+
+def foreign_module(modules: Mapping[str, ModuleType], original: Path, worktree: Path) -> str:
+    """`name (file)` of the first of `modules` that was loaded from `original`; empty if none was.
+
+    The worktree may lie inside `original`, and so may the Python environment: what is installed in it is
+    shared by all sides, and perfguard itself is one and the same for all.
+    """
+    own = (f"{worktree}{os.sep}", f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}")
+    roots = tuple({f"{original}{os.sep}", f"{original.resolve()}{os.sep}"})
+    for name, module in modules.items():
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or name.partition(".")[0] == "perfguard" or not file.startswith(roots):
+            continue
+        if not file.startswith(own) and not {"site-packages", "dist-packages"} & set(Path(file).parts):
+            return f"{name} ({file})"
+    return ""

@@ -1,0 +1,84 @@
+"""CPU time of the process, on one thread, for devices whose calls return when the work is done.
+
+Ids: `cpu-u16`, 16 calls per sample. The wall's time of a processor that others use too tells of them: threads wait for
+each other and for their turn. What the process itself has used does not, and least of all its lowest samples: so a
+block is the 10th percentile of its samples. Always warm: what a case finds in the cache is what the last call left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from perfguard.timing.blocks import SAMPLE_US, calls_in_sample, power_of_two, samples_in_block, warm_up
+from perfguard.timing.timing import Meter, Workload, floor_us
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+_MOST_CALLS = 2**16
+_CLOCK_GRID_US = 1.0  # the clock ticks in nanoseconds, but the kernel has to be asked: what that costs is in a sample
+_LOW = 0.1  # of the samples, how many lie below what a block is kept as
+_ID = re.compile(r"cpu-u(?P<calls>\d{1,6})")
+
+
+def _parse(timer: str | None) -> int | None:
+    match = _ID.fullmatch(timer or "")
+    calls = int(match["calls"]) if match else 0
+    return calls if 1 <= calls <= _MOST_CALLS else None
+
+
+def suits(device: Device) -> bool:
+    """Whether calls return when the work is done."""
+    return not device.asynchronous
+
+
+def understands(timer: str) -> bool:
+    """Whether `timer` is an id of this module."""
+    return _parse(timer) is not None
+
+
+def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
+    """CPU time of one call; the workload's `cache` changes nothing here."""
+    call = workload.run
+    with one_thread():
+        call()  # what torch.compile has made holds for a number of threads: it makes it anew for one
+        call_us = warm_up(call, device, seconds)
+    counted = _parse(stored) or power_of_two(SAMPLE_US / max(call_us, 1e-3), _MOST_CALLS)
+    calls = calls_in_sample(counted, call_us)
+    samples = samples_in_block(calls * call_us, seconds, longest_us=math.inf)
+
+    def sample() -> float:
+        started = used_us()
+        for _ in range(calls):
+            call()
+        return (used_us() - started) / calls
+
+    def block() -> float:
+        with one_thread():
+            times = sorted(sample() for _ in range(samples))
+        return max(times[int(_LOW * samples)], _CLOCK_GRID_US / calls)
+
+    return Meter(f"cpu-u{counted}", block, floor_us(_CLOCK_GRID_US, calls), samples, bytes=workload.bytes)
+
+
+def used_us() -> float:
+    """What all threads of this process have used of the processors, µs."""
+    return time.process_time_ns() / 1e3
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within, torch's operators run on one thread; afterwards on as many as before."""
+    import torch
+
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)

@@ -1,0 +1,190 @@
+"""Anchors: growth over many recordings asks for a reason, noise does not, and what was gained is kept."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from perfguard.baselines import Store, apply, plan, select
+from perfguard.baselines.times import OTHER_BOARD, anchor_of, grow, is_stored
+from perfguard.config import CATEGORIES
+from perfguard.records import Better, Case, CaseResult, Hardware, Provenance, Reading, TimedEntry, Verdict, Word
+from perfguard.units import Unit
+
+SLUG, SUITE, TIME = "nvidia-h200", "fp8", "device_time_us"
+GPU = Hardware(slug=SLUG, vendor="nvidia", name="NVIDIA H200", architecture="sm_90")
+READING = Reading(TIME, Unit.MICROSECONDS, 50.0, timer="graph")
+levels = st.floats(1.0, 1e4)
+promises = st.sampled_from([0.03, 0.1, 0.5])
+
+
+def entry(us: float, anchor: float | None = None) -> TimedEntry:
+    return TimedEntry([us] * 5, "graph", anchor)
+
+
+@pytest.mark.parametrize(
+    ("stored", "anchor", "now", "one_board", "asks", "kept"),
+    [
+        (50.0, None, 51.4, True, False, 50.0),
+        (50.0, None, 51.6, True, True, None),
+        (50.0, None, 51.6, False, False, 50.0),  # one recording on another board
+        (51.7, 50.0, 51.6, False, True, None),  # the second one
+        (50.0, None, 53.8, False, True, None),  # more than a board does
+        (51.4, 50.0, 52.0, True, True, None),  # however small the steps
+        (50.0, None, 48.0, True, False, None),  # gained: the anchor follows
+        (50.0, None, 48.0, False, False, 50.0),
+        (48.1, 50.0, 48.0, False, False, None),
+        (50.0, None, 30.0, False, False, 50.0),
+        (48.0, 50.0, 48.9, True, False, 50.0),
+    ],
+)
+def test_what_becomes_of_the_anchor(
+    stored: float, anchor: float | None, now: float, one_board: bool, asks: bool, kept: float | None
+) -> None:
+    found = grow(entry(stored, anchor), entry(now), READING, one_board=one_board)
+    assert (found.asks, found.entry.anchor) == (asks, kept)
+    assert found.over == pytest.approx(math.log(now / (anchor or stored)))
+
+
+@given(stored=levels, anchor=st.none() | levels, now=levels, promise=promises, one_board=st.booleans())
+def test_nothing_grows_beyond_its_promise_without_a_word(
+    stored: float, anchor: float | None, now: float, promise: float, one_board: bool
+) -> None:
+    before, reading = entry(stored, anchor), replace(READING, promise=promise)
+    found = grow(before, entry(now), reading, one_board=one_board)
+    grown = now > anchor_of(before) * (1 + promise) * (1 + 1e-9)
+    kept = now < anchor_of(before) * (1 + promise) * (1 - 1e-9)
+    if grown:
+        assert found.asks or (found.is_open and now <= anchor_of(before) * (1 + OTHER_BOARD) * (1 + 1e-9))
+        assert found.asks or not one_board
+    if kept:
+        assert not (found.asks or found.is_open)
+    assert found.asks or anchor_of(found.entry) <= anchor_of(before)  # only a reason lifts an anchor
+
+
+def test_a_floor_and_a_reading_of_which_more_is_better() -> None:
+    coarse = replace(READING, floor=5.0)
+    assert not grow(entry(50.0), entry(54.0), coarse, one_board=True).asks
+    assert grow(entry(50.0), entry(55.1), coarse, one_board=True).asks
+    more = replace(READING, better=Better.HIGHER)
+    assert grow(entry(50.0), entry(48.0), more, one_board=True).asks
+    assert grow(entry(50.0), entry(52.0), more, one_board=True).entry.anchor is None
+
+
+def test_what_is_only_shown_or_beside_a_rival_is_not_stored() -> None:
+    assert is_stored(READING)
+    assert not any(
+        is_stored(replace(READING, **field)) for field in ({"gated": False}, {"rival": 9.0}, {"timer": None})
+    )
+
+
+# -- by the real planner ---------------------------------------------------------------------------------------------
+
+
+def read(number: int, values: list[float], day: int) -> tuple[CaseResult, list[CaseResult]]:
+    """A case whose code is another one every day: judged, and as fresh processes read it."""
+    code = Reading("fingerprint", Unit.TEXT, f"code {day}", Better.SAME, gated=False, covers=[TIME])
+    case = Case(SUITE, f"case{number}", "forward")
+    fresh = [CaseResult(case, "bf16", readings=[code, replace(READING, value=value)]) for value in values]
+    word = Verdict(Word.PASS if day else Word.NEW, "fingerprint", before=f"code {day - 1}", after=f"code {day}")
+    return replace(fresh[0], verdicts=[word]), fresh
+
+
+def record(
+    store: Store, cases: dict[int, list[float]], day: int, reason: str = "", board: str | None = None
+) -> set[str]:
+    """Record the fresh processes of every case by the real planner; answers the cases that ask for a reason."""
+    results, fresh = [], {}
+    for number, values in cases.items():
+        judged, alike = read(number, values, day)
+        results.append(judged)
+        fresh[SUITE, judged.case.key] = alike
+    now = Provenance(board=board, commit=f"{day:07}", recorded=f"2026-11-{day + 1:02}")
+    changes = plan(store, GPU, results, fresh, [], now, 5)
+    asking = {change.key for change in changes if change.needs_reason}
+    chosen, left = select(changes, CATEGORIES, reason)
+    assert {change.key for change, _ in left} == (set() if reason else asking)
+    apply(store, chosen, now, reason)
+    return asking
+
+
+def level_of(store: Store, number: int = 0) -> TimedEntry:
+    baseline = store.load(SLUG, SUITE)
+    assert baseline is not None
+    found = baseline.cases[f"case{number}/forward"].entries[TIME]
+    assert isinstance(found, TimedEntry)
+    return found
+
+
+def test_ten_small_steps_on_one_board_ask_at_the_fourth(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day in range(4):
+        assert not record(store, {0: [50 * 1.008**day] * 5}, day, board="a")
+    assert level_of(store) == TimedEntry([51.21] * 5, "graph", anchor=50.0)
+    before = (tmp_path / SLUG / f"{SUITE}.yaml").read_bytes()
+    assert record(store, {0: [50 * 1.008**4] * 5}, 4, board="a")
+    assert (tmp_path / SLUG / f"{SUITE}.yaml").read_bytes() == before
+    record(store, {0: [50 * 1.008**4] * 5}, 4, "more accurate", board="a")
+    assert level_of(store) == TimedEntry([51.62] * 5, "graph")
+    assert not record(store, {0: [50 * 1.008**5] * 5}, 5, board="a")
+    assert level_of(store).anchor == 51.62
+
+
+def test_what_is_left_says_how_much_since_when_and_what_to_do(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day, us in enumerate((50.0, 51.0, 51.2)):
+        record(store, {0: [us] * 5}, day, board="a")
+    judged, fresh = read(0, [52.0] * 5, 3)
+    changes = plan(store, GPU, [judged], {(SUITE, judged.case.key): fresh}, [], Provenance(board="a"), 5)
+    why = {change.metric: why for change, why in select(changes, CATEGORIES, "")[1]}
+    assert why[TIME] == (
+        "+4.0 % over its anchor of 50 µs, last recorded 2026-11-03 at 0000002; say why with --perfguard-reason"
+    )
+    assert TIME in why["fingerprint"]
+    (elsewhere,) = [
+        change
+        for change in plan(store, GPU, [judged], {(SUITE, judged.case.key): fresh}, [], Provenance(board="b"), 5)
+        if change.metric == TIME
+    ]
+    assert not elsewhere.needs_reason
+    assert elsewhere.note == (
+        "+4.0 % over its anchor of 50 µs, last recorded 2026-11-03 at 0000002, in one recording on another board: "
+        "the next one that reads so needs a reason"
+    )
+
+
+def simulated(store: Store, cases: int, days: int, step: float, seed: int) -> dict[str, int]:
+    """Case -> the first recording that asks, each on another board that moves every case by t2 with MAD 0.2 %.
+
+    Processes scatter by 0.2 % round that. `step`: true growth from one recording to the next, a logarithm.
+    """
+    draw = random.Random(seed)
+    first: dict[str, int] = {}
+    for day in range(days + 1):
+        levels = {
+            number: math.log(50.0) + step * day + 0.002 / 0.8165 * draw.gauss(0, 1) / math.sqrt(draw.expovariate(1))
+            for number in range(cases)
+            if f"case{number}/forward" not in first
+        }
+        fresh = {number: [math.exp(draw.gauss(level, 0.002)) for _ in range(5)] for number, level in levels.items()}
+        for key in record(store, fresh, day, board=f"board {day}"):
+            first.setdefault(key, day)
+    return first
+
+
+def test_creep_is_found_on_changing_boards(tmp_path: Path) -> None:
+    first = simulated(Store(tmp_path), cases=200, days=10, step=math.log(1.008), seed=1)
+    assert len(first) == 200
+    assert 4 <= median(first.values()) <= 6
+    assert sum(day <= 7 for day in first.values()) >= 0.95 * 200
+
+
+def test_changing_boards_alone_ask_for_no_reason(tmp_path: Path) -> None:
+    assert len(simulated(Store(tmp_path), cases=400, days=20, step=0.0, seed=2)) <= 0.02 * 400
