@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfguard.config import CATEGORIES, Settings, parse_categories, read_settings
@@ -22,8 +23,9 @@ def test_defaults_without_a_table_or_a_file(tmp_path: Path) -> None:
 
 def test_the_command_line_lies_over_the_table(tmp_path: Path) -> None:
     write(tmp_path, "[tool.perfguard]\ndevice = 'cpu'\nstrict = true\n")
-    settings = read_settings(tmp_path, device="cuda:1", reports=None)
+    settings = read_settings(tmp_path, device="cuda:1", reports=None, base="origin/main")
     assert (settings.device, settings.strict, settings.reports) == ("cuda:1", True, ".perfguard")
+    assert settings.base == "origin/main"
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,8 @@ def test_the_command_line_lies_over_the_table(tmp_path: Path) -> None:
         ("sessions = 'five'", "sessions"),
         ("strict = 1", "strict"),
         ("case_seconds = -1.0", "case_seconds"),
+        ("confirmations = 3", "confirmations"),
+        ("base = 1", "base"),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_known_ones(tmp_path: Path, table: str, named: str) -> None:
@@ -56,10 +60,13 @@ def test_categories() -> None:
 
 def test_limits() -> None:
     settings = Settings()
-    assert (settings.case_minutes, settings.lock_minutes) == (10.0, 30.0)
+    assert (settings.case_minutes, settings.lock_minutes, settings.pair_minutes) == (10.0, 30.0, 10.0)
+    assert msgspec.convert({"pair_minutes": 0}, Settings).pair_minutes == 0  # no process pairs
 
 
-@pytest.mark.parametrize("table", ["case_minutes = 0", "lock_minutes = -1", "case_minutes = '10'"])
+@pytest.mark.parametrize(
+    "table", ["case_minutes = 0", "lock_minutes = -1", "pair_minutes = -1", "pair_minutes = 601", "case_minutes = '10'"]
+)
 def test_limits_out_of_range_are_named(tmp_path: Path, table: str) -> None:
     with pytest.raises(UsageError, match=table.partition(" ")[0]):
         read_settings(write(tmp_path, f"[tool.perfguard]\n{table}\n"))

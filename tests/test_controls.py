@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.controls import CONFIRMING, CONTROLS, Controls, controls_beside
+from perfguard.controls import CONTROLS, Controls
 from perfguard.judge import Lane
 from perfguard.records import (
     Baseline,
@@ -15,13 +15,9 @@ from perfguard.records import (
     CaseBaseline,
     CaseResult,
     Hardware,
-    Reading,
     TimedEntry,
     Toolchain,
-    Verdict,
-    Word,
 )
-from perfguard.units import Unit
 
 METRIC = "device_time_us"
 HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake", architecture="fake")
@@ -96,35 +92,3 @@ def test_cases_that_will_not_run_are_no_candidates() -> None:
     few = CONTROLS + 3
     found = drawn(lane(200), [True] * few, "seed", [case(number) for number in range(few)])
     assert len(found) >= CONTROLS
-
-
-def result(number: int, word: Word, timer: str = "graph-cold-u64") -> CaseResult:
-    reading = Reading(METRIC, Unit.MICROSECONDS, 10.0, timer=timer)
-    return CaseResult(case(number), readings=[reading], verdicts=[Verdict(word, METRIC)])
-
-
-def test_suspects_have_unchanged_cases_of_their_class_beside_them() -> None:
-    known = lane(60, ("graph-cold-u64", "profile-cold"))  # even numbers: the graph
-    suspect = result(0, Word.SUSPECT)
-    others = [
-        result(number, Word.UNCHANGED if number < 10 else Word.PASS, "profile-cold" if number % 2 else "graph-cold-u64")
-        for number in range(1, 60)
-    ]
-    chosen = controls_beside([suspect], [suspect, *others], known, "seed")
-    numbers = [int(nodeid.partition("[")[2][:-1]) for nodeid in chosen]
-    assert len(numbers) == len(set(numbers)) == CONFIRMING
-    assert not any(number % 2 for number in numbers)
-    assert {2, 4, 6, 8} <= set(numbers)  # unchanged ones first
-
-
-def test_an_unread_time_counts_with_its_stored_timer() -> None:
-    suspect = result(0, Word.SUSPECT)
-    unread = CaseResult(case(1), verdicts=[Verdict(Word.UNCHANGED, METRIC)])
-    assert controls_beside([suspect], [suspect, unread], lane(2), "seed") == [unread.case.nodeid]
-
-
-def test_no_suspect_is_its_own_control() -> None:
-    suspect, same_test = result(0, Word.SUSPECT), result(0, Word.PASS)
-    slower, new = result(1, Word.SLOWER), result(2, Word.NEW)
-    assert controls_beside([suspect], [suspect, same_test, slower, new], lane(3), "seed") == []
-    assert controls_beside([], [result(1, Word.PASS)], lane(3), "seed") == []

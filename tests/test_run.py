@@ -1,7 +1,9 @@
-"""A run's own bookkeeping: tests whose verdict began to fail after they had passed."""
+"""A run's own bookkeeping: what is judged before its tests end, what after them, and what a cut leaves open."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 
 import msgspec
@@ -16,13 +18,17 @@ from perfguard.hardware.cpu import CpuDevice
 from perfguard.hardware.fake import FakeDevice
 from perfguard.records import (
     Baseline,
+    BaseTree,
     Case,
     CaseBaseline,
     CaseResult,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    PairReading,
     Provenance,
     Reading,
     TimedEntry,
-    Verdict,
     Word,
 )
 from perfguard.run import Run, open_run
@@ -34,31 +40,59 @@ def run_of(tmp_path: Path, **settings: object) -> Run:
     return open_run(config, FakeDevice(seed=1), ["suite"], "0")
 
 
-def result(name: str) -> CaseResult:
+def result(name: str, us: float = 50.0) -> CaseResult:
     case = Case("suite", name, "forward", f"test_suite.py::test_{name}")
-    return CaseResult(case, readings=[Reading("launches", Unit.COUNT, 1)])
+    launches = Reading("launches", Unit.COUNT, 1)
+    return CaseResult(case, readings=[launches, Reading("device_time_us", Unit.MICROSECONDS, us, timer="graph-u1")])
 
 
-def turn(run: Run, taken: CaseResult, word: Word) -> None:
-    """What judging at the end may make of a case."""
-    verdicts = [Verdict(word, "launches")]
-    run.results[taken.case.suite, taken.case.key] = msgspec.structs.replace(taken, verdicts=verdicts)
+def paired(change: float, pairs: int) -> PairedTime:
+    """As many process pairs, in each of which the working tree took e^change times as long."""
+    noise = (0.001, -0.001, 0.0)
+    readings = [
+        PairReading(number + 1, change + noise[number % 3], -noise[number % 3], 50.0, 50.0 * math.exp(change))
+        for number in range(pairs)
+    ]
+    return PairedTime("device_time_us", "graph-u1", readings)
 
 
-def test_what_fails_after_its_test_had_passed_is_late(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    slow, fine = (run.take(result(name)) for name in ("slow", "fine"))
-    assert run.late == []
-    turn(run, slow, Word.SLOWER)
-    turn(run, fine, Word.UNRESOLVED)
-    assert run.late == [slow.case.nodeid]
+def with_base(run: Run) -> Run:
+    """A run whose working tree has changed since its base."""
+    run.lane = dataclasses.replace(run.lane, base=BaseTree("0" * 40))
+    return run
 
 
-def test_a_test_that_failed_at_once_is_not_late(tmp_path: Path) -> None:
-    run = run_of(tmp_path, strict=True)
-    new = run.take(result("new"))  # NEW fails under strict
-    turn(run, new, Word.SLOWER)
-    assert run.late == []
+def words(run: Run, name: str) -> dict[str, Word]:
+    return {verdict.metric: verdict.word for verdict in run.results["suite", f"{name}/forward"].verdicts}
+
+
+def test_a_time_is_in_question_until_process_pairs_have_told(tmp_path: Path) -> None:
+    run = with_base(run_of(tmp_path))
+    for name in ("slow", "fine", "fast", "left"):
+        assert run.take(result(name)).is_suspect
+    times = {"slow": 0.2, "fine": 0.0, "fast": -0.2}
+    cases = [PairedCase("suite", f"{name}/forward", times=[paired(change, 4)]) for name, change in times.items()]
+    run.pairings = [Pairing("0" * 40, cases, 4, "the time was over")]
+    run.judge_without_pairs("not this")  # what pairs have read is kept
+    assert {name: words(run, name)["device_time_us"] for name in ("slow", "fine", "fast")} == {
+        "slow": Word.SLOWER, "fine": Word.PASS, "fast": Word.FASTER,
+    }  # fmt: skip
+    (left,) = [each for each in run.results["suite", "left/forward"].verdicts if each.metric == "device_time_us"]
+    assert left.word is Word.NEW  # no pair read it, and nothing is recorded
+
+
+def test_what_its_test_could_not_know_is_told_late(tmp_path: Path) -> None:
+    """Under `strict`, what is NEW failed its test already: that is not told again."""
+    run = with_base(run_of(tmp_path, strict=True))
+    for name in ("slow", "fine"):
+        assert run.failing(run.take(result(name)))
+    cases = [PairedCase("suite", f"{name}/forward", times=[paired(at, 4)]) for name, at in [("slow", 0.2), ("fine", 0)]]
+    run.pairings = [Pairing("0" * 40, cases, 4)]
+    run.judge_without_pairs("")
+    late = {name: run.judged_late(run.results["suite", f"{name}/forward"]) for name in ("slow", "fine")}
+    assert late["fine"] is None
+    assert late["slow"] is not None
+    assert [(verdict.word, verdict.metric) for verdict in late["slow"].verdicts] == [(Word.SLOWER, "device_time_us")]
 
 
 def test_a_result_knows_its_device(tmp_path: Path) -> None:
@@ -80,18 +114,18 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
         path.write_text(render(baseline))
     call = Call(lambda x: x * 2, (torch.ones(64),), lambda x: 2 * x)
     case = Case("suite", "double", "forward", "test_suite.py::test_double")
-    words = {}
+    found_words = {}
     for lane in ("cpu", device.identity.slug):
         config = Config(root=tmp_path, settings=Settings(targets=(), case_seconds=0.01), measure=True, lane=lane)
         run = open_run(config, device, ["suite"], "0")
         (found,) = run.guard(call, case)
-        words[lane] = {verdict.metric: verdict.word for verdict in found.verdicts}
+        found_words[lane] = {verdict.metric: verdict.word for verdict in found.verdicts}
         assert run.report.exact_only is (lane == "cpu")
         assert run.report.lane == lane
         assert all(reading.portable for reading in found.readings) is (lane == "cpu")
-    assert words["cpu"]["operators"] is Word.PASS
-    assert {"device_time_us", "peak_memory_bytes"}.isdisjoint(words["cpu"])
-    assert {"device_time_us", "peak_memory_bytes"} <= set(words[device.identity.slug])
+    assert found_words["cpu"]["operators"] is Word.PASS
+    assert {"device_time_us", "peak_memory_bytes"}.isdisjoint(found_words["cpu"])
+    assert {"device_time_us", "peak_memory_bytes"} <= set(found_words[device.identity.slug])
 
 
 @pytest.mark.parametrize("lane", ["cpu", "nvidia-h200"])

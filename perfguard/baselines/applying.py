@@ -74,7 +74,7 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
 
 
 def _reasons(case: CaseBaseline, change: Change, reason: str) -> dict[str, str]:
-    if change.needs_reason:
+    if change.needs_reason or (change.category == "slower" and reason):
         return {**case.reasons, change.metric: reason}
     if change.category == "faster":
         return {metric: why for metric, why in case.reasons.items() if metric != change.metric}

@@ -19,7 +19,7 @@ LEAST_EFFECT = 0.01  # smallest relative change that may fail
 LEAST_SIGMA = 0.0015  # no case is believed quieter than this
 MEDIAN_PENALTY = 1.57  # pi/2: the centre of a record is a median, whose variance is that of a mean times this
 PRIOR_DEGREES = (1.0, 8.0)  # d0 is clipped to this range
-PRIOR_CASES = 5  # fewer cases of a class teach nothing about the others
+PRIOR_CASES = 15  # fewer cases of a class teach nothing about the others
 ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # what storing four significant digits can hide
 WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # a stored session beyond both was no measurement of the case
 

@@ -1,7 +1,7 @@
 """What a change edits in the baselines, entry by entry, and which of its findings these edits cover.
 
-Judging stays with the merge base. A finding counts as accepted only if the reading lies within the merge base's limit
-around the edited value: an edited spread, fewer sessions or an edited toolchain buy nothing.
+Judging stays with the merge base. A finding counts as accepted only if the edited value is what was measured: an edited
+spread, fewer sessions, another anchor or an edited toolchain buy nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from msgspec.structs import replace
 
 from perfguard.baselines.changes import level
+from perfguard.baselines.times import anchor_of, slowdown
 from perfguard.judge.lane import differing_versions, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
+from perfguard.lanes.limits import OWN, Limits
 from perfguard.lanes.remembered import Remembered, folder_of, folders_of
 from perfguard.overview import BaselineEdit
 from perfguard.records import (
@@ -85,7 +88,7 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
                         before=_shown(before),
                         after=_shown(after),
                         reason=new.reasons.get(metric, "") if new else "",
-                        loosens=_loosens(before, after, reading.better if reading else Better.LOWER),
+                        loosens=_loosens(before, after, _limits(metric, reading)),
                         measured=reading.value if reading else None,
                     )
                 )
@@ -134,8 +137,9 @@ def accepted(
 ) -> list[tuple[str, str, str]]:
     """(suite, case key, metric) of what the change's edits cover: findings of `judged`, and of `missing` the removed.
 
-    A finding is covered where its entry was edited, the reading passes beside the edited value (`under_edits`: the
-    report judged by `patched`), and a reason stands there if the edit lets a worse reading pass.
+    A finding is covered where its entry was edited to what was measured, and a reason stands there if the edit lets a
+    worse reading pass. What was measured is for an exact metric, and for a time that needed no reading, what passes
+    under the edited value (`under_edits`: the report judged by `patched`); for a time that was read see `_is_read`.
     """
     edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
     quiet = (Word.PASS, Word.UNCHANGED, Word.FASTER)
@@ -143,13 +147,37 @@ def accepted(
     for result, again in zip(judged.results, under_edits.results, strict=True):
         passing = {verdict.metric for verdict in again.verdicts if verdict.word in (Word.PASS, Word.UNCHANGED)}
         for verdict in result.verdicts:
-            if verdict.word in quiet or verdict.word in _NEVER or verdict.metric not in passing:
+            if verdict.word in quiet or verdict.word in _NEVER:
                 continue
             edit = _edit_of(edits, judged, result, verdict)
-            if edit is not None and edit.after is not None and (edit.reason or not edit.loosens):
+            if edit is None or edit.after is None or (edit.loosens and not edit.reason):
+                continue
+            reading = result.reading(verdict.metric)
+            is_time = reading is not None and reading.timed
+            if _is_read(verdict, reading, edit, edited) if is_time else verdict.metric in passing:
                 covered.append((result.case.suite, result.case.key, verdict.metric))
     covered += [item for item in missing if item not in covered and _is_removed(item, judged, edited)]
     return covered
+
+
+def _is_read(verdict: Verdict, reading: Reading | None, edit: BaselineEdit, edited: Edited) -> bool:
+    """Whether a time was read as edited: within its promise of the new level; or process pairs say that it moved by as
+    much as the edit moves it, which holds on a board that reads all of it otherwise."""
+    before, after = (
+        _entry(remembered.case(edit.folder, edit.suite, edit.case), edit.metric)
+        for remembered in (edited.base, edited.head)
+    )
+    assert reading is not None
+    if not isinstance(after, TimedEntry) or after.timer != reading.timer or not isinstance(reading.value, int | float):
+        return False
+    if abs(slowdown(median(after.sessions), reading.value)) <= math.log1p(reading.promise):
+        return True
+    if verdict.interval is None or not isinstance(before, TimedEntry) or before.timer != after.timer:
+        return False
+    low, high = verdict.interval
+    edge = 1 + (verdict.limit or 0.0)
+    moved = math.exp(slowdown(median(before.sessions), median(after.sessions), reading.better))
+    return low / edge <= moved <= high * edge
 
 
 def _edit_of(
@@ -215,16 +243,39 @@ def _conditions(case: CaseBaseline) -> str:
     return ", ".join([case.inputs or "any inputs", *versions])
 
 
-def _loosens(before: Entry | None, after: Entry | None, better: Better) -> bool:
+def _limits(metric: str, reading: Reading | None) -> Limits:
+    """What the entry is judged by: the reading tells, else what this perfguard's own metrics are judged by."""
+    if reading is None:
+        return OWN.get(metric, Limits(Better.LOWER))
+    return Limits(reading.better, promise=reading.promise)
+
+
+def _loosens(before: Entry | None, after: Entry | None, limits: Limits) -> bool:
     """Whether a worse reading may pass than before, or none is judged any more."""
+    better = limits.better
     if before is None:
         return False
     if isinstance(before, TimedEntry) and isinstance(after, TimedEntry):
         fewer = len(after.sessions) < MIN_SESSIONS <= len(before.sessions)
-        return fewer or after.timer != before.timer or _edge(after, better) > _edge(before, better) + _SEEN_SIGMA
+        wider = _edge(after, better) > _edge(before, better) + _SEEN_SIGMA
+        return fewer or after.timer != before.timer or wider or _creeps(before, after, limits)
     if isinstance(before, int | float) and isinstance(after, int | float) and better is not Better.SAME:
         return after < before if better is Better.HIGHER else after > before
     return before != after
+
+
+def _creeps(before: TimedEntry, after: TimedEntry, limits: Limits) -> bool:
+    """Whether the new level lies beyond its promise over the anchor, or the anchor itself was lifted."""
+    over, lifted = (
+        growth_over(before, after, limits.better),
+        slowdown(anchor_of(before), anchor_of(after), limits.better),
+    )
+    return over > limits.promise or lifted > 2 * _SEEN_SIGMA  # four digits are stored
+
+
+def growth_over(before: TimedEntry, after: TimedEntry, better: Better = Better.LOWER) -> float:
+    """How much worse the new level is than the anchor of the entry that it takes the place of: 0.03 is 3 %."""
+    return math.expm1(slowdown(anchor_of(before), median(after.sessions), better))
 
 
 def _edge(entry: TimedEntry, better: Better) -> float:

@@ -143,7 +143,10 @@ def _beside(report: Report, commit: str | None) -> Report:
     if commit is None or base is None or base.commit in (None, commit):
         return report
     assert base.commit is not None
-    step = "give the lane --perfguard-base (docs/ci.md)" if _is_beside_itself(report) else "run the lane again"
+    # Not "run it again": a run that is repeated gets the event of the first one, with its base.
+    step = "push again or reopen the pull request, for a new run"
+    if _is_beside_itself(report):
+        step = "give the lane --perfguard-base (docs/ci.md)"
     why = f"paired with {base.commit[:12]}, the merge base is {commit[:12]}; {step}"
     return replace(report, base=BaseTree(problem=why), pairings=[])
 

@@ -94,8 +94,8 @@ def next_step(reason: str, nodeids: Sequence[str]) -> str:
     compare = compare_command(nodeids[0]) if len(nodeids) == 1 else "perfguard compare"
     if reason == _TOO_NOISY:
         return "run it again where nothing else runs"
-    if reason.startswith("UNDECIDED") and "pair_minutes" not in reason:
-        return f"raise pair_minutes, or: {compare}"
+    if "pair_minutes" in reason:
+        return f"raise it, or: {compare}"
     if reason.endswith((NO_PAIRS, NO_BASE.problem)):
         return compare
     if "new since the base" in reason:

@@ -65,7 +65,7 @@ def show(findings: Findings) -> None:
         f"{counted(apart.most_pairs, 'process pair')} at most, and no session in two parts;\n"
         "runs share sessions, and their intervals say so"
     )
-    console.print(f"  exact metrics moved {describe_rate(findings.exact)} of the sessions")
+    console.print(f"  exact metrics moved {describe_rate(findings.exact)}")
     _show_runs(console, apart)
     for alarm in findings.alarms:
         console.print(f"    {alarm}", style="red", markup=False)

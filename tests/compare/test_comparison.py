@@ -1,4 +1,4 @@
-"""From process pairs to rows: what is compared, when it is decided, and why something is not compared."""
+"""From what process pairs found to rows: what is compared, what is told of the rest."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from perfguard.compare.comparison import MOST_MISSED, MOST_PAIRS, Tally, exact_rows
+from perfguard.compare.comparison import exact_rows, rows_of
+from perfguard.compare.records import Row
+from perfguard.judge.pairs import MOST_PAIRS
 from perfguard.pairing.conductor import Difference, Outcome, Track
 from perfguard.pairing.processes import Side
-from perfguard.compare.records import Row
+from perfguard.pairing.tally import Tally
 from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Verdict, Word
 from perfguard.units import Unit
 
@@ -46,20 +48,20 @@ def measured(change: float, noise: random.Random | None = None) -> Outcome:
 def compared(work: CaseResult, base: CaseResult = RESULT, copy: CaseResult | None = None) -> list[Row]:
     tally = Tally()
     tally.take(measured(0.0), reports([base], [work], None if copy is None else [copy]))
-    return [row for row in tally.rows() if row.metric != TIME.metric]
+    return [row for row in rows_of(tally) if row.metric != TIME.metric]
 
 
 @pytest.mark.parametrize(("change", "word"), [(0.0, Word.PASS), (0.1, Word.SLOWER), (-0.1, Word.FASTER)])
 def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) -> None:
     tally, noise = Tally(), random.Random(1)
     assert tally.wants(TRACK)
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.undecided_times:
         tally.take(measured(change, noise), reports([RESULT], [RESULT]))
-        assert tally.undecided in ([], [CASE.nodeid])
+        assert tally.undecided_times in ([], [TRACK])
     assert not tally.wants(TRACK)
-    (row,) = tally.rows()
+    (row,) = rows_of(tally)
     assert (row.word, row.pairs) == (word, tally.pairs)
-    assert 2 <= tally.pairs < MOST_PAIRS
+    assert 2 <= tally.pairs < 5
     assert row.effect == pytest.approx(math.expm1(change), abs=0.01)
     assert row.effect is not None
     assert row.interval is not None
@@ -70,12 +72,12 @@ def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) 
 
 def test_a_noisy_time_is_unresolved_after_the_most_pairs() -> None:
     tally, sign = Tally(), 1.0
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.undecided_times:
         sign = -sign
         outcome = measured(0.0)
         outcome.differences[TRACK] = difference(0.02 + 0.1 * sign, -0.1 * sign)
         tally.take(outcome, reports([RESULT], [RESULT]))
-    (row,) = tally.rows()
+    (row,) = rows_of(tally)
     assert (row.word, tally.pairs) == (Word.UNRESOLVED, MOST_PAIRS)
     assert "NOISY" in row.reason
 
@@ -85,9 +87,9 @@ def test_an_exact_metric_that_moved_is_told_and_is_the_cause() -> None:
     (row,) = compared(heavier)
     assert (row.word, row.before, row.after, row.effect) == (Word.CHANGED, 1, 2, 1.0)
     tally = Tally()
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.undecided_times:
         tally.take(measured(0.1), reports([RESULT], [heavier]))
-    reasons = {row.metric: row.reason for row in tally.rows()}
+    reasons = {row.metric: row.reason for row in rows_of(tally)}
     assert reasons[TIME.metric] == "because: launches 1 -> 2 (+100.0 %)"
     (row,) = compared(RESULT, heavier)
     assert row.word is Word.FASTER
@@ -105,20 +107,20 @@ def test_equal_binaries_need_no_time() -> None:
     same = replace(RESULT, readings=[fingerprint, TIME])
     tally = Tally()
     tally.take(measured(0.1), reports([same], [same]))
-    assert tally.undecided == []
-    (row,) = tally.rows()
+    assert tally.undecided_times == []
+    (row,) = rows_of(tally)
     assert row.word is Word.UNCHANGED
     other = replace(RESULT, readings=[replace(fingerprint, value="def"), TIME])
     tally = Tally()
     tally.take(measured(0.1), reports([same], [other]))
-    assert tally.undecided == [CASE.nodeid]
+    assert tally.undecided_times == [TRACK]
 
 
 @pytest.mark.parametrize(
     ("base", "work", "word", "said"),
     [
         ([], [RESULT], Word.NEW, "in the working tree only"),
-        ([RESULT], [], Word.STALE, "at the merge base only"),
+        ([RESULT], [], Word.STALE, "at the base only"),
         ([RESULT], [replace(RESULT, inputs="float32 32,16")], Word.METHOD_CHANGED, "other inputs: float32 64,16 -> "),
         ([RESULT], [CaseResult(CASE, verdicts=[Verdict(Word.WRONG, reason="off by 1")])], Word.WRONG, "off by 1"),
         ([], [CaseResult(CASE, verdicts=[Verdict(Word.BROKEN, reason="raised")])], Word.BROKEN, "raised"),
@@ -126,15 +128,15 @@ def test_equal_binaries_need_no_time() -> None:
             [CaseResult(CASE, verdicts=[Verdict(Word.WRONG, reason="off by 1")])],
             [RESULT],
             Word.UNRESOLVED,
-            "WRONG at the merge base, not compared: off by 1",
+            "WRONG at the base, not compared: off by 1",
         ),
     ],
 )
 def test_what_is_not_comparable_is_told(base: list[CaseResult], work: list[CaseResult], word: Word, said: str) -> None:
     tally = Tally()
     tally.take(Outcome(), reports(base, work))
-    assert tally.undecided == []
-    (row,) = tally.rows()
+    assert tally.undecided_times == []
+    (row,) = rows_of(tally)
     assert (row.word, row.metric) == (word, "")
     assert row.reason.startswith(said)
 
@@ -142,18 +144,18 @@ def test_what_is_not_comparable_is_told(base: list[CaseResult], work: list[CaseR
 def test_after_a_crash_nothing_is_said_to_be_gone() -> None:
     tally = Tally()
     tally.take(Outcome(problem="died"), reports([RESULT], []))
-    assert (tally.rows(), tally.problem) == ([], "died")
+    assert (rows_of(tally), tally.problem) == ([], "died")
 
 
 def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
     tally = Tally()
     timers: dict[Side, str] = {"base": "graph-cold-u64", "copy": "graph-cold-u64", "work": "queue-cold"}
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.undecided_times:
         tally.take(Outcome(timers={TRACK: timers}), reports([RESULT], [RESULT]))
-    assert tally.pairs == MOST_MISSED
+    assert tally.pairs == 2
     assert tally.request() == [RESULT]
-    (row,) = tally.rows()
-    assert (row.word, row.reason) == (Word.METHOD_CHANGED, "timed by graph-cold-u64, now by queue-cold")
+    (row,) = rows_of(tally)
+    assert (row.word, row.reason) == (Word.METHOD_CHANGED, "timed by graph-cold-u64 at the base, now by queue-cold")
 
 
 def test_the_worst_comes_first() -> None:
@@ -162,4 +164,4 @@ def test_the_worst_comes_first() -> None:
     good = replace(RESULT, case=wrong.case)
     heavier = replace(RESULT, readings=[replace(LAUNCHES, value=2), TIME])
     tally.take(measured(0.0), reports([RESULT, good], [heavier, wrong]))
-    assert [row.word for row in tally.rows()] == [Word.WRONG, Word.CHANGED, Word.UNRESOLVED]
+    assert [row.word for row in rows_of(tally)] == [Word.WRONG, Word.CHANGED, Word.UNRESOLVED]

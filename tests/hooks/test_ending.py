@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from _pytest.junitxml import LogXML, xml_key
 
 from perfguard import __version__
 from perfguard.config import Config, Settings
 from perfguard.hardware.fake import FakeDevice
 from perfguard.hooks.ending import Ending, add_verdict, cut_short
-from perfguard.records import Case, CaseResult, Verdict, Word
+from perfguard.records import (
+    Baseline,
+    BaseTree,
+    Case,
+    CaseBaseline,
+    CaseResult,
+    Reading,
+    TimedEntry,
+    Verdict,
+    Word,
+)
 from perfguard.run import Run, open_run
+from perfguard.units import Unit
 
 CASES = [Case("suite", f"double[{n}]", "forward", f"test_suite.py::test_double[{n}]") for n in (1, 2, 3)]
 FIRST, SECOND, THIRD = CASES
+ENTRY = TimedEntry([50.0] * 5, "graph-u1")
+RECORDED = Baseline("fake-gpu", "suite", cases={FIRST.key: CaseBaseline({"device_time_us": ENTRY})})
 
 
 @pytest.fixture
@@ -24,32 +39,42 @@ def run(tmp_path: Path) -> Run:
     return open_run(Config(root=tmp_path, settings=Settings()), FakeDevice(seed=1), ["suite"], __version__)
 
 
-def told(run: Run, late: list[str]) -> list[Any]:
-    reports: list[Any] = []
-    hook = SimpleNamespace(pytest_runtest_logreport=lambda report: reports.append(report))
+def junit(run: Run, tmp_path: Path) -> list[ET.Element]:
+    """What stands in `--junitxml` of a run whose tests have all passed."""
+    path = tmp_path / "junit.xml"
+    log = LogXML(str(path), None)
+    log.pytest_sessionstart()
     ending = Ending(run.config)
     ending._run = run
-    ending._tell_late(SimpleNamespace(config=SimpleNamespace(hook=hook)), run, late)  # type: ignore[arg-type]
-    return reports
+    ending._tell_junit(SimpleNamespace(stash={xml_key: log}))  # type: ignore[arg-type]
+    log.pytest_sessionfinish()
+    return ET.parse(path).getroot()[0].findall("testcase")
 
 
-def test_a_test_that_had_passed_fails_once_more(run: Run) -> None:
-    add_verdict(run, FIRST, Verdict(Word.PASS, "launches"))
-    add_verdict(run, FIRST, Verdict(Word.CHANGED, "device_time_us", reason="the suite says so"))
-    add_verdict(run, SECOND, Verdict(Word.PASS, "launches"))
-    (report,) = told(run, [FIRST.nodeid, SECOND.nodeid])
-    assert (report.nodeid, report.when, report.outcome) == (FIRST.nodeid, "teardown", "failed")
-    assert "the suite says so" in report.longrepr
-    assert "double[1]/forward on fake-gpu" in report.longrepr
+def test_what_pairs_called_slower_is_a_test_case_of_its_own(run: Run, tmp_path: Path) -> None:
+    add_verdict(run, FIRST, Verdict(Word.CHANGED, "launches", reason="its test has failed by this"))
+    add_verdict(run, FIRST, Verdict(Word.SLOWER, "device_time_us", reason="+20.0 % in 3 process pairs"))
+    add_verdict(run, SECOND, Verdict(Word.CHANGED, "launches"))
+    add_verdict(run, THIRD, Verdict(Word.FASTER, "device_time_us"))
+    (case,) = junit(run, tmp_path)
+    assert (case.get("classname"), case.get("name")) == ("perfguard", "double[1]/forward")
+    (failure,) = case.findall("failure")
+    assert failure.text is not None
+    assert "SLOWER device_time_us" in failure.text
+    assert "+20.0 % in 3 process pairs" in failure.text
+    assert "its test has failed by this" not in failure.text
+    assert "reproduce: pytest --perfguard 'test_suite.py::test_double[1]'" in failure.text
 
 
 def test_what_an_early_end_leaves_open_is_named(run: Run) -> None:
-    verdicts = [Verdict(Word.PASS, "launches"), Verdict(Word.SUSPECT, "device_time_us", reason="+5 %", ratio=1.05)]
-    run.results["suite", FIRST.key] = CaseResult(case=FIRST, verdicts=verdicts)
+    run.lane = dataclasses.replace(run.lane, base=BaseTree("0" * 40), baselines={"suite": RECORDED})
+    time = Reading("device_time_us", Unit.MICROSECONDS, 55.0, timer="graph-u1")
+    run.take(CaseResult(FIRST, readings=[time]))
     add_verdict(run, SECOND, Verdict(Word.BROKEN, reason="hangs"))
     cut_short(run, CASES, "the run ended")
     found = {result.case.name: result.verdicts for result in run.results.values()}
-    assert [verdict.word for verdict in found["double[1]"]] == [Word.PASS, Word.UNRESOLVED]
-    assert found["double[1]"][1].reason == "not confirmed: the run ended (+5 %)"
+    (open_,) = found["double[1]"]
+    assert (open_.word, open_.reason) == (Word.UNRESOLVED, "UNPAIRED: the run ended")
+    assert open_.ratio == pytest.approx(1.1)  # what the record says of it is shown, and accuses nobody
     assert [verdict.word for verdict in found["double[2]"]] == [Word.BROKEN]
     assert found["double[3]"] == [Verdict(Word.UNRESOLVED, reason="not measured: the run ended")]

@@ -1,6 +1,6 @@
 """Runs in simulated and in resampled real worlds, judged by the judge's own functions from screen to process pairs.
 
-    python -m tests.judge.simulation [--suites 20] [--seed 1] [--jobs 2] [--json docs/judging-rates.json]
+    python -m tests.judge.simulation [--suites 24] [--seed 1] [--jobs 2] [--json docs/judging-rates.json]
     python -m tests.judge.simulation --write
 
 The first runs all worlds and writes what it counted; the second puts its tables into docs/judging.md.
@@ -48,7 +48,9 @@ SUITES = [Suite(cases, controls, stored) for cases in SIZES for controls in CONT
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
 KINDS = ("five", "tenth", "half", "all")
 TRUTHS = [Truth(kind, effect) for kind in KINDS for effect in EFFECTS] + [Truth("mixed", 0.03), Truth("power", 0.04)]
-SMALL = 8  # suites of at most so many cases are drawn four times as often as larger ones where power is asked
+LARGE = 200  # suites of so many cases are drawn a third as often, since they take as long as all others together
+SMALL = 8  # suites of more cases are drawn a quarter as often where power is asked
+SLOWED = [suite for suite in SUITES if (suite.controls, suite.stored) in ((0, 5), (20, 8))]  # where power is asked
 
 
 def simulate(world: World, suite: Suite, truth: Truth, random: np.random.Generator) -> Counts | None:
@@ -73,10 +75,11 @@ def run_world(world: World, suites: int, seed: int) -> list[dict[str, object]]:
     """All truths of one world; a row for each truth and suite. `suites` of each kind where nothing moved."""
     rows: list[dict[str, object]] = []
     for truth in [Truth(), *TRUTHS]:
-        for suite in SUITES:
+        still = truth.kind == "nothing"
+        for suite in SUITES if still else SLOWED:
             random, counts = seeded(seed, world, suite, truth), Counts()
-            often = suites if truth.kind == "nothing" else max(suites // 5 if suite.cases <= SMALL else suites // 20, 1)
-            for _ in range(often):
+            often = suites if still else suites // 5 if suite.cases <= SMALL else suites // 20
+            for _ in range(max(often // (3 if suite.cases == LARGE else 1), 1)):
                 found = simulate(world, suite, truth, random)
                 if found is not None:
                     counts.add(found)
@@ -99,7 +102,7 @@ def pooled(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> Iterato
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.judge.simulation")
-    parser.add_argument("--suites", type=int, default=20, help="of each size, controls and K, where nothing moved")
+    parser.add_argument("--suites", type=int, default=24, help="of each size, controls and K, where nothing moved")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--noise", choices=NOISES, action="append", help="only these")

@@ -20,12 +20,13 @@ from tests.lanes.reports import (
     SLUG,
     TIMER,
     baseline_file,
+    compared,
     entries,
     key,
     measured,
+    paired,
     remembered,
     report,
-    slower,
 )
 
 BASE = {"f": entries(), "g": entries()}
@@ -46,9 +47,8 @@ def headline(given: Report, head: Remembered | None, base: Mapping[str, Any] = B
     return Overview(lanes=[seen(given, head, base)]).headline
 
 
-def both_slower() -> Report:
-    results, fresh = slower("f")
-    return report([*results, measured("g")], fresh)
+def f_slower() -> Report:
+    return compared({"f": 55.0, "g": 50.0})
 
 
 def test_an_edit_says_old_new_reason_and_what_was_measured() -> None:
@@ -75,11 +75,24 @@ def test_an_edit_says_old_new_reason_and_what_was_measured() -> None:
         ),
         ({"f": entries() | {"device_time_us": TimedEntry([50.0], TIMER)}, "g": entries()}, True),
         ({"f": entries() | {"device_time_us": TimedEntry([49.0] * 5, "other")}, "g": entries()}, True),
+        ({"f": entries() | {"device_time_us": TimedEntry([50.0] * 5, TIMER, anchor=52.0)}, "g": entries()}, True),
+        ({"f": entries() | {"device_time_us": TimedEntry([50.0] * 5, TIMER, anchor=48.0)}, "g": entries()}, False),
     ],
-    ids=["faster", "heavier", "lighter", "removed", "untimed", "added", "noisier", "fewer", "another timer"],
-)
+    ids=[
+        "faster", "heavier", "lighter", "removed", "untimed", "added", "noisier", "fewer", "another timer",
+        "anchor lifted", "anchor lowered",
+    ],
+)  # fmt: skip
 def test_row_38_a_loosening_is_marked(head: dict[str, Any], loosens: bool) -> None:
     assert {edit.loosens for edit in edits(head)} == {loosens}
+
+
+def test_what_crept_over_its_anchor_loosens_though_it_moves_down() -> None:
+    def crept(us: float) -> dict[str, Any]:
+        return {"f": entries() | {"device_time_us": TimedEntry([us] * 5, TIMER, anchor=50.0)}, "g": entries()}
+
+    assert [edit.loosens for edit in edits(crept(51.9), crept(52.0))] == [True]
+    assert [edit.loosens for edit in edits(crept(51.4), crept(51.5))] == [False]
 
 
 def test_other_conditions_are_an_edit_that_loosens() -> None:
@@ -106,7 +119,7 @@ def test_conditions_that_the_lane_measured_under_are_no_edit() -> None:
 
 
 def test_a_finding_within_the_limit_around_the_edited_value_is_accepted() -> None:
-    given = both_slower()
+    given = f_slower()
     assert headline(given, remembered(BASE)) is Headline.WORSE
     head = remembered({"f": entries(55.0), "g": entries()}, WHY)
     assert seen(given, head).accepted == [("area", key("f"), "device_time_us")]
@@ -114,7 +127,7 @@ def test_a_finding_within_the_limit_around_the_edited_value_is_accepted() -> Non
 
 
 def test_row_38_the_merge_base_judges_whatever_the_change_edits() -> None:
-    given = both_slower()
+    given = f_slower()
     wide = TimedEntry([10.0, 100.0, 50.0, 90.0, 20.0], TIMER)
     for head in (
         remembered({"f": entries(70.0), "g": entries()}, WHY),  # more than was measured
@@ -126,21 +139,39 @@ def test_row_38_the_merge_base_judges_whatever_the_change_edits() -> None:
         assert headline(given, head) is Headline.WORSE
 
 
-def test_a_lane_that_compared_with_the_edited_value_did_not_confirm_and_need_not() -> None:
-    """Its own run found the reading as it was accepted, so that no fresh process was asked."""
-    given = report([measured("f", 55.0), measured("g")])
+def test_an_accepted_time_holds_on_another_board() -> None:
+    """Where everything is read 6 % slower than on the board of the record, the pairs still say by how much it moved."""
+    given = compared({"f": 58.3, "g": 53.0}, pairings=[paired({"f": 55.0, "g": 50.0})])
+    assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.ACCEPTED
+    assert headline(given, remembered({"f": entries(54.0), "g": entries()}, WHY)) is Headline.WORSE
+
+
+def test_an_equal_fingerprint_in_the_edit_buys_no_slower_time() -> None:
+    other = "fedcba9876543210"
+    results = [measured("f", 55.0, code=other), measured("g", code=CODE)]
+    given = compared({"f": 55.0, "g": 50.0}, results=results)
+    base = {"f": entries(code=CODE), "g": entries(code=CODE)}
+    why = {"f": {"device_time_us": "more accurate", "fingerprint": "more accurate"}}
+    for us, told in ((51.0, Headline.WORSE), (55.0, Headline.ACCEPTED)):
+        head = remembered({"f": entries(us, code=other), "g": entries(code=CODE)}, why)
+        assert headline(given, head, base) is told
+
+
+def test_a_lane_that_compared_with_the_edited_value_was_not_paired_and_need_not() -> None:
+    """Its own run found the time as it was recorded, so that no process pair was asked."""
+    given = compared({"f": 55.0, "g": 50.0}, pairings=[paired({"g": 50.0})])
     assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.ACCEPTED
     assert headline(given, remembered(BASE)) is Headline.INCONCLUSIVE
 
 
 def test_row_39_a_removed_baseline_still_judges_and_is_listed() -> None:
     gone = remembered({"g": entries()})
-    assert headline(both_slower(), gone) is Headline.WORSE
+    assert headline(f_slower(), gone) is Headline.WORSE
     assert [edit.after for edit in edits({"g": entries()})] == [None, None]
 
 
 def test_row_39_a_case_that_is_not_measured_is_incomplete_unless_its_baseline_goes_too() -> None:
-    given = report([measured("g")])
+    given = compared({"g": 50.0})
     assert seen(given, remembered(BASE)).unmeasured == [key("f")]
     assert headline(given, remembered(BASE)) is Headline.INCOMPLETE
     gone = seen(given, remembered({"g": entries()}))
@@ -149,7 +180,7 @@ def test_row_39_a_case_that_is_not_measured_is_incomplete_unless_its_baseline_go
 
 
 def test_row_39_an_added_case_is_new_until_the_change_records_it() -> None:
-    given = report([measured("f"), measured("g"), measured("new")])
+    given = compared({"f": 50.0, "g": 50.0, "new": 50.0}, pairings=[paired({"f": 50.0, "g": 50.0})])
     assert headline(given, remembered(BASE)) is Headline.NO_BASELINE
     assert headline(given, remembered({**BASE, "new": entries()})) is Headline.ACCEPTED
     assert headline(given, remembered({**BASE, "new": entries(80.0)})) is Headline.NO_BASELINE
@@ -173,7 +204,7 @@ def test_numerics_cannot_be_accepted() -> None:
 
 def test_row_41_a_baseline_of_another_driver_is_not_comparable() -> None:
     text = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1")
-    views = view([Arrived(SLUG, Received(both_slower()))], Trusted(read_files({PATH: text}, "baselines")))
+    views = view([Arrived(SLUG, Received(f_slower()))], Trusted(read_files({PATH: text}, "baselines")))
     lane = views.lanes[0]
     assert Overview(lanes=[lane]).headline is Headline.NO_BASELINE
     reasons = [verdict.reason for _, verdict in lane.findings if verdict.metric == "device_time_us"]
@@ -205,6 +236,6 @@ def test_hostile_baselines_of_the_change_are_told_and_cover_nothing(head: bytes)
 
 def test_a_broken_baseline_of_the_merge_base_judges_nobody() -> None:
     base = read_files({PATH: b"schema: 1\n"}, "baselines")
-    views = view([Arrived(SLUG, Received(both_slower()))], Trusted(base))
+    views = view([Arrived(SLUG, Received(f_slower()))], Trusted(base))
     assert views.lanes[0].report is None
     assert PATH in views.lanes[0].problem

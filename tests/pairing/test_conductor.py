@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -15,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.pairing.conductor import QUADS, Outcome, Track, conduct
-from perfguard.pairing.processes import SIDES, Side
 from perfguard.errors import UsageError
-from perfguard.pairing.worker import MEASURE, Announced, Measured, Message, Ready
+from perfguard.pairing.conductor import QUADS, Limit, Outcome, Track, conduct
+from perfguard.pairing.processes import SIDES, Side
+from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Ready, read_order
 
 TIMER = "queue-cold"
 
@@ -54,6 +56,8 @@ class Script:
     foreign: str = ""
     raises_in: str = ""
     dies_at: str = ""
+    mhz: float | None = None
+    known: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # key, base's timers, as they came
 
     def __post_init__(self) -> None:
         self.connection, self._end = Pipe()
@@ -71,8 +75,8 @@ class Script:
             end.send_bytes(msgspec.json.encode(message))
 
         with end, contextlib.suppress(EOFError, OSError):  # the conductor gave up
-            say(Ready())
-            end.recv_bytes()
+            say(Ready({f"test_{self.side}.py": "ImportError"}))
+            self._hear(end)
             for key in self.keys:
                 with self.stage.turn(self.side):
                     if key == self.dies_at:
@@ -81,24 +85,37 @@ class Script:
                 self._measure(end, key, say)
 
     def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:
-        while end.recv_bytes() == MEASURE:
+        while isinstance(self._hear(end), Measure):
             if key == self.raises_in:
                 return
             with self.stage.turn(self.side):
                 self.stage.order.append(self.side)
                 self.stage.time += 1
-                say(Measured(self.block(key, self.stage.time)))
+                say(Measured(self.block(key, self.stage.time), self.mhz))
+
+    def _hear(self, end: Connection) -> object:
+        order = read_order(end.recv_bytes())
+        if isinstance(order, Go):
+            self.known.append((order.key, order.timers))
+        return order
 
 
 def track(key: str) -> Track:
     return Track("suite", key, "time")
 
 
-def play(*scripts: Script, minutes: float = 1.0, wanted: Callable[[Track], bool] = lambda track: True) -> Outcome:
+def play(
+    *scripts: Script,
+    limit: float = 60.0,
+    hangs: bool = True,
+    wanted: Callable[[Track], bool] = lambda track: True,
+    seed: int = 1,
+) -> Outcome:
     for script in scripts:
         script.thread.start()
     try:
-        return conduct(scripts, wanted, minutes=minutes, progress=lambda track: None)
+        until = Limit(time.monotonic() + limit, "the limit is over", hangs)
+        return conduct(scripts, wanted, limit=until, progress=lambda track: None, chance=random.Random(seed))
     finally:
         for script in scripts:
             script.connection.close()
@@ -122,8 +139,42 @@ def test_a_slower_side_is_measured_in_turns() -> None:
     assert (outcome.differences[track("b")].base_us, outcome.differences[track("b")].work_us) == (50.0, 55.0)
     assert not players[0].stage.crowded
     quads = players[0].stage.order[-8 * QUADS :]
-    assert quads[:8] == ["base", "copy", "copy", "base", "base", "work", "work", "base"]
-    assert quads[8:16] == ["copy", "base", "base", "copy", "work", "base", "base", "work"]
+    for at in range(0, 8 * QUADS, 4):  # a b b a, or b a a b
+        first, second, third, last = quads[at : at + 4]
+        assert (first, second) == (last, third)
+        assert {first, second} in ({"base", "copy"}, {"base", "work"})
+
+
+def test_who_comes_first_is_drawn() -> None:
+    def first(seed: int) -> tuple[Side, ...]:
+        players = scripts(["a"])
+        play(*players, seed=seed)
+        return tuple(players[0].stage.order[-8 * QUADS :][:8])
+
+    orders = {first(seed) for seed in range(12)}
+    assert len({order[0] for order in orders}) == 3  # each side leads once
+    assert len(orders) == 4
+
+
+def test_the_others_are_told_the_base_s_timers_before_they_choose_theirs() -> None:
+    players = scripts(["a", "b"])
+    play(*players)
+    base, copy, work = players
+    assert all(not timers for _, timers in base.known)
+    for other in (copy, work):
+        assert [known for known in other.known if known[1]][:2] == [("a", {"time": TIMER}), ("b", {"time": TIMER})]
+
+
+def test_the_clock_stands_beside_the_times() -> None:
+    players = scripts(["a"], mhz=1700.0)
+    for player in players[:2]:
+        player.mhz = 1800.0
+    difference = play(*players).differences[track("a")]
+    assert (difference.base_mhz, difference.work_mhz) == (1800.0, 1700.0)
+
+
+def test_what_a_side_could_not_collect_is_passed_on() -> None:
+    assert play(*scripts(["a"])).uncollected["base"] == {"test_base.py": "ImportError"}
 
 
 def test_drift_cancels() -> None:
@@ -194,10 +245,20 @@ def test_a_worker_that_hangs_is_named_with_the_limit() -> None:
     players = scripts(["a"])
     hanging = threading.Event()
     players[1].block = lambda key, time: 50.0 if hanging.wait(60) else None
-    outcome = play(*players, minutes=0.005)
+    outcome = play(*players, limit=0.3)
     hanging.set()
-    assert "second merge base: the process took longer than 0.005 minutes" in outcome.problem
-    assert outcome.problem.endswith(": last words")
+    assert outcome.problem == "the second checkout of the base: the limit is over: last words"
+    assert not outcome.out_of_time
+
+
+def test_where_only_the_time_is_over_nobody_is_blamed() -> None:
+    players = scripts(["a", "b"])
+    waiting = threading.Event()
+    players[1].block = lambda key, time: 50.0 if key == "a" or waiting.wait(60) else None
+    outcome = play(*players, limit=0.5, hangs=False)
+    waiting.set()
+    assert (outcome.problem, outcome.out_of_time) == ("the limit is over", True)
+    assert set(outcome.differences) == {track("a")}
 
 
 def test_foreign_code_is_refused() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import perfguard
+from perfguard.errors import UsageError
 from perfguard.pairing.interrupts import Interrupts
 from perfguard.pairing.processes import SIDES, Plan, run_setup
-from perfguard.errors import UsageError
 
 
 @pytest.fixture
@@ -38,11 +38,21 @@ def test_the_first_pair_runs_what_the_user_selected(plan: Plan) -> None:
     assert not {"-x", "-n4", "--junitxml=out.xml"} & set(line)
 
 
-def test_later_pairs_run_only_what_is_undecided(plan: Plan) -> None:
+def test_other_pairs_are_given_the_files_of_their_tests(plan: Plan) -> None:
+    """Not the node ids: a test may be new, and pytest refuses one that is not there."""
     given = ["tests/test_a.py", "-k", "64", "-c", "tests", "-p", "plugin"]
-    line = with_arguments(plan, *given).line("work", Path("/session"), Path("/undecided.txt"))
-    assert line[4:8] == ["-c", "tests", "-p", "plugin"]
-    assert line[-1] == "@/undecided.txt"
+    tests = ["tests/test_a.py::test_b[64]", "tests/test_new.py::test_c", "tests/test_a.py::test_d[x::y]"]
+    line = with_arguments(plan, *given).line("work", Path("/session"), tests)
+    assert line[4:10] == ["-c", "tests", "-p", "plugin", "tests/test_a.py", "tests/test_new.py"]
+    assert "tests/test_new.py" not in with_arguments(plan, *given).line("base", Path("/session"), tests)
+    assert [plan.has(tests[1], side) for side in SIDES] == [False, False, True]
+
+
+def test_what_selects_tests_can_be_told(plan: Plan) -> None:
+    given = ("-c", "pyproject.toml", "new,faster", "tests")
+    told = Plan(plan.folder, plan.original, Path("."), given, ("new,faster", "tests"))
+    line = told.line("work", Path("/session"), ["tests/test_a.py::test_b"])
+    assert line[4:7] == ["-c", "pyproject.toml", "tests/test_a.py"]
 
 
 def test_node_ids_are_found_from_where_the_command_was_started(plan: Plan) -> None:
@@ -72,7 +82,7 @@ def test_a_file_that_one_side_lacks_is_left_out_there(plan: Plan) -> None:
     assert "tests/test_a.py" in both.line("base", Path("s"), None)
     assert "tests/test_new.py::test_c[1]" not in both.line("base", Path("s"), None)
     assert "tests/test_new.py::test_c[1]" in both.line("work", Path("s"), None)
-    with pytest.raises(UsageError, match=r"tests/test_new.py: not there at the merge base"):
+    with pytest.raises(UsageError, match=r"tests/test_new.py: not there at the base"):
         with_arguments(plan, "tests/test_new.py").line("base", Path("s"), None)
 
 
@@ -94,7 +104,7 @@ def test_the_set_up_runs_in_the_worktree_and_tells_why_it_failed(plan: Plan) -> 
     with Interrupts() as interrupts:
         run_setup(plan, "base", "pwd > where", 1.0, interrupts)
         assert (plan.worktree("base") / "where").read_text().strip() == str(plan.worktree("base").resolve())
-        with pytest.raises(UsageError, match=r"(?s)--setup 'echo no nvcc; exit 3': .*status 3 .*merge base.*no nvcc"):
+        with pytest.raises(UsageError, match=r"(?s)--setup 'echo no nvcc; exit 3': .*status 3 .*the base.*no nvcc"):
             run_setup(plan, "base", "echo no nvcc; exit 3", 1.0, interrupts)
         with pytest.raises(UsageError, match=r"none after 0.001 minutes"):
             run_setup(plan, "base", "sleep 60", 0.001, interrupts)

@@ -17,21 +17,22 @@ import msgspec
 import pytest
 
 from perfguard.hardware.fake import FakeDevice
-from perfguard.timing.timing import Blocks, Meter
 from perfguard.pairing.worker import (
     CONDUCTED,
-    GO,
-    MEASURE,
     Announced,
     Conducted,
+    Go,
+    Measure,
     Measured,
     Message,
+    Order,
     Ready,
-    checks_numerics,
+    Worker,
     foreign_module,
-    open_worker,
+    join,
     read_message,
 )
+from perfguard.timing.timing import Blocks, Meter
 from tests.test_reports import CASE
 
 
@@ -42,9 +43,9 @@ class Line:
     connection: Connection
     folder: Path
 
-    def order(self, *orders: bytes) -> None:
+    def order(self, *orders: Order) -> None:
         for order in orders:
-            self.connection.send_bytes(order)
+            self.connection.send_bytes(msgspec.json.encode(order))
 
     def heard(self) -> list[Message]:
         found = []
@@ -67,22 +68,27 @@ def meter(blocks: list[float | None]) -> Meter:
     return Meter("queue-cold", lambda: next(left), 0.05, 10)
 
 
+def joined(line: Line) -> Worker:
+    worker = join(line.folder)
+    assert worker is not None
+    worker.begin({"test_a.py": "ImportError"})
+    return worker
+
+
 def test_without_a_conductor_there_is_no_worker(tmp_path: Path) -> None:
-    assert open_worker(tmp_path) is None
-    assert not checks_numerics(tmp_path)
+    assert join(tmp_path) is None
 
 
 def test_it_measures_a_block_whenever_told(line: Line) -> None:
-    line.order(GO, MEASURE, MEASURE, MEASURE, GO, MEASURE, GO)
-    collector = open_worker(line.folder)
-    assert collector is not None
-    assert checks_numerics(line.folder)
-    collect = collector(CASE)
+    line.order(Go(), Measure(), Measure(), Measure(), Go(), Measure(), Go())
+    worker = joined(line)
+    assert worker.conducted.numerics
+    collect = worker.collector(CASE)
     assert collect("device_time_us", meter([50.0, None, 51.0]), FakeDevice(), 1.0) == Blocks((50.0, 51.0), 1)
     assert collect("host_time_us", meter([2.0]), FakeDevice(), 1.0) == Blocks((2.0,), 0)
     announced = Announced("suite", "double[64]/forward", "device_time_us", "queue-cold", 0.05)
     assert line.heard() == [
-        Ready(),
+        Ready({"test_a.py": "ImportError"}),
         announced,
         *[Measured(50.0), Measured(None), Measured(51.0)],
         msgspec.structs.replace(announced, metric="host_time_us"),
@@ -90,21 +96,39 @@ def test_it_measures_a_block_whenever_told(line: Line) -> None:
     ]
 
 
+def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
+    """Those of its later times arrive while the case runs: the mapping that the case was given fills."""
+    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold"}))
+    worker = joined(line)
+    known = worker.timers(CASE)
+    assert known == {"device_time_us": "graph-cold"}
+    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold", "host_time_us": "host-u16"}))
+    worker.hear()
+    assert known["host_time_us"] == "host-u16"
+    assert worker.timers(msgspec.structs.replace(CASE, name="other")) == {}
+
+
+def test_the_pad_is_taken_where_the_inputs_lie(line: Line) -> None:
+    line.order(Go())
+    worker = joined(line)
+    object.__setattr__(worker, "conducted", msgspec.structs.replace(worker.conducted, pad_bytes=1500))
+    worker.take_pad(FakeDevice())
+    assert getattr(worker._pad, "nbytes", None) == 1024
+
+
 def test_without_its_conductor_a_worker_ends(line: Line) -> None:
     """In the way pytest ends when interrupted: fixtures are torn down, no further test runs."""
-    line.order(GO)
-    collector = open_worker(line.folder)
-    assert collector is not None
+    line.order(Go())
+    worker = joined(line)
     line.connection.close()
-    with pytest.raises(KeyboardInterrupt, match="conductor of this comparison is gone"):
-        collector(CASE)("device_time_us", meter([math.inf]), FakeDevice(), 1.0)
+    with pytest.raises(KeyboardInterrupt, match="conductor of this process pair is gone"):
+        worker.collector(CASE)("device_time_us", meter([math.inf]), FakeDevice(), 1.0)
 
 
 def test_its_line_is_not_inherited_by_what_it_starts(line: Line) -> None:
-    line.order(GO)
     handle = msgspec.json.decode((line.folder / CONDUCTED).read_bytes(), type=Conducted).handle
     os.set_inheritable(handle, True)
-    assert open_worker(line.folder) is not None
+    assert join(line.folder) is not None
     child = subprocess.run([sys.executable, "-c", f"import os; os.fstat({handle})"], close_fds=False, check=False,
                            capture_output=True, text=True)  # fmt: skip
     assert "Bad file descriptor" in child.stderr

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.pairing.worktrees import Repository, find_repository
 from perfguard.errors import UsageError
+from perfguard.pairing.worktrees import Repository, find_repository
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -112,7 +112,7 @@ def test_bad_input_is_told_with_the_next_step(repository: Repository, tmp_path: 
     git(repository.root, "commit", "-q", "--allow-empty", "-m", "lonely")
     with pytest.raises(UsageError, match="main: has no common ancestor with HEAD"):
         repository.merge_base("main")
-    with pytest.raises(UsageError, match="not in a git checkout; run perfguard compare inside the repository"):
+    with pytest.raises(UsageError, match="not in a git checkout, so there is no base to compare with"):
         find_repository(tmp_path)
     empty = tmp_path / "empty"
     empty.mkdir()

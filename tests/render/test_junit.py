@@ -38,7 +38,8 @@ def test_regressions_fail_with_their_reason() -> None:
     failure = slow.find("testcase/failure")
     assert failure is not None
     assert failure.get("type") == "SLOWER"
-    assert failure.get("message") == "SLOWER device_time_us: 61.2 µs -> 64.93 µs (+6.1 %)"
+    assert failure.get("message") == "SLOWER device_time_us: 61.2 µs -> 64.93 µs (+6.1 %, 95 % +5.5 to +6.7)"
+    assert "\n  in 3 process pairs; because: launches 1 -> 2 (+100.0 %)\n" in (failure.text or "")
     assert "CHANGED launches: 1 -> 2" in (failure.text or "")
 
 

@@ -24,6 +24,7 @@ from tests.render.examples import (
     LAUNCHES,
     NOISY,
     SLOWER,
+    UNPAIRED,
     WRONG,
     lane,
     overview,
@@ -85,7 +86,7 @@ def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
         "### ⚠️ perfguard: no change in 2 cases on 1 lane, 1 baseline edit let worse pass than before\n"
     )
     worse = msgspec.structs.replace(EXAMPLES[Headline.WORSE], edits=[EDIT, EDIT])
-    title = "1 case slower, 1 heavier or different, 2 baseline edits let worse pass than before — action needed"
+    title = "1 case slower, 1 changed, 1 faster, 2 baseline edits let worse pass than before — action needed"
     assert survey(worse).title == title
 
 
@@ -100,7 +101,7 @@ def test_many_new_metrics_of_a_slow_case_take_one_row() -> None:
 def test_one_lane_is_named_once_and_takes_no_column() -> None:
     moved = overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, us=64.93), result("softmax", WRONG, us=None)))
     text = render_markdown(moved)[0]
-    assert "| Case | Metric | Baseline | Now | Change (95 % CI) | Limit |" in text
+    assert "| Case | Metric | Before | Now | Change (95 % CI) | Limit | Why |" in text
     assert "| Case | Output | Limit | Got | Why |" in text
     assert text.partition("<details>")[0].count("<code>nvidia-h200</code>") == 1
     new = overview(lane("nvidia-h200", result("rms_norm[64]", DRIFT, us=61.9)))
@@ -118,23 +119,68 @@ def test_a_lane_without_a_result_is_never_green() -> None:
 
 def test_wrong_stands_before_slower_and_without_a_time() -> None:
     text = render_markdown(EXAMPLES[Headline.WRONG])[0]
-    assert text.index("**Numerics**") < text.index("**Changed**")
+    assert text.index("**Numerics**") < text.index("**Slower**")
     wrong = next(line for line in text.splitlines() if "SQNR" in line)
     assert "µs" not in wrong
 
 
-def test_the_worst_ten_stand_in_the_open() -> None:
+def percents(text: str, word: str) -> list[float]:
+    """The changes in the open table of `word`, row by row."""
+    table = text.split(f"**{word}**")[1].partition("\n\n**")[0]
+    return [float(percent) for percent in re.findall(rf"\| ([\d.]+)\xa0% {word.lower()} \|", table)]
+
+
+def test_the_worst_twenty_stand_in_the_open() -> None:
     slower = [
-        msgspec.structs.replace(SLOWER, ratio=1.02 + step / 100, interval=None) for step in (3, 1, 2, *range(4, 15))
+        msgspec.structs.replace(SLOWER, ratio=1.02 + step / 100, interval=None) for step in (3, 1, 2, *range(4, 25))
     ]
-    cases = [result(f"case{number}", verdict) for number, verdict in enumerate(slower)]
+    cases = [result(f"case[{number}]", verdict) for number, verdict in enumerate(slower)]
     text = render_markdown(overview(lane("nvidia-h200", *cases)))[0]
-    table = text.split("**Changed**")[1].split("**Next steps**")[0]
-    changes = [float(percent) for percent in re.findall(r"\| ([\d.]+)\xa0% slower \|", table)]
-    assert len(changes) == 10
+    changes = percents(text, "Slower")
+    assert len(changes) == 20
     assert changes == sorted(changes, reverse=True)
-    assert changes[0] == 16.0
-    assert table.rstrip().endswith("and 4 more")
+    assert changes[0] == 26.0
+    assert "\n\nand 4 more: <code>case</code> 4 (up to 6.0\xa0% slower)\n" in text
+
+
+def test_half_slower_and_half_faster_are_both_told() -> None:
+    slow = [result(f"slow[{number}]", SLOWER) for number in range(500)]
+    better = [msgspec.structs.replace(FASTER, ratio=0.92 - n / 1000, interval=None) for n in range(500)]
+    fast = [result(f"fast[{number}]", verdict) for number, verdict in enumerate(better)]
+    text = render_markdown(overview(lane("nvidia-h200", *slow, *fast)))[0]
+    assert text.startswith("### ❌ perfguard: 500 cases slower, 500 faster — action needed\n")
+    assert "and 480 more: <code>slow</code> 480 (up to 6.1\xa0% slower)" in text
+    assert "and 480 more: <code>fast</code> 480 (up to 55.9\xa0% faster)" in text
+    changes = percents(text, "Faster")
+    assert changes == sorted(changes, reverse=True)
+    assert changes[0] == 57.9
+
+
+@pytest.mark.parametrize("kernels", [1, 10, 1000])
+def test_a_thousand_of_a_thousand_slower(kernels: int) -> None:
+    """Within its size, by their count, the worst twenty, the rest by kernel."""
+    cases = [
+        result(f"kernel_{n % kernels}[{n}]", msgspec.structs.replace(SLOWER, ratio=1.02 + n / 1000, interval=None))
+        for n in range(1000)
+    ]
+    text = render_markdown(overview(lane("nvidia-h200", *cases)))[0]
+    assert len(text.encode()) <= COMMENT_BYTES
+    assert text.startswith("### ❌ perfguard: 1000 cases slower — action needed\n")
+    changes = percents(text, "Slower")
+    assert len(changes) == 20
+    assert changes[0] == 101.9
+    rest = next(line for line in text.splitlines() if line.startswith("and 980 more: "))
+    named = [int(count) for count in re.findall(r"</code> (\d+) \(up to", rest)]
+    assert sum(named) == 980 if kernels < 1000 else "more kernels" in rest
+    parsed(text)
+
+
+def test_undecided_times_beside_something_worse_are_one_line() -> None:
+    cases = [result("slow", SLOWER), *(result(f"open{number}", UNPAIRED) for number in range(3))]
+    text = render_markdown(overview(lane("nvidia-h200", *cases)))[0]
+    assert text.startswith("### ❌ perfguard: 1 case slower, 3 of 4 times could not be judged — action needed\n")
+    assert "\n\n**3 of 4 times could not be judged:** <code>UNPAIRED&#58; " in text
+    assert "open0" not in text.partition("<details>")[0]
 
 
 def test_a_loosening_is_loud() -> None:
@@ -196,7 +242,9 @@ def test_row_16_five_thousand_regressions() -> None:
         assert f"_Shortened: {left_out}" in text
         assert text.count("| 1250 | 1250 |") == 4  # slower of cases, a row a lane
         parsed(text)
-    assert "and 9990 more" in texts[0]  # a time and a count each, ten of them shown
+    for word in ("Slower", "Changed"):  # a time and a count each, twenty of them shown
+        rest = texts[0].split(f"**{word}**")[1].split("**Next steps**")[0]
+        assert re.search(r"\nand 4980 more: <code>case\d+</code> 4 \(up to .*, \d+ more kernels\n", rest)
 
 
 def test_row_18_the_budget_counts_bytes() -> None:
@@ -209,7 +257,7 @@ def test_a_summary_has_room_for_more() -> None:
     assert len(render_markdown(many(400), budget=1_000_000)) > len(render_markdown(many(400)))
 
 
-VERDICTS = st.sampled_from([SLOWER, LAUNCHES, CONTRACT, FASTER, NOISY, DRIFT, WRONG])
+VERDICTS = st.sampled_from([SLOWER, LAUNCHES, CONTRACT, FASTER, NOISY, UNPAIRED, DRIFT, WRONG])
 
 
 @st.composite
@@ -258,5 +306,5 @@ def test_whatever_the_names_the_comment_keeps_its_size_shape_and_counts(whole: O
 def test_a_suspect_is_undecided_not_passed() -> None:
     suspect = msgspec.structs.replace(SLOWER, word=Word.SUSPECT)
     found = survey(overview(lane("nvidia-h200", result("rms_norm[64]", suspect, FASTER))))
-    assert found.headline is Headline.INCONCLUSIVE
+    assert found.headline is Headline.UNDECIDED
     assert found.total(Word.SUSPECT) == 1

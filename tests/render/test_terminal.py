@@ -1,16 +1,21 @@
-"""The summary, against golden text: worst first, before -> after, and the commands that act."""
+"""The summary, against golden text: worst first, before -> after, the commands that act, and how long it is."""
 
 from __future__ import annotations
 
 import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfguard.records import (
     SCHEMA,
     Accuracy,
+    BaseTree,
     Case,
     CaseResult,
     Conditions,
     Hardware,
+    Pairing,
     Reading,
     Report,
     Throughput,
@@ -18,7 +23,7 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.render.terminal import render_summary
+from perfguard.render.terminal import MOST_QUIET, render_summary
 from perfguard.units import Unit
 
 
@@ -31,6 +36,7 @@ def result(name: str, *verdicts: Verdict, us: float | None = 61.2) -> CaseResult
         verdicts=list(verdicts),
         throughput=through if us else None,
         accuracy=[Accuracy("output", "bfloat16")],
+        seconds=1.5,
     )
 
 
@@ -39,6 +45,8 @@ REPORT = Report(
     hardware=Hardware(slug="nvidia-h200", vendor="nvidia", name="NVIDIA H200", architecture="sm_90"),
     toolchain=Toolchain(torch="2.11.0", triton="3.6.0", driver="580.159.04", toolkit="CUDA 13.0"),
     started="2026-11-21T00:00:00+00:00",
+    base=BaseTree("9ab77e2c1d5b3b6f7a9e8d7c6b5a4f3e2d1c0b9a"),
+    pairings=[Pairing("9ab77e2c1d5b3b6f7a9e8d7c6b5a4f3e2d1c0b9a", pairs=4)],
     conditions=[Conditions(clock_mhz=345), Conditions(clock_mhz=1980, throttle_reasons=["power cap"])],
     copy_bytes_per_second=4.23e12,
     complete=True,
@@ -49,10 +57,11 @@ REPORT = Report(
         result(
             "slow[64]",
             Verdict(
-                Word.SLOWER, "device_time_us", "+6.1 % in 3 fresh processes; because: launches 1 -> 2",
-                before=61.2, after=64.93, unit=Unit.MICROSECONDS, ratio=1.061,
+                Word.SLOWER, "device_time_us",
+                "+6.1 % in 3 process pairs (95 % interval +5.5 % to +6.7 %); because: launches 1 -> 2 (+100.0 %)",
+                before=61.2, after=64.93, unit=Unit.MICROSECONDS, ratio=1.061, interval=(1.055, 1.067),
             ),
-            Verdict(Word.CHANGED, "launches", before=1, after=2, unit=Unit.COUNT, ratio=2.0),
+            Verdict(Word.CHANGED, "launches", "launches 1 -> 2 (+100.0 %)", before=1, after=2, unit=Unit.COUNT, ratio=2.0),
         ),
         result("bad", Verdict(Word.WRONG, "output 0", "row 3: got 1, want 2\nSQNR 6.0 dB"), us=None),
         result("fresh", Verdict(Word.NEW, "device_time_us", "no baseline on nvidia-h200")),
@@ -62,97 +71,206 @@ REPORT = Report(
 
 GOLDEN = """\
 NVIDIA H200 · driver 580.159.04 · torch 2.11.0 · triton 3.6.0 · CUDA 13.0 · 1980 MHz · throttled: power cap · copy 4.23 TB/s
+1 WRONG, 1 SLOWER, 1 STALE, 1 NEW, 1 PASS; 4 process pairs with 9ab77e2c1d5b; slowest fine/forward 61.2 µs; 6 s
 case              time     throughput  % of copy  verdict
 fine/forward      61.2 µs  4 TB/s      95 %       PASS
 slow[64]/forward  61.2 µs  4 TB/s      95 %       SLOWER
 fresh/forward     61.2 µs  4 TB/s      95 %       NEW
-WRONG  bad/forward
-    WRONG output 0
-      row 3: got 1, want 2
-      SQNR 6.0 dB
+WRONG  bad/forward  output 0: row 3: got 1, want 2
+    SQNR 6.0 dB
     reproduce: pytest --perfguard tests/test_suite.py::test_bad
-SLOWER  slow[64]/forward
-    SLOWER device_time_us: 61.2 µs -> 64.93 µs (+6.1 %)
-      +6.1 % in 3 fresh processes; because: launches 1 -> 2
-    CHANGED launches: 1 -> 2 (+100.0 %)
+SLOWER  slow[64]/forward  device_time_us 61.2 µs -> 64.93 µs (+6.1 %, 95 % +5.5 to +6.7)
+    because:   launches 1 -> 2 (+100.0 %); in 3 process pairs; CHANGED launches
     reproduce: pytest --perfguard 'tests/test_suite.py::test_slow[64]'
     compare:   perfguard compare -- 'tests/test_suite.py::test_slow[64]'
     accept:    pytest --perfguard --perfguard-update=changed,slower --perfguard-reason 'why' 'tests/test_suite.py::test_slow[64]'
-STALE  1 case: are stored but their tests are gone
-    gone/forward
-    remove: pytest --perfguard --perfguard-update=stale
-NEW  1 case: have no baseline here and are not guarded (named metrics: only those are new)
-    fresh/forward
-    record: pytest --perfguard --perfguard-update=new
-PASS  1 case"""
+STALE  1 case: are stored but their tests are gone; remove: pytest --perfguard --perfguard-update=stale
+NEW  1 case: have no baseline here and are not guarded; record: pytest --perfguard --perfguard-update=new"""
+
+
+def lines(report: Report, verbose: bool = False) -> list[str]:
+    return [line.text for line in render_summary(report, verbose=verbose).lines]
+
+
+def of(*results: CaseResult) -> Report:
+    return msgspec.structs.replace(REPORT, results=list(results), stale=[])
 
 
 def test_golden() -> None:
     summary = render_summary(REPORT)
-    assert summary.title == "nvidia-h200, 3 of 4 cases guarded, baselines hold 4, 1 not measured"
+    assert summary.title == "nvidia-h200, 3 of 4 cases guarded, baselines hold 4"
     assert "\n".join(line.text for line in summary.lines) == GOLDEN
 
 
-def test_many_cases_are_counted_truthfully() -> None:
+def test_many_cases_are_counted_truthfully_and_by_kernel() -> None:
     slow = REPORT.results[1]
     many = [
-        msgspec.structs.replace(slow, case=msgspec.structs.replace(slow.case, name=f"slow[{number}]"))
-        for number in range(500)
+        msgspec.structs.replace(slow, case=msgspec.structs.replace(slow.case, name=f"{kernel}[{number}]"))
+        for number in range(250)
+        for kernel in ("slow", "late")
     ]
-    report = msgspec.structs.replace(REPORT, results=many)
-    text = [line.text for line in render_summary(report).lines]
-    assert len(text) < 400
-    assert "… and 480 more SLOWER: see the report, or -v" in text
-    assert "… and 440 more: see the report, or -v" in text
-    full = [line.text for line in render_summary(report, verbose=True).lines]
+    text = lines(of(*many))
+    assert len(text) == 3 + 20 * 5
+    assert text[1].startswith("500 SLOWER; ")
+    assert text[-1] == "… and 480 more SLOWER: slow 240, late 240; all: -v or the report"
+    full = lines(of(*many), verbose=True)
     assert sum(line.startswith("SLOWER  ") for line in full) == 500
 
 
-def test_many_new_metrics_of_a_slow_case_take_one_line() -> None:
+def test_many_new_metrics_of_a_slow_case_take_no_line_of_their_own() -> None:
     """After an upgrade that reads more, or an old baseline."""
     slow = REPORT.results[1].verdicts[0]
     new = [Verdict(Word.NEW, f"metric_{number}", "no baseline on nvidia-h200") for number in range(24)]
-    report = msgspec.structs.replace(REPORT, results=[result("slow[64]", *new, slow)], stale=[])
-    text = "\n".join(line.text for line in render_summary(report).lines)
+    text = "\n".join(lines(of(result("slow[64]", *new, slow))))
     assert text.count("NEW") == 1
-    assert "NEW 24 metrics\n      no baseline: metric_0, metric_1" in text
+    assert "because:   launches 1 -> 2 (+100.0 %); in 3 process pairs; NEW 24 metrics: no baseline: metric_0, " in text
     assert "metric_7 … and 16 more" in text
+
+
+def test_whatever_is_wrong_with_a_case_it_takes_five_lines() -> None:
+    slow, heavy = REPORT.results[1].verdicts
+    also = [msgspec.structs.replace(heavy, metric=f"m{number}", reason=f"m{number} 1 -> 2") for number in range(30)]
+    wrong = Verdict(Word.WRONG, "output", "\n".join(f"row {number}: got 1, want 2" for number in range(30)))
+    for case in (result("a", slow, *also), result("a", *also), result("a", wrong, slow, *also)):
+        text = lines(of(msgspec.structs.replace(case, notes=["told by the case", "twice"])))
+        at = next(place for place, line in enumerate(text) if line.startswith(("SLOWER", "CHANGED", "WRONG")))
+        assert 3 <= len(text[at:]) <= 5
+        assert all(line.startswith("    ") for line in text[at + 1 :])
+        assert sum("reproduce: " in line for line in text) == 1
+        full = "\n".join(lines(of(case), verbose=True))
+        assert all(f"m{number} 1 -> 2" in full for number in range(30))
+
+
+def test_the_clock_is_told_where_it_disagrees() -> None:
+    told = "in cycles +0.1 %, clock 1755 -> 1690 MHz"
+    verdict = Verdict(
+        Word.SLOWER, "device_time_us",
+        f"+3.9 % in 3 process pairs (95 % interval +3.1 % to +4.7 %); {told}; no exact metric moved",
+        before=61.2, after=63.6, unit=Unit.MICROSECONDS, ratio=1.039, interval=(1.031, 1.047),
+    )  # fmt: skip
+    assert f"    in 3 process pairs; {told}; no exact metric moved" in lines(of(result("a", verdict)))
 
 
 def test_a_cut_short_run_says_so() -> None:
     assert render_summary(msgspec.structs.replace(REPORT, complete=False)).title.endswith("(run was cut short)")
 
 
-def test_noise_is_one_line_a_case_the_blindest_first() -> None:
-    def noisy(name: str, smallest: float) -> CaseResult:
-        return result(name, Verdict(Word.UNRESOLVED, "device_time_us", "NOISY: …", smallest=smallest))
+PASS = Verdict(Word.PASS, "device_time_us")
+NOISY = "NOISY: would have seen {} %; +2.1 % in 12 process pairs (95 % interval -0.4 % to +4.6 %)"
+BUDGET = "the 10 minutes for process pairs were over ([tool.perfguard] pair_minutes)"
 
-    conflict = result(
-        "c", Verdict(Word.UNRESOLVED, "device_time_us", "CONFLICT: two say so, one does not", smallest=0.02)
+
+def undecided(name: str, reason: str) -> CaseResult:
+    return result(name, Verdict(Word.UNRESOLVED, "device_time_us", reason, smallest=0.04))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (
+            ["UNPAIRED: HEAD: no common ancestor; this clone is shallow: git fetch --unshallow"],
+            "UNPAIRED: HEAD: no common ancestor; this clone is shallow: git fetch --unshallow",
+        ),
+        (
+            [NOISY.format(4.0), NOISY.format(50.0), "UNPAIRED: new since the base"],
+            "NOISY: process pairs scatter more than the change that would fail (2 of them); "
+            "run it again where nothing else runs",
+        ),
+        (
+            [
+                f"UNDECIDED: {BUDGET}; +0.{each} % in 4 process pairs (95 % interval -1.0 % to +2.0 %)"
+                for each in (2, 3)
+            ],
+            f"UNDECIDED: {BUDGET}; raise it, or: perfguard compare",
+        ),
+        (
+            ["UNPAIRED: no process pair measured it"],
+            "UNPAIRED: no process pair measured it; perfguard compare -- tests/test_suite.py::test_0",
+        ),
+        (
+            ["UNPAIRED: new since the base"],
+            "UNPAIRED: new since the base; record it: pytest --perfguard --perfguard-update=new",
+        ),
+    ],
+)
+def test_undecided_times_are_one_line_with_one_thing_to_do(reasons: list[str], told: str) -> None:
+    open_ = [undecided(str(number), reason) for number, reason in enumerate(reasons)]
+    report = of(*open_, *(result(f"fine{number}", PASS) for number in range(9)))
+    text = lines(report)
+    assert text[2:] == [f"UNRESOLVED  {len(reasons)} of {len(reasons) + 9} times could not be judged: {told}"]
+    full = lines(report, verbose=True)
+    assert sum(line.startswith(f"    {name}/forward: ") for line in full for name in range(len(reasons))) == len(
+        reasons
     )
-    report = msgspec.structs.replace(REPORT, results=[noisy("a", 0.04), noisy("b", 0.5), conflict], stale=[])
-    text = [line.text for line in render_summary(report).lines][5:]
-    assert text == [
-        "UNRESOLVED  c/forward",
-        "    UNRESOLVED device_time_us",
-        "      CONFLICT: two say so, one does not",
-        "      smallest slowdown that would have been seen: 2.0 %",
-        "    reproduce: pytest --perfguard tests/test_suite.py::test_c",
-        "    compare:   perfguard compare -- tests/test_suite.py::test_c",
-        "UNRESOLVED  2 cases: too noisy to judge; the smallest slowdown that would have been seen:",
-        "    b/forward: device_time_us 50.0 %",
-        "    a/forward: device_time_us 4.0 %",
-    ]
+
+
+def test_a_run_that_judged_nearly_nothing_says_so_first() -> None:
+    report = of(*(undecided(str(number), "UNPAIRED: new since the base") for number in range(2)), result("f", PASS))
+    summary = render_summary(report)
+    assert summary.title.endswith(", inconclusive")
+    told = "inconclusive: 2 of 3 times could not be judged: UNPAIRED: new since the base; record it: "
+    assert summary.lines[0].text.startswith(told)
+    assert not any("UNRESOLVED  " in line.text for line in summary.lines)
+
+
+def test_what_was_not_read_is_told_beside_the_times() -> None:
+    gone = [result(str(number), Verdict(Word.UNRESOLVED, reason="its test was skipped"), us=None) for number in (1, 2)]
+    other = result("b", Verdict(Word.UNRESOLVED, "launches", "remembered, but not read this time"))
+    told = lines(of(*gone, other))
+    assert "UNRESOLVED  3 cases: its test was skipped (2 of 3 verdicts)" in told
 
 
 def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> None:
     same = Verdict(Word.UNCHANGED, "device_time_us", "fingerprint is as recorded", before=61.2)
     host = Reading("host_time_us", Unit.MICROSECONDS, 9.0, timer="host-u16")
     unread = msgspec.structs.replace(result("unread", same), readings=[host])
-    report = msgspec.structs.replace(REPORT, results=[unread, result("control", same)], stale=[])
-    text = [line.text for line in render_summary(report).lines][1:]
-    assert text == [
+    report = msgspec.structs.replace(of(unread, result("control", same)), pairings=[])
+    assert lines(report)[1:] == [
+        "2 UNCHANGED; 1 not timed, whose code on the device is as recorded; slowest control/forward 61.2 µs; 3 s",
         "case             time     throughput  % of copy  verdict",
         "control/forward  61.2 µs  4 TB/s      95 %       UNCHANGED",
-        "UNCHANGED  2 cases: the device runs the same code as when they were recorded; 1 timed as controls",
     ]
+    equal = msgspec.structs.replace(report, base=BaseTree("9ab77e2c1d5b3b6f", equal=True))
+    assert "; the working tree is that of 9ab77e2c1d5b; " in lines(equal)[1]
+
+
+def test_faster_cases_take_a_line_each_and_one_command() -> None:
+    fast = Verdict(
+        Word.FASTER, "device_time_us", "-8.0 % in 3 process pairs (95 % interval -8.6 % to -7.4 %)",
+        before=61.2, after=56.3, unit=Unit.MICROSECONDS, ratio=0.92, interval=(0.914, 0.926),
+    )  # fmt: skip
+    cases = [result(str(number), msgspec.structs.replace(fast, ratio=0.98 - number / 100)) for number in range(12)]
+    text = lines(of(*cases))
+    told = "FASTER  11/forward  device_time_us 61.2 µs -> 56.3 µs (-13.0 %, better, 95 % -8.6 to -7.4)"
+    assert text[2] == told
+    assert text[-1] == "    … and 7 more FASTER; accept: pytest --perfguard --perfguard-update=faster"
+    assert len(text) == 8
+
+
+WORDS = [word for word in Word if not word.fails and word is not Word.STALE]  # which is no case's
+
+
+@given(
+    words=st.lists(st.sampled_from(WORDS), min_size=9, max_size=50).map(lambda drawn: [*drawn, *WORDS]),
+    timed=st.sampled_from([0, 3, 8, 30]),
+    warnings=st.integers(0, 3),
+)
+def test_a_run_that_needs_nobody_takes_fifteen_lines(words: list[Word], timed: int, warnings: int) -> None:
+    cases = [
+        result(
+            str(number),
+            Verdict(word, "device_time_us" if number < timed else "launches", f"reason {number}", before=2, after=1),
+            us=61.2 if number < timed else None,
+        )
+        for number, word in enumerate(words)
+    ]
+    report = msgspec.structs.replace(
+        of(*cases),
+        stale=[Verdict(Word.STALE, reason="gone", suite="suite", case="gone/forward")],
+        hardware=msgspec.structs.replace(REPORT.hardware, warnings=["no power limit"] * warnings),
+    )
+    text = lines(report)
+    assert len(text) < MOST_QUIET  # and the line that names the report
+    named = "\n".join(lines(report, verbose=True))
+    quiet = (Word.PASS, Word.UNCHANGED)
+    assert all(f" {number}/forward" in named for number, word in enumerate(words) if word not in quiet)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.records import SCHEMA, Case, CaseResult, Conditions, Hardware, Reading, Report, Toolchain
 from perfguard.units import Unit
 
 HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake GPU", architecture="fake")
@@ -29,7 +29,8 @@ def simulated_sessions(
             if do_bench:
                 readings.append(Reading("do_bench_us", Unit.MICROSECONDS, value, gated=False))
             name = Case("suite", f"case[{case:03d}]", "forward", f"test_suite.py::test_case[{case:03d}]")
-            results.append(CaseResult(name, inputs="float32[4]", readings=readings, seconds=0.1))
+            board = Conditions(board="board-0")
+            results.append(CaseResult(name, "float32[4]", readings=readings, conditions=board, seconds=0.1))
         started = f"2026-11-{number + 1:02d}T00:00:00+00:00"
         reports.append(Report(SCHEMA, HARDWARE, Toolchain(torch="2.11.0"), started, results=results, complete=True))
     return reports

@@ -1,0 +1,105 @@
+"""Which commit a working tree is compared with, and when it differs from it in nothing that a test could run."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfguard.pairing.base import find_base
+from perfguard.records import BaseTree
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A commit on main that holds code, a document, a baseline and requirements."""
+    folder = tmp_path / "repository"
+    for name in ("kernel.py", "docs/guide.md", "baselines/fake-gpu/suite.yaml", "requirements.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("as it was\n")
+    git(folder.parent, "init", "--quiet", "--initial-branch=main", str(folder))
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
+def base(root: Path, wanted: str = "") -> BaseTree:
+    return find_base(root, wanted, [root / "baselines", root / ".perfguard"])
+
+
+def written(name: str) -> Callable[[Path], None]:
+    def write(root: Path) -> None:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("another\n")
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("change", "equal"),
+    [
+        (lambda root: None, True),
+        (written("docs/guide.md"), True),
+        (written("docs/new.md"), True),
+        (written("baselines/fake-gpu/suite.yaml"), True),
+        (written("baselines/fake-gpu/new.yaml"), True),
+        (written(".perfguard/report-fake-gpu.json"), True),
+        (written("junit.xml"), True),
+        (written("package.egg-info/PKG-INFO"), True),
+        (written("__pycache__/kernel.cpython-311.pyc"), True),
+        (written("kernel.py"), False),
+        (written("requirements.txt"), False),
+        (written("new.py"), False),
+        (written("docs/conf.py"), False),
+        (written("tests/data.json"), False),
+        (lambda root: (root / "kernel.py").unlink(), False),
+        (lambda root: (root / "kernel.py").chmod(0o755), False),
+        (lambda root: git(root, "mv", "kernel.py", "kernels.py"), False),
+    ],
+)
+def test_a_tree_is_its_base_as_long_as_no_code_differs(root: Path, change: Callable[[Path], None], equal: bool) -> None:
+    change(root)
+    assert base(root) == BaseTree(git(root, "rev-parse", "HEAD"), equal=equal)
+
+
+def test_a_named_base_is_where_the_branch_left_it(root: Path) -> None:
+    first = git(root, "rev-parse", "HEAD")
+    git(root, "switch", "--quiet", "-c", "topic")
+    written("kernel.py")(root)
+    git(root, "commit", "--quiet", "--all", "-m", "slower")
+    git(root, "switch", "--quiet", "main")
+    written("other.py")(root)
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "went on")
+    git(root, "switch", "--quiet", "topic")
+    assert base(root, "main") == BaseTree(first)
+    assert base(root) == BaseTree(git(root, "rev-parse", "HEAD"), equal=True)
+
+
+def test_it_is_found_from_a_folder_inside(root: Path) -> None:
+    assert base(root / "docs").commit == git(root, "rev-parse", "HEAD")
+    (root / "docs" / "new.py").write_text("")
+    assert not find_base(root / "docs", "", []).equal
+
+
+def test_what_keeps_a_tree_from_having_a_base_is_told(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    assert "not in a git checkout" in base(outside).problem
+    git(outside, "init", "--quiet")
+    assert "the repository has no commit yet; commit first" in base(outside).problem
+    assert "nowhere: no branch, tag or commit" in base(root, "nowhere").problem
+    git(root, "commit", "--quiet", "--allow-empty", "-m", "second")
+    git(tmp_path, "clone", "--quiet", "--depth=1", root.as_uri(), "shallow")
+    first = git(root, "rev-parse", "HEAD~")
+    found = base(tmp_path / "shallow", first)
+    assert found.commit is None
+    assert "this clone is shallow: git fetch --unshallow" in found.problem
