@@ -76,6 +76,12 @@ class Device(abc.ABC):
     def free_memory(self) -> None:  # noqa: B027  # nothing to do where nothing is cached
         """Give cached memory back to the device, after a call ran out of it."""
 
+    def take_memory(self, count: int) -> object:
+        """`count` bytes where a case's inputs belong; they stay taken as long as the answer lives."""
+        import torch
+
+        return torch.empty(count, dtype=torch.uint8, device=self.torch_device)
+
     @property
     @abc.abstractmethod
     def torch_device(self) -> torch.device:

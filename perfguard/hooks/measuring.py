@@ -23,7 +23,7 @@ from perfguard.locking import DeviceLock
 from perfguard.pairing.times import Start
 from perfguard.pairing.worker import Worker, join
 from perfguard.records import Case, Verdict, Word
-from perfguard.run import Collected, Run, open_run
+from perfguard.run import Collected, Run, open_run, settle
 from perfguard.sessions import SESSION_OPTION, Command
 from perfguard.watchdog import Watchdog, stop_children
 
@@ -240,7 +240,7 @@ class Measuring(Ending):
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
         try:
-            run.settle(Start(self._command(session.config), self._config.settings.device), tell)
+            settle(run, Start(self._command(session.config), self._config.settings.device), tell)
             run.finish(self._collected, tell)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error

@@ -28,7 +28,7 @@ from perfguard.locking import DeviceLock
 from perfguard.pairing.times import Start
 from perfguard.records import Case, Report, Verdict, Word
 from perfguard.reports import make_folder, read_report, save_report, write_atomically
-from perfguard.run import Collected, Run, open_run
+from perfguard.run import Collected, Run, open_run, settle
 from perfguard.sessions import Command
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # what a worker is given
@@ -94,7 +94,7 @@ class Worker(Measuring):
         for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
             del os.environ[name]  # fresh processes are no workers
         try:
-            run.settle(Start(self._command(session.config), self._config.settings.device), teller(session))
+            settle(run, Start(self._command(session.config), self._config.settings.device), teller(session))
         except PerfguardError as error:
             self._fail(str(error))
         for number, report in enumerate(run.fresh.reports):

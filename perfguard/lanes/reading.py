@@ -33,7 +33,7 @@ _FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become par
 _LEAST_SHA = 7  # digits of a commit that stand for it
 _MOST_DEVICES = 1024
 _TEXT = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
-_COMMIT = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?\Z")]
+_COMMIT = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}([0-9a-f]{24})?)?\Z")]  # "": there is none
 _DEVICE = Annotated[int, Meta(ge=0, lt=_MOST_DEVICES)]
 
 
@@ -55,7 +55,7 @@ class _Session(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Base(Struct, frozen=True, forbid_unknown_fields=True):
-    commit: _COMMIT | None = None
+    commit: Annotated[_COMMIT, Meta(min_length=1)] | None = None
     equal: bool = False
     problem: _TEXT = ""
 
@@ -210,11 +210,11 @@ def _pairings(envelope: _Envelope) -> tuple[list[Pairing], list[Refused]]:
     Raises:
         LaneError: what the report says of its base contradicts itself, or there are too many cases.
     """
-    commit = None if envelope.base is None else envelope.base.commit
-    if envelope.base is not None and envelope.base.equal and commit is None:
+    commit = (envelope.base.commit if envelope.base is not None else None) or ""
+    if envelope.base is not None and envelope.base.equal and not commit:
         raise LaneError("no perfguard report (equal to a base that it does not name)")
-    if any(pairing.base != commit for pairing in envelope.pairings):
-        raise LaneError(f"no perfguard report (process pairs with another base than {str(commit)[:12]})")
+    if any(pairing.base != commit or (pairing.cases and not commit) for pairing in envelope.pairings):
+        raise LaneError(f"no perfguard report (process pairs with another base than {commit[:12] or 'none'})")
     if sum(len(pairing.cases) for pairing in envelope.pairings) > MOST_CASES:
         raise LaneError(f"no perfguard report (process pairs of more than {MOST_CASES:,} cases)")
     refused: list[Refused] = []

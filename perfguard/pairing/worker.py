@@ -136,7 +136,7 @@ class Worker:
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that what comes next lies elsewhere in every process."""
-        self._pad = _pad(self.conducted.pad_bytes, device)
+        self._pad = device.take_memory(_PAD_STEP * (self.conducted.pad_bytes // _PAD_STEP))
 
     def timers(self, case: Case) -> dict[str, str]:
         """The base's timers of a case, metric -> id; it fills while the pair comes along."""
@@ -197,15 +197,6 @@ def join(folder: Path) -> Worker | None:
     # A forked child that outlives the worker must not keep the conductor waiting for the end of the line.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker
-
-
-def _pad(count: int, device: Device) -> object:
-    """Memory on the device (and on the host, where that is the device) that stays taken."""
-    if not count:
-        return None
-    import torch
-
-    return torch.empty(_PAD_STEP * (count // _PAD_STEP), dtype=torch.uint8, device=device.torch_device)
 
 
 def _gone() -> KeyboardInterrupt:

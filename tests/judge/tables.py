@@ -46,7 +46,7 @@ def tables(data: Mapping[str, Any]) -> str:
         _table(
             ["noise", "place", "suites", "false `SLOWER`", "upper limit", "false `FASTER`", "undecided", "paired",
              "pairs a paired case", "pairs a suite"],
-            ([row["noise"], row["place"], *_quiet(row)] for row in worlds if not row.get("kind", "nothing") != "nothing"),
+            ([row["noise"], row["place"], *_quiet(row)] for row in worlds if row.get("kind") == "nothing"),
         ),
         "The same over all worlds, by the size of the suite:",
         _table(
@@ -164,5 +164,3 @@ def _per(some: int, of: int) -> str:
 def _table(heads: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
     rule = ["---"] * len(heads)
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in (heads, rule, *lines))
-
-

@@ -141,7 +141,7 @@ def test_row_38_the_merge_base_judges_whatever_the_change_edits() -> None:
 
 def test_an_accepted_time_holds_on_another_board() -> None:
     """Where everything is read 6 % slower than on the board of the record, the pairs still say by how much it moved."""
-    given = compared({"f": 58.3, "g": 53.0}, pairings=[paired({"f": 55.0, "g": 50.0})])
+    given = msgspec.structs.replace(compared({"f": 58.3, "g": 53.0}), pairings=[paired({"f": 55.0, "g": 50.0})])
     assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.ACCEPTED
     assert headline(given, remembered({"f": entries(54.0), "g": entries()}, WHY)) is Headline.WORSE
 
@@ -149,7 +149,7 @@ def test_an_accepted_time_holds_on_another_board() -> None:
 def test_an_equal_fingerprint_in_the_edit_buys_no_slower_time() -> None:
     other = "fedcba9876543210"
     results = [measured("f", 55.0, code=other), measured("g", code=CODE)]
-    given = compared({"f": 55.0, "g": 50.0}, results=results)
+    given = msgspec.structs.replace(compared({"f": 55.0, "g": 50.0}), results=results)
     base = {"f": entries(code=CODE), "g": entries(code=CODE)}
     why = {"f": {"device_time_us": "more accurate", "fingerprint": "more accurate"}}
     for us, told in ((51.0, Headline.WORSE), (55.0, Headline.ACCEPTED)):
@@ -159,7 +159,7 @@ def test_an_equal_fingerprint_in_the_edit_buys_no_slower_time() -> None:
 
 def test_a_lane_that_compared_with_the_edited_value_was_not_paired_and_need_not() -> None:
     """Its own run found the time as it was recorded, so that no process pair was asked."""
-    given = compared({"f": 55.0, "g": 50.0}, pairings=[paired({"g": 50.0})])
+    given = msgspec.structs.replace(f_slower(), pairings=[paired({"g": 50.0})])
     assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.ACCEPTED
     assert headline(given, remembered(BASE)) is Headline.INCONCLUSIVE
 
@@ -180,7 +180,8 @@ def test_row_39_a_case_that_is_not_measured_is_incomplete_unless_its_baseline_go
 
 
 def test_row_39_an_added_case_is_new_until_the_change_records_it() -> None:
-    given = compared({"f": 50.0, "g": 50.0, "new": 50.0}, pairings=[paired({"f": 50.0, "g": 50.0})])
+    results = [measured("f"), measured("g"), measured("new")]
+    given = msgspec.structs.replace(compared({"f": 50.0, "g": 50.0}), results=results)
     assert headline(given, remembered(BASE)) is Headline.NO_BASELINE
     assert headline(given, remembered({**BASE, "new": entries()})) is Headline.ACCEPTED
     assert headline(given, remembered({**BASE, "new": entries(80.0)})) is Headline.NO_BASELINE
@@ -204,7 +205,8 @@ def test_numerics_cannot_be_accepted() -> None:
 
 def test_row_41_a_baseline_of_another_driver_is_not_comparable() -> None:
     text = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1")
-    views = view([Arrived(SLUG, Received(f_slower()))], Trusted(read_files({PATH: text}, "baselines")))
+    given = report([measured("f", 55.0), measured("g")])
+    views = view([Arrived(SLUG, Received(given))], Trusted(read_files({PATH: text}, "baselines")))
     lane = views.lanes[0]
     assert Overview(lanes=[lane]).headline is Headline.NO_BASELINE
     reasons = [verdict.reason for _, verdict in lane.findings if verdict.metric == "device_time_us"]

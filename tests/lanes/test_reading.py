@@ -193,12 +193,22 @@ def test_times_of_the_base_are_not_taken() -> None:
     assert [reading.metric for reading in base.readings] == ["launches"]
 
 
+def test_a_run_without_a_base_says_why_it_paired_nothing() -> None:
+    pairing = {"base": "", "problem": "this clone is shallow"}
+    for base in (None, {"problem": "this clone is shallow"}):
+        found = received(edited(base=base, pairings=[pairing])).report
+        assert [each.problem for each in found.pairings] == ["this clone is shallow"]
+    cases = json.loads(dump_report(HONEST))["pairings"][0]["cases"]
+    assert "another base than none" in refusal(edited(base=None, pairings=[pairing | {"cases": cases}]))
+
+
 def test_what_contradicts_itself_about_the_base_is_no_report() -> None:
-    assert "process pairs with another base than None" in refusal(edited(base=None))
+    assert "process pairs with another base than none" in refusal(edited(base=None))
     assert "process pairs with another base" in refusal(edited(base={"commit": sha("other")}))
     assert "equal to a base that it does not name" in refusal(edited(base={"equal": True}, pairings=[]))
     for base in (
         {"commit": "HEAD"},
+        {"commit": ""},
         {"commit": sha("base") + "\n"},
         {"commit": sha("base"), "tree": 1},
         {"problem": 5},

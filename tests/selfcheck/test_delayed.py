@@ -14,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.config import Settings
 from perfguard.errors import DeviceError, UsageError
 from perfguard.hardware import fake
 from perfguard.hardware.fake import FakeDevice
@@ -185,13 +184,20 @@ def test_a_delayed_kernel_is_judged_as_a_change_of_the_one_without(tmp_path: Pat
     lengths = [3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]
     plan = [Delay(us, aimed, 1, 1, aimed, 1e-4) for us in lengths for aimed in (0.0, 0.03, 0.1)]
     write_atomically(tmp_path / PLAN, msgspec.json.encode(plan))
-    for number, report in enumerate(simulated_sessions(13, len(lengths) + 1, noise=0.0012), 1):
+    reports = simulated_sessions(13, len(lengths) + 1, noise=0.0012)
+    for number, report in enumerate(reports[:9], 1):
         save_report(tmp_path / f"session-{number:02d}.json", delayed_report(report, plan))
-    found = {(one.length_us, one.aimed): one.found for one in judge_injected(tmp_path, Settings(sessions=8))}
+    assert judge_injected(tmp_path) == []  # three pairs need nine sessions beside the pilot
+    for number, report in enumerate(reports[9:], 10):
+        save_report(tmp_path / f"session-{number:02d}.json", delayed_report(report, plan))
+    found = judge_injected(tmp_path)
     assert len(found) == len(plan)
-    for (_, aimed), rate in found.items():
-        assert rate.trials == 12  # without the pilot
-        assert rate.value == (1.0 if aimed else 0.0)
+    for one in found:
+        assert one.found.trials == 12  # without the pilot
+        assert one.found.value == (1.0 if one.aimed else 0.0)
+        assert one.found.high - one.found.low > 0.9  # twelve sessions hold little more than one run of three pairs
+        assert 0.01 < one.smallest < 0.02
+        assert one.pairs >= (3 if one.aimed else 2)
 
 
 def test_a_plan_is_read_or_refused(tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ def test_outcomes_that_stand_and_fall_together_widen_the_interval() -> None:
     assert together.high == pytest.approx(stats.binomtest(2, 20).proportion_ci(0.95, method="exact").high, rel=0.05)
 
 
+def test_clusters_that_share_data_count_as_few() -> None:
+    silent = clustered_rate(((run, 0, 40) for run in range(20)), most_trials=2.0)
+    assert (silent.hits, silent.trials) == (0, 800)
+    assert silent.high == pytest.approx(stats.binomtest(0, 2).proportion_ci(0.95, method="exact").high)
+    half = clustered_rate(((run, 20, 40) for run in range(20)), most_trials=2.0)
+    assert half.low == pytest.approx(stats.binomtest(1, 2).proportion_ci(0.95, method="exact").low)
+    assert clustered_rate([(run, run % 2, 1) for run in range(9)], 99.0) == clustered_rate(
+        (run, run % 2, 1) for run in range(9)
+    )
+
+
 def test_nothing_tried_says_nothing() -> None:
     rate = clustered_rate([])
     assert (rate.trials, rate.value, rate.low, rate.high) == (0, 0.0, 0.0, 1.0)

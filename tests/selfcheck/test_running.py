@@ -14,7 +14,7 @@ from perfguard.errors import MeasurementError, UsageError
 from perfguard.records import Report
 from perfguard.reports import save_report
 from perfguard.selfcheck import command, running
-from perfguard.selfcheck.findings import Findings
+from perfguard.selfcheck.findings import SCHEMA, Findings
 from perfguard.selfcheck.running import Request, selfcheck
 from tests.selfcheck.simulated import HARDWARE, simulated_sessions
 
@@ -37,11 +37,13 @@ def test_quiet_sessions_keep_the_promises(tmp_path: Path, capsys: pytest.Capture
     out = capsys.readouterr().out
     assert "a real kernel made slower: not run: needs a GPU" in out
     assert "not shown  power: at least 95 % at 3 %, real kernel: not run: needs a GPU" in out
+    assert "undecided: at most" not in out  # promised of GPUs alone
     assert "BROKEN" not in out
     path = tmp_path / "out" / "selfcheck.json"
     assert f"results: {path}" in out
     found = msgspec.json.decode(path.read_bytes(), type=Findings)
-    assert (found.sessions, found.cases, found.stored, found.confirmations) == (12, 30, 5, 3)
+    assert (found.sessions, found.cases, found.timed_cases, found.stored) == (12, 30, 30, 5)
+    assert (found.schema, found.apart.most_pairs, found.resampled.slower_suites.trials) == (SCHEMA, 4, 20)
     assert (found.first_session[:10], found.last_session[:10]) == ("2026-11-01", "2026-11-12")
 
 
@@ -61,8 +63,8 @@ def test_a_sample_that_breaks_a_promise_is_red(tmp_path: Path, capsys: pytest.Ca
     store(tmp_path, reports)
     assert judge(tmp_path) == ExitStatus.TESTS_FAILED
     out = capsys.readouterr().out
-    assert "BROKEN     false alarms: at most 1 % of suites, sessions" in out
-    assert "CHANGED launches" in out
+    assert "BROKEN     false alarms: at most 1 % of sessions, exact metrics: 12 of 12" in out
+    assert "session 2: suite case[000]/forward: launches 2 -> 1" in out
     assert f"not measured: {tmp_path / 'delayed'} is not there" in out
 
 
@@ -81,7 +83,7 @@ def test_nothing_timed_is_nothing_measured(tmp_path: Path, capsys: pytest.Captur
 
 def test_too_few_sessions_and_contradictions_are_refused(tmp_path: Path) -> None:
     store(tmp_path, simulated_sessions(8, 2))
-    with pytest.raises(UsageError, match=r"8 sessions: a judgement needs 9 \(5 stored, 1 judged, 3 that confirm"):
+    with pytest.raises(UsageError, match=r"8 sessions: a judgement needs 9 \(three process pairs of three sessions"):
         judge(tmp_path)
     with pytest.raises(UsageError, match=r"^--sessions 8: a judgement needs 9"):
         selfcheck(Request(tmp_path, sessions=8))

@@ -7,7 +7,7 @@ import pytest
 
 from perfguard.errors import UsageError
 from perfguard.records import Report, Toolchain
-from perfguard.selfcheck.sample import gather, primary
+from perfguard.selfcheck.sample import gather, primary, value_of
 from tests.selfcheck.simulated import HARDWARE, TIMER, simulated_sessions
 
 replace = msgspec.structs.replace
@@ -28,7 +28,6 @@ def test_all_sessions_stand_side_by_side_without_covers() -> None:
             assert reading is not None
             assert reading.timer == TIMER
             assert [reading.covers for reading in result.readings] == [[], []]  # else nothing would be judged
-    assert [len(result.readings) for result in sample.timed_only().sessions[0].values()] == [1, 1, 1]
 
 
 def test_what_differs_between_sessions_is_left_out_and_named() -> None:
@@ -40,11 +39,21 @@ def test_what_differs_between_sessions_is_left_out_and_named() -> None:
     sample = gather([first, second, third])
     assert [key for _, key in sample.cases] == ["case[002]/forward", "case[003]/forward"]
     assert primary(sample.sessions[0]["suite", "case[002]/forward"]) is None
+    assert value_of(primary(sample.sessions[0]["suite", "case[003]/forward"])) > 0
     assert sorted(sample.left_out) == [
         "suite case[000]/forward: measured in 2 of 3 sessions",
         "suite case[001]/forward: its inputs differ between sessions",
         "suite case[002]/forward span_us: read by several timers: clock-cold, other",
     ]
+
+
+def test_a_reading_that_is_no_time_leaves_its_metric_out() -> None:
+    first, second = simulated_sessions(2, 1)
+    readings = second.results[0].readings
+    second = changed(second, 0, readings=[readings[0], replace(readings[1], value=0.0)])
+    sample = gather([first, second])
+    assert sample.left_out == ("suite case[000]/forward span_us: no time in some session",)
+    assert [len(result.readings) for result in sample.sessions[1].values()] == [1]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def changed(found: Survey, bounds: Bounds) -> str:
 
 
 def _moved(found: Survey, word: Word, rows: list[Finding], bounds: Bounds) -> str:
-    header = ("Lane", "Case", "Metric", "Before", "Now", "Change (95 % CI)", "Limit", "Why")
+    header: tuple[str, ...] = ("Lane", "Case", "Metric", "Before", "Now", "Change (95 % CI)", "Limit", "Why")
     width = len(header) - (not any(more_lines(finding.verdict) for finding in rows))
     header, cells = header[:width], (_moved_row(finding)[:width] for finding in rows)
     body = _by_lane(found, header, cells, len(rows), bounds, lambda first: _kernels(rows[first:]))

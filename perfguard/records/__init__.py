@@ -1,0 +1,57 @@
+"""The stages of the data, each one frozen record. JSON, YAML and validation come from the types (msgspec).
+
+Times are microseconds, memory is bytes.
+"""
+
+from perfguard.records.baselines import Baseline, CaseBaseline, Entry, Hardware, Provenance, TimedEntry, Toolchain
+from perfguard.records.cases import (
+    Accuracy,
+    Better,
+    Case,
+    CaseResult,
+    Conditions,
+    Parts,
+    Pass,
+    Positive,
+    Reading,
+    Throughput,
+    Value,
+    Verdict,
+    Word,
+)
+from perfguard.records.pairs import NO_BASE, BaseTree, PairedCase, PairedTime, Pairing, PairReading
+from perfguard.records.reports import SCHEMA, Report, Session, dump_report, load_report
+
+__all__ = [
+    "NO_BASE",
+    "SCHEMA",
+    "Accuracy",
+    "BaseTree",
+    "Baseline",
+    "Better",
+    "Case",
+    "CaseBaseline",
+    "CaseResult",
+    "Conditions",
+    "Entry",
+    "Hardware",
+    "PairReading",
+    "PairedCase",
+    "PairedTime",
+    "Pairing",
+    "Parts",
+    "Pass",
+    "Positive",
+    "Provenance",
+    "Reading",
+    "Report",
+    "Session",
+    "Throughput",
+    "TimedEntry",
+    "Toolchain",
+    "Value",
+    "Verdict",
+    "Word",
+    "dump_report",
+    "load_report",
+]

@@ -1,0 +1,90 @@
+"""What is remembered of cases, and of the hardware and versions that it was read under."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from perfguard.records.cases import Parts, Positive
+
+
+class Hardware(Struct, frozen=True, omit_defaults=True):
+    """One kind of device. Two devices with one slug are interchangeable for baselines."""
+
+    slug: str
+    vendor: str
+    name: str
+    architecture: str  # sm_90, gfx942, x86_64 …
+    target: str | None = None  # the folder of machine-independent facts, "cpu" on a CPU
+    memory_bytes: int | None = None
+    cache_bytes: int | None = None  # last-level cache: what a cold reading must evict
+    units: int | None = None  # multiprocessors, compute units, cores in use
+    fp8_dtypes: list[str] = []
+    partition: str | None = None
+    power_limit_watts: float | None = None
+    index: int = 0
+    warnings: list[str] = []  # what could not be read, and the next step
+
+
+class Toolchain(Struct, frozen=True, omit_defaults=True):
+    """Versions a time depends on. Another toolchain than the baseline's means DRIFT."""
+
+    torch: str | None = None
+    triton: str | None = None
+    driver: str | None = None
+    toolkit: str | None = None  # CUDA, ROCm or oneAPI
+    python: str | None = None
+
+
+class Provenance(Struct, frozen=True, omit_defaults=True):
+    """Where a stored reading comes from."""
+
+    torch: str | None = None
+    triton: str | None = None
+    driver: str | None = None
+    toolkit: str | None = None
+    python: str | None = None
+    power_limit_watts: float | None = None
+    clock_mhz: int | None = None  # under load
+    board: str | None = None  # which of several alike, where it was one
+    commit: str | None = None
+    recorded: str | None = None  # ISO date
+
+
+class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Session values of a timed metric, µs, oldest first, and the timer they were read with.
+
+    `anchor`, µs: the level at the first recording, or at the last one that was accepted with a reason or brought a
+    real improvement; None where it is the level of `sessions` themselves.
+    """
+
+    sessions: Annotated[list[Positive], Meta(min_length=1, max_length=20)]
+    timer: str
+    anchor: Positive | None = None
+
+
+Entry = TimedEntry | int | float | str | list[str] | Parts
+
+
+class CaseBaseline(Struct, frozen=True):
+    """What is remembered of one case: metric -> entry. `reasons` holds why something got worse."""
+
+    entries: dict[str, Entry]
+    inputs: str = ""
+    reasons: dict[str, str] = {}
+    provenance: Provenance | None = None  # only where it differs from the file's
+
+
+class Baseline(Struct, frozen=True):
+    """One file: the cases of one suite on one hardware (or target)."""
+
+    hardware: str
+    suite: str
+    provenance: Provenance = Provenance()
+    cases: dict[str, CaseBaseline] = {}
+
+    def provenance_of(self, key: str) -> Provenance:
+        """The case's own provenance, else the file's."""
+        own = self.cases[key].provenance
+        return self.provenance if own is None else own

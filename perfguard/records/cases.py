@@ -1,0 +1,209 @@
+"""What one session knows of a case: its readings, how accurate it is, what is said of it."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perfguard.units import Unit
+
+Pass = Literal["forward", "backward"]
+Parts = dict[str, int | float | str]  # of a whole, by name: kernel -> its registers
+Value = int | float | str | list[str] | Parts
+Positive = Annotated[float, Meta(gt=0, lt=1e12)]
+
+
+class Word(enum.StrEnum):
+    """The verdicts, most urgent first: the order in which summaries list them."""
+
+    WRONG = "WRONG"
+    BROKEN = "BROKEN"
+    SLOWER = "SLOWER"
+    CHANGED = "CHANGED"
+    UNRESOLVED = "UNRESOLVED"
+    DRIFT = "DRIFT"
+    METHOD_CHANGED = "METHOD_CHANGED"
+    OTHER_HARDWARE = "OTHER_HARDWARE"
+    RENAMED = "RENAMED"
+    STALE = "STALE"
+    NEW = "NEW"
+    UNSUPPORTED = "UNSUPPORTED"
+    FASTER = "FASTER"
+    UNCHANGED = "UNCHANGED"  # the device runs the very same code: its time is not judged
+    PASS = "PASS"
+    SUSPECT = "SUSPECT"  # never final: a pair, or fresh processes beside a rival, have to tell
+
+    @property
+    def fails(self) -> bool:
+        """Whether a case with this verdict fails its test."""
+        return self in (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether the verdict means that nothing was judged; `strict` turns these into failures."""
+        return self in (
+            Word.UNRESOLVED,
+            Word.DRIFT,
+            Word.METHOD_CHANGED,
+            Word.OTHER_HARDWARE,
+            Word.RENAMED,
+            Word.STALE,
+            Word.NEW,
+            Word.SUSPECT,
+        )
+
+
+class Better(enum.StrEnum):
+    """Which way a metric improves; SAME: any change is a change."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    SAME = "same"
+
+
+class Case(Struct, frozen=True, order=True):
+    """One guarded call: test name + parameters + pass."""
+
+    suite: str
+    name: str
+    direction: Pass = msgspec.field(name="pass")
+    nodeid: str = ""
+
+    @property
+    def key(self) -> str:
+        """How baseline files name the case, e.g. `quantize_rowwise[64x48]/forward`."""
+        return f"{self.name}/{self.direction}"
+
+
+class Reading(Struct, frozen=True, omit_defaults=True):
+    """One metric of one case in one session. It describes itself, so that nobody downstream knows its name.
+
+    A timed reading's `value` is the session value (median of `blocks`, the times of its blocks, µs); `spread` is its
+    standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to
+    catch (relative), `floor` the smallest absolute change that may fail, in the reading's unit.
+    An exact reading gates when it moved by more than `tolerance` (relative) *and* more than `floor`.
+    `rank` orders the readings that explain a slow verdict, the closest cause first; one that `details` another
+    metric (the kernels' names their count) explains that one alone.
+    A timed reading with a `rival` holds the candidate's and the rival's time, read by turns: it is judged by these
+    two alone and never stored.
+    """
+
+    metric: str
+    unit: Unit
+    value: Value
+    better: Better = Better.LOWER
+    timer: str | None = None  # set for timed readings: the method, part of the key
+    blocks: list[float] = []
+    rejected_blocks: int = 0
+    spread: float = 0.0
+    promise: float = 0.03
+    floor: float = 0.0
+    tolerance: float = 0.0
+    gated: bool = True  # False: stored and shown, explains other verdicts, never one by itself
+    portable: bool = False  # holds on every machine of the target (contract, operators), not on this one only
+    target: str = ""  # the architecture that it is about, wherever it was read: stored for that target
+    covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
+    drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
+    rank: int = 50
+    details: str = ""
+    rival: float = 0.0  # µs, of what the candidate has to beat; 0: the reading is about the candidate alone
+    problem: str = ""  # the reading by itself shows that the case is wrong; empty: it does not
+    note: str = ""
+
+    @property
+    def timed(self) -> bool:
+        return self.timer is not None
+
+
+class Accuracy(Struct, frozen=True, omit_defaults=True):
+    """How one output (or gradient) of the candidate compares with the reference.
+
+    `error_ratio` is RMSE(candidate)/RMSE(eager), both against the oracle; `limit` is the largest RMSE allowed;
+    `sqnr_db` is 20·log10(RMS(oracle)/RMSE(candidate)). `problem` is empty when the output is right.
+    """
+
+    output: str
+    dtype: str
+    sqnr_db: float | None = None
+    error_ratio: float | None = None
+    rmse: float | None = None
+    limit: float | None = None
+    worst_group: str = ""
+    worst_index: list[int] = []
+    got: str = ""
+    want: str = ""
+    ties: int = 0  # fp8 codes one step from the reference at a rounding tie
+    problem: str = ""
+
+
+class Throughput(Struct, frozen=True):
+    """Derived from a case's time and declared work; shown, never gated."""
+
+    bytes_per_second: float | None = None
+    flop_per_second: float | None = None
+    copy_fraction: float | None = None  # of the copy ceiling measured in the same session
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """One word with a reason. `ratio` above 1 always means worse, `interval` is its 95 % interval; `limit` is the
+    smallest relative change that may fail, `smallest` the smallest that this judgement could have seen (the minimum
+    detectable effect)."""
+
+    word: Word
+    metric: str = ""  # empty: the whole case
+    reason: str = ""
+    before: Value | None = None
+    after: Value | None = None
+    unit: Unit = Unit.TEXT
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None  # where process pairs measured it
+    limit: float | None = None
+    smallest: float | None = None
+    storable: bool = True  # False: it rests on no baseline, and no update can accept it
+    suite: str = ""  # with `case`: a remembered case (its key) that this run does not hold, STALE or RENAMED
+    case: str = ""
+
+
+class Conditions(Struct, frozen=True, omit_defaults=True):
+    """The device's state at one moment."""
+
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    throttle_reasons: list[str] = []
+    other_processes: int | None = None
+    board: str | None = None  # `Device.board`
+
+
+class CaseResult(Struct, frozen=True, omit_defaults=True):
+    """Everything one session knows about one case."""
+
+    case: Case
+    inputs: str = ""  # dtypes, shapes and strides of the inputs: another spec is another measurement
+    accuracy: list[Accuracy] = []
+    readings: list[Reading] = []
+    verdicts: list[Verdict] = []
+    throughput: Throughput | None = None
+    notes: list[str] = []  # what a reader should know although nothing is wrong
+    conditions: Conditions | None = None  # of the device right after it was timed, while its clocks are up
+    seconds: float = 0.0  # spent on the case
+    device: int = 0  # which of several devices of one kind it ran on
+
+    def reading(self, metric: str) -> Reading | None:
+        """The reading named `metric`, if the session has it."""
+        return next((reading for reading in self.readings if reading.metric == metric), None)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a time of the case is in question: a verdict waits for process pairs."""
+        return any(verdict.word is Word.SUSPECT for verdict in self.verdicts)
+
+    @property
+    def word(self) -> Word:
+        """The case's worst verdict (the first in the order of `Word`)."""
+        order = list(Word)
+        return min((verdict.word for verdict in self.verdicts), key=order.index, default=Word.PASS)

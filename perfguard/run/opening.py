@@ -1,0 +1,143 @@
+"""From a configuration and a device to a run that is ready to guard."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfguard.answering import open_answering
+from perfguard.baselines import Store
+from perfguard.binaries.calls import Binaries
+from perfguard.binaries.compiling import Compiler
+from perfguard.config import Config
+from perfguard.controls import Controls
+from perfguard.errors import UsageError
+from perfguard.judge import Lane, covered
+from perfguard.pairing.base import find_base
+from perfguard.pairing.worker import Worker
+from perfguard.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Report, TimedEntry
+from perfguard.remembering import load_lane, lost_suites
+from perfguard.reports import make_folder
+from perfguard.run.run import Run
+from perfguard.runner import Runner, collected_here, nothing_unchanged
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+
+def open_run(
+    config: Config,
+    device: Device,
+    suites: Sequence[str],
+    version: str,
+    selected: Sequence[Case] = (),
+    worker: Worker | None = None,
+) -> Run:
+    """Load what the device's baselines hold for `suites` and make everything ready to guard.
+
+    Args:
+        selected: forward cases of the tests that are to run, from which controls are drawn; empty where they are
+            unknown: then every remembered case may come.
+        worker: this process as the worker of a process pair, if it is one.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+        UsageError: the run is to be a lane that this device is not.
+    """
+    store = Store(config.baselines_dir)
+    toolchain = device.toolchain()
+    # A renamed or deleted file is collected by nobody, and its cases would be missed by nobody.
+    lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
+    known = sorted({*suites, *lost})
+    any_machine = _is_any_machine(config.lane, device)
+    settings = config.settings
+    base = NO_BASE if config.session_folder is not None or any_machine else _base(config)
+    lane = load_lane(store, device, toolchain, known, settings.targets, base=base, any_machine=any_machine)
+    answering = None
+    if config.session_folder is None:
+        for folder in (config.reports_dir, config.cache_dir.parent):
+            make_folder(folder)
+    else:
+        answering = open_answering(config.session_folder, device, _stored_timers(lane), worker)
+    report = Report(
+        schema=SCHEMA,
+        hardware=device.identity,
+        toolchain=toolchain,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=commit_of(config.root),
+        perfguard=version,
+        conditions=[device.conditions()],
+        exact_only=any_machine,
+        base=None if base is NO_BASE else base,
+    )
+    # What is recorded, and what another process will judge, has to be read.
+    compares = config.session_folder is None and config.update is None
+    runner = Runner(
+        device,
+        config.settings,
+        _stored_timers(lane) if answering is None else answering.timers,
+        numerics=answering is None or answering.numerics,
+        exact=answering is None or answering.exact,
+        exact_only=any_machine,
+        unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
+        unread=frozenset() if answering is None else answering.unread,
+        # A fresh process reads times: what its parent has compiled is not compiled again.
+        binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
+        if config.session_folder is None and config.settings.targets
+        else None,
+        collect=collected_here if answering is None else answering.collect,
+        rivals=answering is not None and answering.rivals,
+    )
+    return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
+
+
+def _base(config: Config) -> BaseTree:
+    return find_base(
+        config.root, config.settings.base, [config.baselines_dir, config.reports_dir, config.cache_dir.parent]
+    )
+
+
+def _is_any_machine(lane: str, device: Device) -> bool:
+    """Whether the lane is named after the device's target: any machine of it will do, so none is timed.
+
+    Raises:
+        UsageError: the lane is another hardware's.
+    """
+    slug, target = device.identity.slug, device.identity.target
+    if lane not in ("", slug, target):
+        names = slug if target is None else f"{slug} or, without times, {target}"
+        raise UsageError(f"--perfguard-lane={lane}: this run is on {names}; look at the runner's labels and drivers")
+    return lane != "" and lane == target
+
+
+def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozenset[str]]:
+    def unread(result: CaseResult) -> frozenset[str]:
+        unchanged = covered(result, lane)
+        return frozenset() if controls.draw(result, unchanged) else unchanged
+
+    return unread
+
+
+def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:
+    def timers(case: Case) -> Mapping[str, str]:
+        baseline = lane.baselines.get(case.suite)
+        stored = baseline.cases.get(case.key) if baseline else None
+        entries = stored.entries if stored else {}
+        return {metric: entry.timer for metric, entry in entries.items() if isinstance(entry, TimedEntry)}
+
+    return timers
+
+
+def commit_of(root: Path) -> str | None:
+    """The checkout's short commit hash, with `+` where there are uncommitted changes; None outside git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,31 @@
+"""What an update says of the times that it looked at: they are recorded, and compared with no base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perfguard.baselines import Change
+from perfguard.records import CaseResult, Verdict, Word
+
+RECORDING = "an update records, and compares with no base"
+
+
+def say_recorded(results: dict[tuple[str, str], CaseResult], planned: Sequence[Change]) -> None:
+    """A time that the update looked at is not judged beside the base: it is what became of its record."""
+    found = {(change.suite, change.key, change.metric): change for change in planned}
+    for name, result in results.items():
+        verdicts = [_recorded(each, found.get((*name, each.metric))) for each in result.verdicts]
+        results[name] = msgspec.structs.replace(result, verdicts=verdicts)
+
+
+def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
+    if verdict.word is not Word.UNRESOLVED or RECORDING not in verdict.reason:
+        return verdict
+    if change is None:
+        return msgspec.structs.replace(verdict, word=Word.PASS, reason="as recorded")
+    if change.needs_reason:
+        return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.note)
+    word = Word.FASTER if change.category == "faster" else Word.PASS
+    return msgspec.structs.replace(verdict, word=word, reason="recorded anew")

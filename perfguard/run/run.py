@@ -1,0 +1,235 @@
+"""One run on one device: measure, judge, update, report. Process pairs and fresh processes come in `settling`.
+
+Knows nothing of pytest: cases come in as `Case` and `Call`, tests are named by their node ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.answering import Answering
+from perfguard.baselines import Change, Store, apply, category_of, plan, select
+from perfguard.call import Call
+from perfguard.coldstart import first_results
+from perfguard.config import Config
+from perfguard.judge import Lane, count_guarded, find_stale, judge_case, judge_session, with_verdicts
+from perfguard.records import Case, CaseResult, Pairing, Pass, Report, TimedEntry, Verdict, Word
+from perfguard.reports import save_report
+from perfguard.run.recording import say_recorded
+from perfguard.runner import Runner
+from perfguard.sessions import ANSWER, FreshSessions
+from perfguard.units import format_value
+
+if TYPE_CHECKING:
+    from perfguard.hardware.device import Device
+
+
+@dataclass
+class Collected:
+    """What pytest found: `names` of every guarded test by suite, the suites whose file was collected whole, and
+    the forward cases of the tests that were to run."""
+
+    names: dict[str, set[str]] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+    selected: list[Case] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """The state of one run. Create it with `open_run`."""
+
+    config: Config
+    device: Device
+    store: Store
+    runner: Runner
+    lane: Lane
+    report: Report
+    answering: Answering | None = None  # in a process that only measures for another run
+    lost: frozenset[str] = frozenset()  # remembered suites whose file is gone
+    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # what there was to judge
+    results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
+    fresh: FreshSessions = field(default_factory=FreshSessions)
+    pairings: list[Pairing] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)  # that the update makes
+    written: list[Path] = field(default_factory=list)  # the files it changed
+    left: list[tuple[Change, str]] = field(default_factory=list)  # not written, and why
+
+    @property
+    def is_session(self) -> bool:
+        """Whether this process only measures for another run."""
+        return self.config.session_folder is not None
+
+    def guard(self, call: Call, case: Case) -> list[CaseResult]:
+        """Measure and judge one guarded call; the report is saved before this returns."""
+        cold = self.answering.cold if self.answering is not None else None
+        found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
+        results = [self._judged(result) for result in found]
+        self.save()
+        return results
+
+    def take(self, result: CaseResult) -> CaseResult:
+        """Judge a result that somebody else measured; the report is saved before this returns."""
+        judged = self._judged(result)
+        self.save()
+        return judged
+
+    def _judged(self, result: CaseResult) -> CaseResult:
+        result = msgspec.structs.replace(result, device=self.device.identity.index)
+        if not self.is_session and result.word is not Word.WRONG:
+            self.measured[result.case.suite, result.case.key] = result
+            result = with_verdicts(result, judge_case(result, self.lane))
+        self.results[result.case.suite, result.case.key] = result
+        return result
+
+    def unsupported(self, case: Case, reason: str) -> None:
+        """Record a case that its test declares unsupported on this hardware."""
+        verdict = Verdict(word=Word.UNSUPPORTED, reason=reason)
+        self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+        self.save()
+
+    def broken(self, case: Case, reason: str) -> None:
+        """Record a case that was selected but gave no reading."""
+        if (case.suite, case.key) not in self.results:
+            verdict = Verdict(word=Word.BROKEN, reason=reason)
+            self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+            self.save()
+
+    def accepts(self, verdict: Verdict) -> bool:
+        """Whether this run's update will write what `verdict` reports, so that it does not fail the test."""
+        update = self.config.update
+        if update is None or category_of(verdict) not in update:
+            return False
+        return bool(self.config.reason) or not verdict.word.fails
+
+    def failing(self, result: CaseResult) -> list[Verdict]:
+        """The verdicts that fail the case's test, in the order they were given."""
+        strict = self.config.settings.strict
+        return [
+            verdict
+            for verdict in result.verdicts
+            if (verdict.word.fails or (strict and verdict.word.unguarded)) and not self.accepts(verdict)
+        ]
+
+    def judge_without_pairs(self, why: str) -> None:
+        """The final verdicts where a run ends before process pairs could tell."""
+        if not self.is_session:
+            self.pairings = self.pairings or [Pairing(self.lane.base.commit or "", problem=why)]
+            self.judge()
+
+    def judged_late(self, result: CaseResult) -> CaseResult | None:
+        """The case with those verdicts that its test could not know, since process pairs judged after it; None where
+        there are none."""
+        late = [v for v in result.verdicts if v.word is Word.SLOWER]
+        return msgspec.structs.replace(result, verdicts=late) if late else None
+
+    def judge(self) -> None:
+        """The final verdicts of everything that was measured, by what is known now."""
+        measured = list(self.measured.values())
+        for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh.by_case).items():
+            told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # by what came after it
+            self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
+
+    def finish(self, collected: Collected, tell: Callable[[str], None]) -> None:
+        """Name the entries whose cases are gone, show and write the update, save the complete report."""
+        if self.answering is not None:
+            for result in self.answering.later_passes(list(self.results.values())):
+                self.results[result.case.suite, result.case.key] = result
+        else:
+            self._find_unmeasured(collected)
+            self._find_stale(collected)
+            if self.config.update is not None:
+                self._update(tell)
+        self.report = msgspec.structs.replace(
+            self.report,
+            complete=True,
+            conditions=[*self.report.conditions, self.device.conditions()],
+            copy_bytes_per_second=self.runner.copy_bytes_per_second,
+        )
+        self.save()
+
+    def _find_unmeasured(self, collected: Collected) -> None:
+        """A selected test that was skipped guards nothing; its remembered cases say so."""
+        spoken = {(result.case.suite, result.case.name.partition(":")[0]) for result in self.results.values()}
+        for case in collected.selected:
+            keys = [key for suite, key in self.lane.remembered if suite == case.suite]
+            for key in sorted(key for key in keys if key.rpartition("/")[0] == case.name):
+                if (case.suite, case.name) not in spoken:
+                    direction: Pass = "backward" if key.endswith("/backward") else "forward"
+                    skipped = msgspec.structs.replace(case, direction=direction)
+                    verdict = Verdict(word=Word.UNRESOLVED, reason="remembered, but its test was skipped")
+                    self.results[case.suite, key] = CaseResult(case=skipped, verdicts=[verdict])
+
+    def _find_stale(self, collected: Collected) -> None:
+        stale, renamed = find_stale(
+            self.lane, collected.whole | self.lost, collected.names, list(self.results.values())
+        )
+        for result in renamed:
+            self.results[result.case.suite, result.case.key] = result
+        self.report = msgspec.structs.replace(self.report, stale=stale)
+
+    def _update(self, tell: Callable[[str], None]) -> None:
+        assert self.config.update is not None
+        provenance = self.snapshot().provenance
+        results = list(self.results.values())
+        fresh = {(r.case.suite, r.case.key): self.fresh.of(r.case.suite, r.case.key) for r in results}
+        identity = self.device.identity
+        planned = plan(
+            self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
+        )
+        if self.report.exact_only:  # what holds on every machine: this one's own stays with the times beside it
+            planned = [change for change in planned if change.folder.startswith("targets/")]
+        say_recorded(self.results, planned)
+        self.changes, self.left = select(planned, self.config.update, self.config.reason)
+        for line in self.describe_changes():
+            tell(f"update: {line}")
+        self.written = apply(self.store, self.changes, provenance, self.config.reason)
+
+    def snapshot(self) -> Report:
+        """The report as it stands now."""
+        results = list(self.results.values())
+        return msgspec.structs.replace(
+            self.report,
+            results=results,
+            fresh=self.fresh.sessions,
+            fresh_problem=self.fresh.problem,
+            pairings=self.pairings,
+            guarded=count_guarded(results),
+            remembered=len(self.lane.remembered),
+        )
+
+    def describe_changes(self) -> list[str]:
+        """What the update writes: a new case in one line, a change of a known one in a line for each metric."""
+        lines: list[str] = []
+        new: dict[str, list[str]] = {}
+        for change in self.changes:
+            if change.before is None and change.after is not None:
+                value = change.after
+                number = value.sessions[-1] if isinstance(value, TimedEntry) else value
+                shown = "" if isinstance(number, str | list | dict) else f" {format_value(number, change.unit)}"
+                note = f" ({change.note})" if change.note else ""
+                name = f"{change.category}: {change.folder} {change.suite} {change.key}"
+                new.setdefault(name, []).append(f"{change.metric}{shown}{note}")
+            else:
+                lines.append(change.describe())
+        return [f"{name}: {', '.join(metrics)}" for name, metrics in new.items()] + lines
+
+    @property
+    def remaining_stale(self) -> list[Verdict]:
+        """Gone cases that this run's update did not remove."""
+        return [verdict for verdict in self.report.stale if not self.accepts(verdict)]
+
+    @property
+    def report_path(self) -> Path:
+        """Where the report is saved."""
+        if self.config.session_folder is not None:
+            return self.config.session_folder / ANSWER
+        return self.config.reports_dir / f"report-{self.device.identity.slug}.json"
+
+    def save(self) -> None:
+        """Write what is known so far."""
+        save_report(self.report_path, self.snapshot())

@@ -1,0 +1,115 @@
+"""After the last test: process pairs tell what is in question, fresh processes what is recorded or beats its rival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from perfguard.baselines import recordable
+from perfguard.judge import rival, screen_session
+from perfguard.judge.session import case_id
+from perfguard.pairing.conductor import Track
+from perfguard.pairing.times import Start, pair_times
+from perfguard.records import CaseResult, Pairing, Verdict, Word
+from perfguard.run.recording import RECORDING
+from perfguard.run.run import Run
+from perfguard.sessions import FreshSessions, measure_fresh
+
+Tell = Callable[[str], None]
+
+
+def settle(run: Run, start: Start, tell: Tell) -> None:
+    """Let other processes measure what the run needs yet, and judge with what the whole run shows.
+
+    An update's fresh processes read what is recorded. Else fresh processes read again what is slower than its rival,
+    and process pairs tell what other times are in question.
+
+    Raises:
+        KeyboardInterrupt: of the user's; what was found until then is judged and saved.
+    """
+    if run.is_session:
+        return
+    settling = _Settling(run, start, tell)
+    try:
+        if run.config.update is not None:
+            settling.record()
+        else:
+            settling.beside_rivals()
+            settling.beside_base()
+    finally:
+        run.judge()
+        run.save()
+
+
+@dataclass(frozen=True)
+class _Settling:
+    run: Run
+    start: Start
+    tell: Tell
+
+    def record(self) -> None:
+        """Fresh processes read what the update may write."""
+        run = self.run
+        update, sessions = run.config.update or frozenset(), run.config.settings.sessions
+        wanted = []
+        for name in run.measured:
+            result = run.results[name]
+            possible = frozenset[str]().union(*recordable(result, run.lane, sessions).values())
+            if possible & update and any(reading.timed for reading in result.readings):
+                wanted.append(result)
+        if wanted:
+            self._measure_fresh(wanted, sessions, exact=True)  # what is stored must not differ between processes
+        run.pairings = [Pairing(run.lane.base.commit or "", problem=RECORDING)]
+
+    def beside_rivals(self) -> None:
+        """Fresh processes read again what is slower than its rival, and as often again what they leave open."""
+        for _ in range(2):
+            slower = [result for result, verdict in self._suspects() if _has_rival(result, verdict)]
+            if slower:
+                self._measure_fresh(slower, rival.PROCESSES, exact=False)
+
+    def beside_base(self) -> None:
+        """Process pairs measure what is in question beside the base, until it is decided or the time is over."""
+        run = self.run
+        asked = {
+            Track(*case_id(result), verdict.metric): (result, verdict)
+            for result, verdict in self._suspects()
+            if not _has_rival(result, verdict)
+        }
+        if not asked or run.lane.base.commit is None:
+            return
+        timed = sum(any(reading.timed for reading in result.readings) for result in run.measured.values())
+        self._keep(pair_times(asked, run.lane.base.commit, self.start, run.config, timed, self.tell, self._keep))
+
+    def _keep(self, pairing: Pairing) -> None:
+        """What was read so far, also if the run is ended now."""
+        self.run.pairings = [replace(pairing, device=self.run.device.identity.index)]
+
+    def _suspects(self) -> list[tuple[CaseResult, Verdict]]:
+        """The verdicts that leave a time in question, each with its case as it was measured."""
+        measured = list(self.run.measured.values())
+        found = screen_session(measured, self.run.lane, self.run.fresh.by_case)
+        return [
+            (result, verdict)
+            for result in measured
+            for verdict in found[case_id(result)]
+            if verdict.word is Word.SUSPECT
+        ]
+
+    def _measure_fresh(self, results: Sequence[CaseResult], count: int, *, exact: bool) -> None:
+        run = self.run
+        nodeids = list(dict.fromkeys(result.case.nodeid for result in results))
+        minutes = run.config.settings.session_minutes
+        found = measure_fresh(
+            self.start.command, run.snapshot(), nodeids, count, minutes=minutes, progress=self.tell, exact=exact
+        )
+        run.fresh = FreshSessions([*run.fresh.reports, *found.reports], found.problem)
+        if found.problem:
+            self.tell(found.problem)
+
+
+def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
+    reading = result.reading(verdict.metric)
+    return reading is not None and reading.rival > 0
