@@ -3,10 +3,10 @@
     python -m benchmarks.cpu_noise [--processes 12] [--load 4] [--json FILE]
 
 Fresh processes, one after the other, read the same calls (A/A). Printed is for each call and way the standard deviation
-of the logarithm over all processes, in per cent. The ways: time on the wall with as many threads as torch takes by
-itself; then of the very same samples on one thread, of 1 ms and more for 0.3 s, time on the wall and CPU time of the
-process, their median and 10th percentile; then what perfguard judges, `cpu_time_us`. `--load` keeps so many other
-processes busy meanwhile.
+of the logarithm over all processes, in per cent, and the load of the machine. The ways: time on the wall with as many
+threads as torch takes by itself; then of the very same samples on one thread, of 1 ms and more for 0.3 s, time on the
+wall and CPU time of the process, their median and 10th percentile; then what perfguard judges, `cpu_time_us`. `--load`
+keeps so many other processes busy meanwhile.
 """
 
 from __future__ import annotations
@@ -57,10 +57,14 @@ def main() -> int:
         parser.error("--processes: two at least, else nothing varies")
     started = time.monotonic()
     with loaded(options.load):
-        read = [fresh_process() for _ in range(options.processes)]
+        read, loads = [], []
+        for _ in range(options.processes):
+            read.append(fresh_process())
+            loads.append(os.getloadavg()[0])
     heading = (
         f"{CpuDevice().identity.slug}, {os.cpu_count()} cores, {options.processes} processes, {options.load} busy ones "
-        f"beside them, {time.monotonic() - started:.0f} s, {datetime.date.today()}, torch {torch.__version__}"
+        f"beside them, load average {statistics.fmean(loads):.1f}, {time.monotonic() - started:.0f} s, "
+        f"{datetime.date.today()}, torch {torch.__version__}"
     )
     print(heading, *table(read), sep="\n")
     if options.json is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.coldstart import Asked, asked
+from perfguard.metrics import wall_time
 from perfguard.pairing.worker import Worker
 from perfguard.records import Case, CaseResult
 from perfguard.reports import read_report
@@ -93,6 +94,7 @@ def open_answering(folder: Path, device: Device, stored: Timers, worker: Worker 
             exact=conducted.conducted.exact,
             rivals=False,
             interleaved=None,
+            unread=frozenset({wall_time.METRIC}),  # it is only shown
         )
     interleaved = Interleaved(device, seed=os.getpid())
     return Answering(

@@ -11,6 +11,7 @@ import msgspec
 
 from perfguard.config import read_settings
 from perfguard.errors import BaselineError, ExitStatus, UsageError
+from perfguard.history import read_history
 from perfguard.overview import LaneView, Overview
 from perfguard.records import Baseline, Report, dump_report
 from perfguard.reports import read_report, write_atomically
@@ -167,7 +168,15 @@ def _as_junit(overview: Overview) -> str:
 def _as_html(overview: Overview) -> str:
     from perfguard.render.html import render_html
 
-    return render_html(overview)
+    folder = Path.cwd() / read_settings(Path.cwd()).baselines
+    histories = {
+        (lane.name, suite, *name): found
+        for lane in overview.lanes
+        if lane.report is not None and not lane.report.exact_only  # which no time is remembered of
+        for suite in lane.baselines
+        for name, found in read_history(folder, f"{lane.report.hardware.slug}/{suite}.yaml").items()
+    }
+    return render_html(overview, histories)
 
 
 FORMS: dict[str, Callable[[Overview], str]] = {

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from _pytest.mark.expression import Expression
 from msgspec.structs import replace
 
-from perfguard.baselines import Change, Store, apply, plan, select
+from perfguard.accepting.levels import measured_changes, other_toolchain
+from perfguard.baselines import Change, Store, apply, select
 from perfguard.config import Category, Settings
 from perfguard.errors import BaselineError, ExitStatus, UsageError
 from perfguard.lanes.judging import judge_again
 from perfguard.lanes.reading import Received
 from perfguard.lanes.remembered import folders_of, read_files
-from perfguard.records import CaseResult, Report, TimedEntry, Verdict, Word
+from perfguard.records import CaseResult, Report, Verdict, Word
 from perfguard.render.escaping import clean
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
@@ -84,9 +85,7 @@ def _judged(report: Report, request: Request) -> Report:
     remembered = read_files(files, root.name)
     for problem in remembered.problems.values():
         raise BaselineError(problem)
-    confirmations, exact_only = request.settings.confirmations, report.exact_only
-    lane = remembered.lane(report.hardware, report.toolchain, confirmations, exact_only=exact_only)
-    return judge_again(report, lane)
+    return judge_again(report, remembered.lane(report.hardware, report.toolchain, exact_only=report.exact_only))
 
 
 def _chosen(expression: str) -> Callable[[CaseResult], bool]:
@@ -109,54 +108,28 @@ def _changes(
     store: Store, judged: Report, results: Sequence[CaseResult], request: Request
 ) -> tuple[list[Change], list[str]]:
     """What is written, and what is left alone, a line each with the reason."""
-    fresh = _fresh(judged)
-    verdicts = {
-        (result.case.suite, result.case.key, verdict.metric): verdict
-        for result in results
-        for verdict in result.verdicts
-    }
-    planned = [
-        replace(change, refused=change.refused or _refusal(change, verdicts, fresh, request.settings.confirmations))
-        for change in plan(store, judged.hardware, results, fresh, [], judged.provenance, request.settings.sessions)
-    ]
+    planned: list[Change] = []
+    lines: list[str] = []
+    for result in results:
+        verdicts = {verdict.metric: verdict for verdict in result.verdicts}
+        changes = measured_changes(store, judged, result, request.settings.sessions)
+        planned += [
+            replace(change, refused=change.refused or _drift(verdicts.get(change.metric))) for change in changes
+        ]
+        named = {change.metric for change in changes}
+        for metric, verdict in verdicts.items():
+            if metric not in named and verdict.word in (*_UNDECIDED, *_WRONG):
+                lines.append(_undecided(f"{result.case.key} {metric}".rstrip(), verdict))
     chosen, left = select(planned, _CATEGORIES, request.reason)
-    lines = [f"{change.describe()}: {why}" for change, why in left]
-    named = {(change.suite, change.key, change.metric) for change in planned}
-    for (suite, key, metric), verdict in verdicts.items():
-        if (suite, key, metric) not in named and verdict.word in (*_UNDECIDED, *_WRONG):
-            lines.append(_undecided(f"{key} {metric}".rstrip(), verdict))
-    return chosen, lines
+    return chosen, [*(f"{change.describe()}: {why}" for change, why in left), *lines]
 
 
-def _fresh(report: Report) -> dict[tuple[str, str], list[CaseResult]]:
-    """(suite, case key) -> what fresh processes read of it, oldest first."""
-    found: dict[tuple[str, str], list[CaseResult]] = {}
-    for session in report.fresh:
-        for result in session.results:
-            found.setdefault((result.case.suite, result.case.key), []).append(result)
-    return found
-
-
-def _refusal(
-    change: Change,
-    verdicts: Mapping[tuple[str, str, str], Verdict],
-    fresh: Mapping[tuple[str, str], Sequence[CaseResult]],
-    confirmations: int,
-) -> str:
-    """Why a report's number may not become a baseline; empty where it may."""
-    verdict = verdicts.get((change.suite, change.key, change.metric))
-    if verdict is not None and verdict.word is Word.DRIFT:
-        _, _, versions = verdict.reason.rpartition("another toolchain: ")
-        return f"measured under another toolchain ({versions}); record it there: {_update('changed')}"
-    if isinstance(change.after, TimedEntry):
-        read = sum(1 for result in fresh.get((change.suite, change.key), ()) if result.reading(change.metric))
-        if read < confirmations:
-            return f"{read} of {confirmations} fresh processes read it; record it there: {_update(change.category)}"
-    return ""
-
-
-def _update(category: str) -> str:
-    return f"pytest --perfguard --perfguard-update={category}"
+def _drift(verdict: Verdict | None) -> str:
+    """Why an exact metric of another toolchain may not become a baseline; empty where it may."""
+    if verdict is None or verdict.word is not Word.DRIFT:
+        return ""
+    _, _, versions = verdict.reason.rpartition("another toolchain: ")
+    return other_toolchain(versions)
 
 
 def _undecided(name: str, verdict: Verdict) -> str:

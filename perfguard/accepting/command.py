@@ -11,8 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `perfguard accept`."""
     parser.description = (
         "Writes what a run measured into the baselines of this checkout, as --perfguard-update would, without "
-        "measuring anything. Judges the readings again by these baselines first; what fresh processes did not confirm, "
-        "what is wrong and what was measured under another toolchain is left alone, with the reason. Then commit."
+        "measuring anything. Judges the readings again by these baselines first. A time is taken from what fresh "
+        "processes read, else as its record times what process pairs found; what neither tells, what is wrong and what "
+        "was measured under another toolchain is left alone, with the reason. Then commit."
     )
     parser.add_argument("--lane", metavar="LANE", help="only this lane, e.g. nvidia-h200 (default: every one)")
     parser.add_argument("-k", dest="expression", metavar="EXPR", default="", help="which cases; as pytest -k")

@@ -13,7 +13,7 @@ from perfguard.baselines.reading import Document, parse
 from perfguard.baselines.store import Store
 from perfguard.baselines.writing import as_stored, render, revise
 from perfguard.errors import BaselineError
-from perfguard.records import Baseline, CaseBaseline, Provenance
+from perfguard.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 
 
 def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reason: str = "") -> list[Path]:
@@ -61,7 +61,7 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
         recorded[change.key] = change.provenance or recorded.get(change.key, now)
         cases[change.key] = replace(
             case,
-            entries={**case.entries, change.metric: as_stored(change.after)},
+            entries={**case.entries, change.metric: as_stored(_anchored(change, reason))},
             inputs=change.inputs,
             reasons=_reasons(case, change, reason),
         )
@@ -71,6 +71,14 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
         same = own == replace(head, clock_mhz=own.clock_mhz)  # which differs a little between any two runs
         cases[key] = replace(cases[key], provenance=None if same else own)
     return replace(old, provenance=head, cases=cases)
+
+
+def _anchored(change: Change, reason: str) -> Entry:
+    """What is stored: a level that was accepted with a reason is its own anchor."""
+    assert change.after is not None
+    if change.grown and reason and isinstance(change.after, TimedEntry):
+        return replace(change.after, anchor=None)
+    return change.after
 
 
 def _reasons(case: CaseBaseline, change: Change, reason: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ class Change(Struct, frozen=True, kw_only=True):
         before, after: the stored and the new entry; None where there is none.
         unit: of both.
         needs_reason: it got slower, heavier or different.
-        grown: of a time that needs one: by how much, over what, and since when.
+        grown: of a time beyond its promise over the anchor: by how much, over what, and since when.
         note: what a reader should know, such as missing sessions.
         refused: why it may not be written at all.
         together: recorded under other conditions than what is stored: all changes of the case, or none.

@@ -49,6 +49,8 @@ def plan(
     stale: Sequence[Verdict],
     provenance: Provenance,
     sessions: int,
+    *,
+    paired: bool = False,
 ) -> list[Change]:
     """What an update could write, in the order of the files.
 
@@ -64,6 +66,7 @@ def plan(
         stale: verdicts that name a remembered case which is gone (`suite` and `case`).
         provenance: of what would be written.
         sessions: fresh processes that a recorded time should rest on.
+        paired: the times in `fresh` are the stored ones times what process pairs found.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -73,7 +76,7 @@ def plan(
         others = fresh.get((result.case.suite, result.case.key), ())
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
-            changes += _Planner(store, hardware, result, alike, provenance, sessions).changes()
+            changes += _Planner(store, hardware, result, alike, provenance, sessions, paired).changes()
     changes += [change for verdict in stale for change in _removals(store, hardware, verdict)]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
 
@@ -133,6 +136,7 @@ class _Planner:
     fresh: Sequence[CaseResult]
     provenance: Provenance
     sessions: int
+    paired: bool
 
     def changes(self) -> list[Change]:
         moved = {reading.metric: change for reading in self.result.readings if (change := self.change(reading))}
@@ -188,7 +192,9 @@ class _Planner:
         again = self.read_again(reading)
         values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
         is_time = bool(values) and all(0 < value < 1e12 for value in values)
-        category = record.category(values, self.sessions) if is_time or record.entry is None else None
+        category = None
+        if is_time or record.entry is None:
+            category = record.category(values, self.sessions, paired=self.paired)
         if category is None or (not again and not self.may_stand_alone(record)):
             return None
         change = Change(
@@ -222,7 +228,7 @@ class _Planner:
             change,
             after=as_stored(growth.entry),
             needs_reason=growth.asks,
-            grown=grown if growth.asks else "",
+            grown=grown if growth.asks or growth.is_open else "",
             note="; ".join(notes),
             refused=refused,
         )

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from perfguard.config import Category
 from perfguard.judge.lane import differing_versions, other_power
-from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, least_effect, moderate, remember
+from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, least_effect, moderate, remember
 from perfguard.records import (
     Baseline,
     Better,
@@ -156,13 +156,14 @@ class TimeRecord:
         baseline = self.file(reading)
         return None if baseline is None else baseline.cases.get(self.result.case.key)
 
-    def category(self, values: Sequence[float], sessions: int) -> Category | None:
+    def category(self, values: Sequence[float], sessions: int, *, paired: bool = False) -> Category | None:
         """What an update that writes `values` (µs, at least one) does to the stored time; None: it stays.
 
         Code that is as stored keeps its time. Other code brings its own, whether or not it moved.
 
         Args:
             sessions: that a stored time should rest on.
+            paired: the values are the stored ones times what process pairs found, so that their noise is none of it.
         """
         settled = self._settled(sessions)
         if settled is not None or self.same_code:
@@ -170,7 +171,7 @@ class TimeRecord:
         entry = self.comparable
         assert entry is not None
         effect = slowdown(median(entry.sessions), median(values), self.reading.better)
-        if abs(effect) > max(self._theta(entry), _noise(entry.sessions, values)):
+        if abs(effect) > max(self._theta(entry), 0.0 if paired else _noise(entry.sessions, values)):
             return "slower" if effect > 0 else "faster"
         return None if self.same_code is None else "changed"
 
@@ -207,7 +208,9 @@ class TimeRecord:
 
 
 def _noise(before: Sequence[float], after: Sequence[float]) -> float:
-    """How far noise alone moves two medians apart, a logarithm."""
+    """How far noise alone moves two medians apart, a logarithm; sigma is that of both together."""
     old, new = (moderate(remember(values), UNLEARNT) for values in (before, after))
-    error = math.sqrt(MEDIAN_PENALTY * (old.sigma**2 / old.sessions + new.sigma**2 / new.sessions))
-    return min(old, new, key=lambda noise: noise.degrees).quantile(_CHANCE) * error
+    degrees = old.degrees + new.degrees
+    sigma = math.sqrt((old.degrees * old.sigma**2 + new.degrees * new.sigma**2) / degrees)
+    error = sigma * math.sqrt(MEDIAN_PENALTY * (1 / old.sessions + 1 / new.sessions))
+    return Noise(sigma, degrees, old.sessions + new.sessions).quantile(_CHANCE) * error

@@ -35,6 +35,7 @@ MOST_PAIRS = 16
 _LAST_SHARE = 0.5  # of what a time may err, for its last look: what is large is certain long before
 _WILD_PAIR = 0.03  # a pair beyond this and beyond WILD_SIGMAS robust deviations was no measurement of the case
 _WILD_EVERY = 4  # of so many pairs one may be left out: three agree against it
+_LARGEST = 700.0  # logarithm: a stranger's report may make it any, and its exponential must be a number
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -96,12 +97,17 @@ def judge_pairs(
     """
     if not slowdowns:
         raise ValueError("judge_pairs: no process pair; measure one")
-    history, pairs = _spread(slowdowns), len(slowdowns)
-    wild = pairs - history.sessions
+    return _judge(_spread(slowdowns), len(slowdowns), theta, family, prior, most_pairs)
+
+
+def _judge(
+    history: History, pairs: int, theta: float, family: int, prior: Prior, most_pairs: int = MOST_PAIRS
+) -> PairVerdict:
+    effect, wild = history.centre, pairs - history.sessions
     noise = moderate(history, prior)
-    noise = replace(noise, degrees=max(noise.degrees - wild, 1))  # who picks what counts knows less of its spread
+    if wild:  # who picks what counts knows less of its spread
+        noise = replace(noise, degrees=max(noise.degrees - wild, 1))
     test = _Test(noise, theta, family, pairs, most_pairs)
-    effect = history.centre
     margin = test.margin(MISS_ERROR / 2)
     word = None
     if test.accuses(effect):
@@ -114,27 +120,33 @@ def judge_pairs(
         word = Word.UNRESOLVED
     smallest = None
     if word is Word.PASS:
-        smallest = abs(effect) + test.margin(test.miss_of_look)
+        smallest = math.expm1(abs(effect) + test.margin(test.miss_of_look))
     elif pairs >= LEAST_PAIRS:
-        smallest = max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR)
-    interval = (effect - margin, effect + margin)
-    smallest = None if smallest is None else math.expm1(smallest)
-    return PairVerdict(word, effect, interval, pairs, smallest, wild)
+        smallest = math.expm1(max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR))
+    return PairVerdict(word, effect, (effect - margin, effect + margin), pairs, smallest, wild)
 
 
 def _spread(slowdowns: Sequence[float]) -> History:
-    """Their mean and variance without wild ones."""
+    """Their mean and variance without wild ones; more wild ones than may be left out are how the case behaves."""
+    if max(slowdowns) - min(slowdowns) <= _WILD_PAIR:
+        return spread_of(slowdowns)
     kept = list(slowdowns)
-    for _ in range(len(slowdowns) // _WILD_EVERY):
+    for _ in range(len(slowdowns) // _WILD_EVERY + 1):
         middle = median(kept)
         farthest = max(range(len(kept)), key=lambda index: abs(kept[index] - middle))
         rest = kept[:farthest] + kept[farthest + 1 :]
-        centre = median(rest)
-        sigma = 1.4826 * median(abs(each - centre) for each in rest)
-        if abs(kept[farthest] - centre) <= max(_WILD_PAIR, WILD_SIGMAS * sigma):
-            break
+        if not _is_wild(kept[farthest], rest):
+            return spread_of(kept)
         kept = rest
-    return spread_of(kept)
+    return spread_of(slowdowns)
+
+
+def _is_wild(slowdown: float, others: Sequence[float]) -> bool:
+    if not others:
+        return False
+    centre = median(others)
+    sigma = 1.4826 * median(abs(each - centre) for each in others)
+    return abs(slowdown - centre) > max(_WILD_PAIR, WILD_SIGMAS * sigma)
 
 
 @dataclass(frozen=True)
@@ -149,8 +161,8 @@ class Track:
 def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVerdict]:
     """Every time by the process pairs that read it; those that no pair read are left out.
 
-    The sequence of looks is gone through once more, each with the noise that was known of all times by then. So
-    whoever judges again, with everything at hand, says what was said while it was measured.
+    The sequence of looks is gone through once more, each with the noise that was known of all times by then; what is
+    decided is asked no more. So whoever judges again, with everything at hand, says what was said while it was measured.
     """
     verdicts: dict[Name, PairVerdict] = {}
     read: dict[int, list[tuple[Name, float]]] = defaultdict(list)
@@ -160,15 +172,15 @@ def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVe
     slowdowns: dict[Name, list[float]] = defaultdict(list)
     classes: dict[str, dict[Name, History]] = defaultdict(dict)
     for look in sorted(read):
-        for name, slowdown in read[look]:
+        open_now = [(name, each) for name, each in read[look] if name not in verdicts or verdicts[name].word is None]
+        for name, slowdown in open_now:
             slowdowns[name].append(slowdown)
             classes[tracks[name].timer_class][name] = _spread(slowdowns[name])
         priors = {name: fit_prior(list(found.values())) for name, found in classes.items()}
-        for name, _ in read[look]:
-            if name not in verdicts or verdicts[name].word is None:
-                track = tracks[name]
-                prior = priors[track.timer_class]
-                verdicts[name] = judge_pairs(slowdowns[name], theta=track.theta, family=family, prior=prior)
+        for name, _ in open_now:
+            track, name_of_class = tracks[name], tracks[name].timer_class
+            history, pairs = classes[name_of_class][name], len(slowdowns[name])
+            verdicts[name] = _judge(history, pairs, track.theta, family, priors[name_of_class])
     return verdicts
 
 

@@ -116,13 +116,16 @@ def _rename(result: CaseResult, old: _Id) -> CaseResult:
 
 
 def is_inconclusive(results: Iterable[CaseResult]) -> bool:
-    """Whether most of the run's times were in question, and nobody could tell: no success, and no regression."""
-    told = [
-        verdict.word in (Word.UNRESOLVED, Word.SUSPECT)
-        for result in results
-        for verdict in result.verdicts
-        if (reading := result.reading(verdict.metric)) is not None and reading.timed and reading.gated
-    ]
+    """Whether most of the timed cases were in question, and nobody could tell: no success, and no regression.
+
+    A case is open where any of its gated times is: what one of them said does not answer for another.
+    """
+    told = []
+    for result in results:
+        gated = {reading.metric for reading in result.readings if reading.timed and reading.gated}
+        words = [verdict.word for verdict in result.verdicts if verdict.metric in gated]
+        if words:
+            told.append(any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in words))
     return 2 * sum(told) > len(told)
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from perfguard.errors import LaneError
 
 MOST_PACKED_BYTES = 2_000_000
-# A case with what three fresh processes read of it takes about 10 kB of indented JSON, which packs to a few hundred
+# A case with what three process pairs read of it takes about 10 kB of indented JSON, which packs to a few hundred
 # bytes: room for some 1,500 regressions in one lane.
 MOST_BYTES = 16_000_000
 _NAME = re.compile(r"report-(\w[\w.+-]{0,199})\.json", re.ASCII)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TIMED = True
 
 METRIC = "cpu_time_us"
-_PROMISE = 0.10  # between processes on shared processors it varies by 1 to 5 % (docs/measuring.md)
+_PROMISE = 0.10  # between processes it varies by 0.6 to 3 %, and by up to 9 % on a crowded machine (docs/measuring.md)
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

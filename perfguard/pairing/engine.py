@@ -119,13 +119,13 @@ class Site:
             self.tell(_progress(tally, len(left), tally.pairs - first, time.monotonic() - started, deadline))
             tests = None if tracks is None and not looked else self._drawn(tally.nodeids(left))
             asked = Asked(_request(tally.request()), tests, numerics and not looked, exact=not looked)
-            self._pair(tally, asked, deadline)
+            self._pair(tally, asked, None if tracks is None else left, deadline)
 
     def _drawn(self, nodeids: Sequence[str]) -> list[str]:
         """What a case leaves behind for the next one differs from pair to pair."""
         return self._random.sample(nodeids, len(nodeids))
 
-    def _pair(self, tally: Tally, asked: Asked, deadline: float) -> None:
+    def _pair(self, tally: Tally, asked: Asked, tracks: Sequence[Track] | None, deadline: float) -> None:
         """Start new processes, lead them through what is undecided, and take what they found."""
         folder = self._temporary / f"pair-{tally.pairs + 1}"
         folder.mkdir()
@@ -139,7 +139,7 @@ class Site:
         )  # fmt: skip
         self._stop_workers()
         reports: dict[Side, Report | None] = {side: worker.report() for side, worker in workers.items()}
-        tally.take(outcome, reports)
+        tally.take(outcome, reports, tracks)
 
     def _limit(self, deadline: float) -> Limit:
         minutes = self.settings.session_minutes

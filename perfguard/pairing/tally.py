@@ -56,8 +56,14 @@ class Tally:
         self._asked = asked
         self._family = family
 
-    def take(self, outcome: Outcome, reports: Mapping[Side, Report | None]) -> None:
-        """Add one process pair, and judge what is undecided."""
+    def take(
+        self, outcome: Outcome, reports: Mapping[Side, Report | None], tracks: Collection[Track] | None = None
+    ) -> None:
+        """Add one process pair, and judge what is undecided.
+
+        Args:
+            tracks: the times that the pair was started for; None: all. Others were not missed by it.
+        """
         self.pairs += 1
         self.problem, self.out_of_time = outcome.problem, outcome.out_of_time
         self.whole = self.whole or not outcome.problem
@@ -68,9 +74,9 @@ class Tally:
             self.results[side] = {**latest[side], **self.results[side]}
         if self._asked is None and self.pairs == 1:
             self._find_times()
-        undecided = self.undecided_times
-        for track in undecided:
-            self._add(track, outcome, latest)
+        for track in self.undecided_times:
+            if tracks is None or track in tracks or track in outcome.differences:
+                self._add(track, outcome, latest)
         self._drop_covered()
         self._judge()
 

@@ -56,18 +56,23 @@ class Finding:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Gated times that nobody could judge.
+    """Timed cases that nobody could judge.
 
     Attributes:
-        findings: these times.
-        of: all gated times that have a verdict.
+        findings: their gated times that are open.
+        of: all cases of which a gated time has a verdict.
     """
 
     findings: list[Finding]
     of: int
 
     def __str__(self) -> str:
-        return f"{len(self.findings)} of {counted(self.of, 'time')} could not be judged"
+        return f"{self.cases} of {counted(self.of, 'timed case')} could not be judged"
+
+    @property
+    def cases(self) -> int:
+        """How many cases the open times belong to."""
+        return len({(each.lane, each.result.case.suite, each.result.case.key) for each in self.findings})
 
     @property
     def kind(self) -> str:
@@ -119,15 +124,14 @@ class LaneSurvey:
 
     @cached_property
     def undecided(self) -> Undecided:
-        """Its gated times that nobody could judge; counted as `perfguard.judge.is_inconclusive` counts them."""
-        open_, of = [], 0
-        for result, verdict in self.lane.findings:
-            reading = result.reading(verdict.metric)
-            if reading is not None and reading.timed and reading.gated:
-                of += 1
-                if verdict.word in INCONCLUSIVE:
-                    open_.append(Finding(self.lane.name, result, verdict))
-        return Undecided(open_, of)
+        """Its timed cases that nobody could judge; counted as `perfguard.judge.is_inconclusive` counts them."""
+        timed = [
+            Finding(self.lane.name, result, verdict)
+            for result, verdict in self.lane.findings
+            if (reading := result.reading(verdict.metric)) is not None and reading.timed and reading.gated
+        ]
+        open_ = [finding for finding in timed if finding.verdict.word in INCONCLUSIVE]
+        return Undecided(open_, Undecided(timed, 0).cases)
 
     @property
     def absent(self) -> int:
@@ -200,7 +204,7 @@ class Survey:
 
     @property
     def undecided(self) -> Undecided:
-        """The times of all lanes that nobody could judge."""
+        """The timed cases of all lanes that nobody could judge."""
         found = [lane.undecided for lane in self.lanes]
         return Undecided([each for one in found for each in one.findings], sum(one.of for one in found))
 

@@ -145,7 +145,7 @@ def _measured(found: LaneSurvey) -> str:
         parts.append(f"slowest {slowest.case.key} {format_value(value, unit)}")
     seconds = sum(result.seconds for result in report.results)
     if seconds:
-        parts.append(f"{seconds:.0f} s")
+        parts.append(f"{seconds:.1f} s")
     return "; ".join(parts)
 
 
@@ -282,7 +282,7 @@ def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:
     if not open_.findings:
         return []
     why, share = open_.most_common
-    some = f" ({share} of them)" if share < len(open_.findings) else ""
+    some = f" ({share} of {len(open_.findings)} times)" if share < len(open_.findings) else ""
     nodeids = list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings))
     step = next_step(why, nodeids)
     start = "inconclusive: " if found.lane.is_inconclusive else "UNRESOLVED  "

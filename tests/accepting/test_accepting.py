@@ -13,19 +13,25 @@ from perfguard.baselines import load
 from perfguard.cli import main
 from perfguard.errors import ExitStatus
 from perfguard.records import Report, TimedEntry, Verdict, Word, dump_report
+from perfguard.units import significant
 from tests.github.conftest import FakeClock, _no_outside, _sockets, clock, github
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import sha
 from tests.lanes.reports import (
+    CODE,
     HARDWARE,
     PATH,
+    SESSIONS,
     SLUG,
+    TIMER,
     TOOLCHAIN,
     archive,
     baseline_file,
+    compared,
     entries,
     key,
     measured,
+    paired,
     report,
     slower,
 )
@@ -59,7 +65,70 @@ def both_slower() -> Report:
     return report([*f, *g], fresh_f | fresh_g)
 
 
-def test_a_confirmed_time_becomes_the_baseline(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def scaled(ratio: float) -> list[float]:
+    return [significant(value * ratio) for value in SESSIONS]
+
+
+def test_what_process_pairs_found_moves_the_record(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the ratio, whatever another board reads: here everything takes 4 % longer than on the record's."""
+    Path(PATH).write_bytes(
+        baseline_file(BASE).replace(b"power_limit_watts: 700.0", b"power_limit_watts: 700.0, board: a")
+    )
+    given = compared({"f": 57.2, "g": 52.0})
+    given = msgspec.structs.replace(given, pairings=[paired({"f": 55.0, "g": 50.0})])
+    assert accept(given) == ExitStatus.PASSED
+    assert f"slower: {SLUG} area f/forward device_time_us: 50 µs -> 54.95 µs (+9.9 %)" in capsys.readouterr().out
+    found = stored("f")["device_time_us"]
+    assert found.sessions == pytest.approx(scaled(1.1), rel=1e-3)
+    assert (found.timer, found.anchor) == ("graph-cold", None)
+    assert load(Path(PATH)).cases[key("f")].reasons == {"device_time_us": "more accurate"}
+    provenance = load(Path(PATH)).provenance_of(key("f"))
+    assert (provenance.board, provenance.commit, provenance.recorded) == ("a", sha("head")[:12], "2026-11-21")
+    assert stored("g") == entries()
+    assert accept(compared({"f": 55.0, "g": 50.0}), "-k", "g") == ExitStatus.PASSED
+    assert "nothing to accept" in capsys.readouterr().out
+
+
+def test_a_little_slower_than_the_base_keeps_its_reason_and_its_anchor(checkout: Path) -> None:
+    assert accept(compared({"f": 51.2, "g": 50.0})) == ExitStatus.PASSED
+    found = stored("f")["device_time_us"]
+    assert (found.sessions[2], found.anchor) == (pytest.approx(51.2, rel=1e-3), 50.0)
+    assert load(Path(PATH)).cases[key("f")].reasons == {"device_time_us": "more accurate"}
+
+
+def test_however_much_a_record_scatters_the_pairs_move_it(checkout: Path) -> None:
+    wide = {"device_time_us": TimedEntry([46.0, 54.0, 50.0, 48.0, 52.0], TIMER)}
+    Path(PATH).write_bytes(baseline_file({"f": entries() | wide, "g": entries()}))
+    assert accept(compared({"f": 52.0, "g": 50.0})) == ExitStatus.PASSED
+    assert stored("f")["device_time_us"].sessions == pytest.approx([47.84, 56.16, 52.0, 49.92, 54.08], rel=1e-3)
+
+
+def test_the_record_of_other_code_than_the_base_is_moved_by_no_pair(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The base had not recorded its own time: its record times the ratio would be nobody's."""
+    Path(PATH).write_bytes(baseline_file({"f": entries(code=CODE)}))
+    pairing = paired({"f": 55.0})
+    for base_code, status in (("a" * 16, ExitStatus.USAGE_ERROR), (CODE, ExitStatus.PASSED)):
+        case = msgspec.structs.replace(pairing.cases[0], base=measured("f", 0, code=base_code))
+        given = msgspec.structs.replace(
+            compared({"f": 55.0}), results=[measured("f", 55.0, code="b" * 16)],
+            pairings=[msgspec.structs.replace(pairing, cases=[case])],
+        )  # fmt: skip
+        assert accept(given) == status
+        told = "its record is of other code than the base's" in capsys.readouterr().out
+        assert told is (status is ExitStatus.USAGE_ERROR)
+    assert stored("f")["fingerprint"] == "b" * 16
+
+
+def test_fresh_processes_come_before_pairs(checkout: Path) -> None:
+    results, fresh = slower("f")
+    given = msgspec.structs.replace(compared({"f": 58.0, "g": 50.0}), fresh=report(results, fresh).fresh)
+    assert accept(given) == ExitStatus.PASSED
+    assert stored("f")["device_time_us"].sessions == [55.0, 55.05, 54.95]
+
+
+def test_fresh_processes_become_the_baseline(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert accept(both_slower()) == ExitStatus.PASSED
     said = capsys.readouterr().out
     assert f"slower: {SLUG} area f/forward device_time_us: 50 µs -> 55 µs (+10.0 %)" in said
@@ -84,18 +153,26 @@ def test_k_chooses_cases_as_pytest_does(checkout: Path, capsys: pytest.CaptureFi
 
 
 def test_nothing_is_written_twice(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    accept(report([measured("f", launches=2), measured("g")]))
+    given = msgspec.structs.replace(
+        compared({"f": 50.0, "g": 50.0}), results=[measured("f", launches=2), measured("g")]
+    )
+    accept(given)
     before = Path(PATH).read_bytes()
     assert stored("f")["launches"] == 2
-    assert accept(report([measured("f", launches=2), measured("g")])) == ExitStatus.PASSED
+    assert accept(given) == ExitStatus.PASSED
     assert "nothing to accept" in capsys.readouterr().out
     assert Path(PATH).read_bytes() == before
 
 
-def test_an_unconfirmed_time_is_left_with_the_reason(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_that_nobody_told_is_left_with_the_reason(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert accept(report([measured("f", 55.0), measured("g")], {"f": [55.0]})) == ExitStatus.USAGE_ERROR
     said = capsys.readouterr().out
-    assert "left alone: f/forward device_time_us: not decided: UNCONFIRMED" in said
+    assert "left alone: g/forward device_time_us: not decided: UNPAIRED" in said
+    assert (
+        "left alone: slower: nvidia-h200 area f/forward device_time_us: 50 µs -> 55 µs (+10.0 %); 1 of 5 sessions"
+        in said
+    )
+    assert "1 of 3 fresh processes read it, and no process pairs told; record it there: pytest --perfguard" in said
     assert "nothing written" in said
     assert Path(PATH).read_bytes() == baseline_file(BASE)
 
@@ -105,16 +182,16 @@ def test_a_new_case_needs_its_fresh_processes_for_the_time_only(
 ) -> None:
     assert accept(report([measured("f"), measured("new")])) == ExitStatus.PASSED
     assert stored("new") == {"launches": 1}
-    assert "0 of 3 fresh processes read it; record it there: pytest --perfguard --perfguard-update=new" in (
-        capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "0 of 3 fresh processes read it, and no process pairs told; record it there: pytest --perfguard" in said
     assert accept(report([measured("new")], {"new": [50.0] * 5})) == ExitStatus.PASSED
     assert stored("new")["device_time_us"] == TimedEntry([50.0] * 5, "graph-cold")
 
 
 def test_another_toolchain_is_refused_with_the_next_step(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = msgspec.structs.replace(both_slower(), toolchain=msgspec.structs.replace(TOOLCHAIN, driver="590.1"))
-    assert accept(given) == ExitStatus.USAGE_ERROR
+    newer = msgspec.structs.replace(TOOLCHAIN, driver="590.1")
+    assert accept(msgspec.structs.replace(both_slower(), toolchain=newer)) == ExitStatus.USAGE_ERROR
+    assert accept(msgspec.structs.replace(compared({"f": 55.0, "g": 60.0}), toolchain=newer)) == ExitStatus.USAGE_ERROR
     said = capsys.readouterr().out
     assert "measured under another toolchain (driver 580.1 -> 590.1); record it there: pytest --perfguard" in said
     assert Path(PATH).read_bytes() == baseline_file(BASE)

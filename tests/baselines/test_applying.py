@@ -151,3 +151,33 @@ def test_what_is_applied_is_loaded(
         baseline = store.load("x", "fp8")
         assert baseline is not None
         assert baseline.provenance_of(key) == (LATER if key in moved else FIRST)
+
+
+@pytest.mark.parametrize(
+    ("reason", "grown", "anchor", "reasons"),
+    [("", "", 50.0, {}), ("why", "", 50.0, {"t": "why"}), ("", "+4 %", 50.0, {}), ("why", "+4 %", None, {"t": "why"})],
+)
+def test_a_reason_is_kept_and_lifts_the_anchor_of_what_grew(
+    store: Store, reason: str, grown: str, anchor: float | None, reasons: dict[str, str]
+) -> None:
+    after = TimedEntry([52.0] * 5, "graph", anchor=50.0)
+    apply(store, [change("a", after, category="slower", metric="t", grown=grown)], LATER, reason)
+    case = cases(store)["a"]
+    assert (case.entries["t"], case.reasons) == (replace(after, anchor=anchor), reasons)
+
+
+def test_a_growth_without_its_reason_is_refused_in_its_own_words(store: Store) -> None:
+    grown = "+4.0 % over its anchor of 50 µs"
+    slower = change("a", TimedEntry([52.0] * 5, "graph"), category="slower", metric="t", grown=grown, needs_reason=True)
+    with pytest.raises(BaselineError, match=r"a t: \+4.0 % over its anchor of 50 µs; say why with --perfguard-reason"):
+        apply(store, [slower], LATER)
+
+
+def test_a_change_may_have_a_provenance_of_its_own(store: Store) -> None:
+    own = replace(FIRST, board="b", commit="3c")
+    apply(store, [change("a", 2, 1, provenance=own), change("b", 3, 1)], LATER, "")
+    assert [cases(store)[key].provenance for key in "abc"] == [own, LATER, None]
+    apply(store, [change("a", 4, 2), change("b", 4, 3), change("c", 4, 1, provenance=own)], LATER, "")
+    baseline = store.load("x", "fp8")
+    assert baseline is not None
+    assert [baseline.provenance_of(key) for key in "abc"] == [LATER, LATER, own]

@@ -54,6 +54,11 @@ def test_the_example_of_the_design() -> None:
     )
 
 
+def test_an_anchor_is_read() -> None:
+    entry = read(GOOD.replace("graph-cold}", "graph-cold, anchor: 50}")).cases[KEY].entries["device_time_us"]
+    assert entry == TimedEntry(sessions=[61.2, 61.3, 61.1, 61.2, 61.4], timer="graph-cold", anchor=50.0)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
@@ -74,6 +79,9 @@ def test_the_example_of_the_design() -> None:
         pytest.param("61.3", '"61.3"', 6, "the text '61.3'; expected a finite number", id="quoted time"),
         pytest.param("61.3", ".nan", 6, "'.nan'; expected a finite number", id="NaN"),
         pytest.param("61.3", "1e999", 6, "'1e999'; expected a finite number", id="infinite"),
+        pytest.param("graph-cold}", "graph-cold, anchor: 0}", 6, "'0'; expected a time in µs, above 0", id="no anchor"),
+        pytest.param("graph-cold}", "graph-cold, anchor: low}", 6, "'low'; expected a finite number", id="text anchor"),
+        pytest.param("graph-cold}", "graph-cold, anchor: [6]}", 6, "a list; expected a finite number", id="anchors"),
         pytest.param("[61.2, 61.3, 61.1, 61.2, 61.4]", "[]", 6, "a list; expected 1 to 20 times", id="no sessions"),
         pytest.param("[61.2, 61.3, 61.1, 61.2, 61.4]", "61.2", 6, "'61.2'; expected the session values", id="one"),
         pytest.param("launches: 1", "launches: one", 7, "'one'; expected a finite number (text", id="text for count"),

@@ -31,7 +31,9 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     numbers,
     texts,
     st.lists(texts, max_size=12),
-    st.builds(TimedEntry, sessions=st.lists(times, min_size=1, max_size=20), timer=texts),
+    st.builds(
+        TimedEntry, sessions=st.lists(times, min_size=1, max_size=20), timer=texts, anchor=st.one_of(st.none(), times)
+    ),
 ).map(as_stored)
 optional = st.one_of(st.none(), texts)
 provenances = st.builds(
@@ -98,7 +100,7 @@ def test_layout() -> None:
             "quantize[64x48-*]/forward": CaseBaseline(
                 entries={
                     "launches": 2,
-                    "device_time_us": TimedEntry(sessions=[61.23456, 61.0], timer="graph-cold"),
+                    "device_time_us": TimedEntry(sessions=[61.23456, 61.0], timer="graph-cold", anchor=59.98765),
                     "kernels": kernels,
                     "many": kernels * 2,
                     "path": "triton",
@@ -124,7 +126,7 @@ cases:
     launches: 1
 
   quantize[64x48-*]/forward:
-    device_time_us: {sessions: [61.23, 61.0], timer: graph-cold}
+    device_time_us: {sessions: [61.23, 61.0], timer: graph-cold, anchor: 59.99}
     kernels: ["void at::native::elementwise<4>", _quantize_kernel]
     launches: 2
     many:
@@ -152,3 +154,11 @@ cases:
 )
 def test_numbers_keep_four_digits_unless_they_are_whole(value: Entry, stored: Entry) -> None:
     assert as_stored(value) == stored
+
+
+def test_an_anchor_that_is_the_level_is_not_written() -> None:
+    assert as_stored(TimedEntry([50.0, 50.04, 50.1], "graph", anchor=50.041)) == TimedEntry(
+        [50.0, 50.04, 50.1], "graph"
+    )
+    kept = TimedEntry([50.0, 50.04, 50.1], "graph", anchor=50.0)
+    assert as_stored(kept) == kept

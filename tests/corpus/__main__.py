@@ -102,7 +102,7 @@ def judge(corpus: Corpus, words: list[str], output: bool, saving: Saving) -> Non
     for mutant, place in wanted(corpus, words):
         corpus.recorded(mutant.suite)
         saving.lap()
-        with corpus.project(mutant.suite, mutant.apply) as project:
+        with corpus.project(mutant.suite, mutant.apply, mutant.given) as project:
             ran = project.run(*mutant.arguments)
         weighed = weigh(mutant.shown[place], ran)
         saving.part.judged[key(mutant, place)] = judged = Judged.of(weighed, saving.lap())

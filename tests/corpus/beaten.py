@@ -5,14 +5,25 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.corpus.mutant import Append, Edit, Expect, Mutant
+from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant
+from tests.corpus.project import ROOT
 
 SUITE = "test_naive.py"
 
 
-def as_new(root: Path) -> None:
-    """No run came before."""
+def not_there(root: Path) -> None:
+    """No run came before, and at the base nobody guards anything."""
     shutil.rmtree(root / "baselines")
+    next(root.glob("test_*.py")).unlink()
+
+
+def added(suite: str) -> Change:
+    """The test file, as new as what it guards."""
+
+    def change(root: Path) -> None:
+        shutil.copy(ROOT / "tests" / "corpus" / "suites" / f"{suite}.py", root / f"test_{suite}.py")
+
+    return change
 
 
 MUTANTS = [
@@ -21,7 +32,8 @@ MUTANTS = [
         classes=("K15",),
         imitates="TE#2939: twice as slow as the loop that it replaces",
         suite="naive",
-        apply=(Edit(SUITE, "GROUPS, LAUNCHES = 8, 1", "GROUPS, LAUNCHES = 8, 16"), as_new),
+        apply=(added("naive"), Edit(SUITE, "GROUPS, LAUNCHES = 8, 1", "GROUPS, LAUNCHES = 8, 16")),
+        given=(not_there,),
         shown={
             "S": Expect(
                 "SLOWER",
@@ -37,7 +49,8 @@ MUTANTS = [
         classes=("K15",),
         imitates="helion#1640 (tuned at 0.86x of untuned)",
         suite="naive",
-        apply=(Edit(SUITE, "DEFAULT_US, TUNED_US = 50.0, 45.0", "DEFAULT_US, TUNED_US = 50.0, 58.1"), as_new),
+        apply=(added("naive"), Edit(SUITE, "DEFAULT_US, TUNED_US = 50.0, 45.0", "DEFAULT_US, TUNED_US = 50.0, 58.1")),
+        given=(not_there,),
         shown={
             "S": Expect(
                 "SLOWER", "beside_rival_us", cases=("tuned/forward",), says=("than its rival",), effect=58.1 / 50
@@ -63,8 +76,9 @@ def quantize_rowwise(x, **options):
     return torch.cat([each.view(torch.uint8) for each in codes]).view(codes[0].dtype), torch.cat(scales)
 """,
             ),
-            as_new,
+            added("parts"),
         ),
+        given=(not_there,),
         shown=dict.fromkeys(
             ("C", "G"), Expect("SLOWER", "beside_rival_us", cases=("rows/forward",), says=("than its rival",))
         ),

@@ -87,9 +87,10 @@ class Mutant:
         classes: of shared/regressions.md, e.g. ("K05",).
         imitates: the public issue or pull request where it was seen, and what it did there.
         suite: a file of `suites/`: the cases it is judged on.
-        apply: what is changed, in this order, before the run.
+        apply: what is changed, in this order, before the run: the working tree differs in it from its base.
         shown: for each place what must be said there.
         arguments: of pytest, beside `--perfguard`.
+        given: what is changed at the base already, and committed, as what the machine does on that day.
         open: why it is not caught today; the test then asserts that it is not.
     """
 
@@ -100,4 +101,5 @@ class Mutant:
     apply: tuple[Change, ...]
     shown: Mapping[Place, Expect]
     arguments: tuple[str, ...] = ()
+    given: tuple[Change, ...] = ()
     open: Mapping[Place, str] = field(default_factory=dict)

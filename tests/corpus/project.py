@@ -1,11 +1,11 @@
-"""A small guarded project of its own for each run: a copy of `kernels/`, one suite, its baselines, one mutant."""
+"""A small guarded project of its own for each run: a copy of `kernels/`, one suite and its baselines, committed; then
+one mutant in the working tree."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from perfguard.pairing.worktrees import environment as without_git
 from perfguard.records import Report, load_report
 from tests.corpus.mutant import Change
 from tests.corpus.suites import ON_A_GPU, SETTINGS
@@ -24,8 +25,11 @@ from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 MINUTES = 5.0  # of one run, after which it is ended
+PAIR_MINUTES = 3.0  # of its process pairs: a run that cannot tell says so before it is ended
 TOO_LONG = 124  # status of a run that was ended
 OUTPUT = "output.txt"
+IGNORED = f".perfguard/\n__pycache__/\n{OUTPUT}\n"
+NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-c", "commit.gpgSign=false")
 
 INI = """\
 [tool.pytest.ini_options]
@@ -66,7 +70,7 @@ class Corpus:
     def __init__(self, folder: Path, gpu: bool, python: str = sys.executable) -> None:
         self.folder = folder
         self.gpu = gpu
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment = {name: value for name, value in without_git().items() if not name.startswith("PYTEST_")}
         # One thread: as many as the machine has are other numbers elsewhere. A GPU's driver, once started, dies in
         # forks: whoever asks whether there is one must not start it.
         self.environment = environment | {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -88,14 +92,20 @@ class Corpus:
                 return TOO_LONG
 
     @contextlib.contextmanager
-    def project(self, name: str, changes: Sequence[Change] = (), *, recorded: bool = True) -> Iterator[Project]:
-        """A fresh copy of the suite's project, with its baselines unless `recorded` is false, then changed."""
+    def project(
+        self, name: str, changes: Sequence[Change] = (), given: Sequence[Change] = (), *, recorded: bool = True
+    ) -> Iterator[Project]:
+        """A fresh copy of the suite's project, with its baselines unless `recorded` is false and with what is `given`,
+        committed; then changed."""
         baselines = self.recorded(name) if recorded else None
         with tempfile.TemporaryDirectory(prefix=f"corpus-{name}-", ignore_cleanup_errors=True) as folder:
             made = Project(Path(folder) / "project", name, self)
             made.write()
             if baselines is not None:
                 shutil.copytree(baselines, made.path / "baselines")
+            for change in given:
+                change(made.path)
+            made.commit()
             for change in changes:
                 change(made.path)
             yield made
@@ -151,7 +161,12 @@ class Project:
         shutil.copy(folder / "_project.py", self.path / "conftest.py")
         shutil.copy(folder / f"{self.name}.py", self.path / self.test_file)
         gpu = self.corpus.gpu
-        settings: dict[str, Any] = {"device": "auto" if gpu else "cpu", "targets": []} | SETTINGS.get(self.name, {})
+        settings: dict[str, Any] = {
+            "device": "auto" if gpu else "cpu",
+            "targets": [],  # that kernels are compiled for
+            "pair_minutes": PAIR_MINUTES,
+        }
+        settings |= SETTINGS.get(self.name, {})
         settings |= ON_A_GPU.get(self.name, {}) if gpu else {}
         lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         (self.path / "pyproject.toml").write_text(INI + "\n".join(lines) + "\n")
@@ -160,6 +175,12 @@ class Project:
         (self.path / ".perfguard").mkdir()
         (self.path / ".perfguard" / "cache").symlink_to(cache)
         (self.path.parent / "tmp").mkdir()
+
+    def commit(self) -> None:
+        """All as it is becomes the base of what comes."""
+        (self.path / ".gitignore").write_text(IGNORED)
+        for line in (["init", "--quiet"], ["add", "--all"], [*NOBODY, "commit", "--quiet", "--message=clean"]):
+            subprocess.run(["git", *line], cwd=self.path, env=self.corpus.environment, check=True, capture_output=True)
 
     def run(self, *arguments: str, measure: bool = True) -> Ran:
         """`pytest --perfguard`; without `measure`, plain pytest."""

@@ -40,7 +40,7 @@ def ask(corpus: Corpus, mutant: Mutant) -> Seen | None:
         _equip(project)
         shutil.copytree(clean / "benchmarks", project.path / "benchmarks")
         try:
-            for change in mutant.apply:
+            for change in (*mutant.given, *mutant.apply):
                 change(project.path)
         except NotApplied:
             return None

@@ -17,7 +17,7 @@ SHOWN = [pytest.param(mutant, place, id=f"{mutant.name}-{place}") for mutant, pl
 def test_a_mutant_is_caught(corpus: Corpus, mutant: Mutant, place: Place) -> None:
     if (place == "G") != torch.cuda.is_available():
         pytest.skip("needs a GPU" if place == "G" else "is shown without a GPU")
-    with corpus.project(mutant.suite, mutant.apply) as project:
+    with corpus.project(mutant.suite, mutant.apply, mutant.given) as project:
         ran = project.run(*mutant.arguments)
     weighed = weigh(mutant.shown[place], ran)
     if place in mutant.open:

@@ -13,6 +13,9 @@ ANOTHER_DRIVER = Edit(BASELINE, "driver: fake-1", "driver: fake-0")
 RECORDED_ELSEWHERE = Edit(BASELINE, "driver: fake-1", "driver: fake-1, board: fake-a")
 OTHER_CODE = Edit(SUITE, 'CODE = {"odd": "one"}', 'CODE = {"odd": "two"}')
 
+ODD_ROWS = tuple(f"usual[{number}]/forward" for number in (1, 3, 5))  # 101, 103, 105 of them
+EVEN_ROWS = (*(f"usual[{number}]/forward" for number in (0, 2, 4)), "odd/forward")
+
 DISTURBED = """
 import random
 from perfguard.hardware import fake
@@ -44,6 +47,18 @@ def pytest_sessionfinish():
 def costs(factor: float) -> Change:
     """The odd kernel's time, with other code."""
     return Edit(SUITE, "us=TILE_US * tiles(len(x))", f'us=TILE_US * tiles(len(x)) * ({factor} if kind == "odd" else 1)')
+
+
+def all_cost(factor: str) -> tuple[Change, ...]:
+    """Every kernel's time, with other code; `factor`: an expression of `x`, what the kernel is called with."""
+    return (
+        OTHER_CODE,
+        Edit(SUITE, 'CODE.get(kind, "usual")', 'CODE.get(kind, "another")'),
+        Edit(SUITE, "us=TILE_US * tiles(len(x))", f"us=TILE_US * tiles(len(x)) * ({factor})"),
+    )
+
+
+SOME_FASTER = all_cost("1.1 if len(x) % 2 else 0.9")
 
 
 def on_device(*statements: str) -> Change:
@@ -91,8 +106,8 @@ def wild_session(root: Path) -> None:
     path.write_text(text)
 
 
-def event(name: str, seen: str, changes: tuple[Change, ...], expect: Expect) -> Mutant:
-    return Mutant(f"event: {name}", ("K37",), seen, "simulated", changes, {"S": expect})
+def event(name: str, seen: str, changes: tuple[Change, ...], expect: Expect, given: tuple[Change, ...] = ()) -> Mutant:
+    return Mutant(f"event: {name}", ("K37",), seen, "simulated", changes, {"S": expect}, given=given)
 
 
 MUTANTS = [
@@ -120,7 +135,7 @@ MUTANTS = [
             ),
         ),
         shown={
-            "C": Expect("SLOWER", "device_time_us", cases=("rows[8]/forward",), also=("peak_*_bytes", "operators")),
+            "C": Expect("SLOWER", "cpu_time_us", cases=("rows[8]/forward",), also=("peak_*_bytes", "operators")),
             "G": Expect("CHANGED", "launches", cases=("rows[8]/forward",), also=("*",)),
         },
     ),
@@ -131,7 +146,51 @@ MUTANTS = [
         suite="simulated",
         apply=(OTHER_CODE, costs(1.04)),
         shown={
-            "S": Expect("SLOWER", "device_time_us", cases=("odd/forward",), says=("95 % interval",), effect=1.04)
+            "S": Expect(
+                "SLOWER",
+                "device_time_us",
+                cases=("odd/forward",),
+                says=("process pairs (95 % interval",),
+                effect=1.04,
+            )
+        },
+    ),
+    Mutant(
+        name="every kernel a fifth slower",
+        classes=("K16",),
+        imitates="Primus#1022 (two releases shipped at -6 %): what all share, so that none stands out",
+        suite="simulated",
+        apply=all_cost("1.2"),
+        shown={"S": Expect("SLOWER", "device_time_us", cases=("*",), says=("process pairs",), effect=1.2)},
+    ),
+    Mutant(
+        name="half of the kernels slower and half faster: the slower",
+        classes=("K16",),
+        imitates="FI#3935, FI#4607: one tile for all sizes, better for some and worse for others",
+        suite="simulated",
+        apply=SOME_FASTER,
+        shown={
+            "S": Expect("SLOWER", "device_time_us", cases=ODD_ROWS, says=("process pairs",), effect=1.1),
+        },
+    ),
+    Mutant(
+        name="half of the kernels slower and half faster: the faster",
+        classes=("K16",),
+        imitates="FI#3935, FI#4607: one tile for all sizes, better for some and worse for others",
+        suite="simulated",
+        apply=SOME_FASTER,
+        shown={
+            "S": Expect("FASTER", "device_time_us", cases=EVEN_ROWS, beside=ODD_ROWS, status=10, effect=0.9),
+        },
+    ),
+    Mutant(
+        name="another driver, and a kernel slower by a fifth",
+        classes=("K16",),
+        imitates="intel-xpu-backend#7834: a toolchain that moved hides what the code did",
+        suite="simulated",
+        apply=(ANOTHER_DRIVER, OTHER_CODE, costs(1.2)),
+        shown={
+            "S": Expect("SLOWER", "device_time_us", cases=("odd/forward",), says=("process pairs",), effect=1.2)
         },
     ),
     Mutant(
@@ -168,38 +227,62 @@ MUTANTS = [
         classes=("K37",),
         imitates="triton#6066: a busy host",
         suite="timed",
-        apply=(Append("conftest.py", BUSY),),
+        apply=(),
+        given=(Append("conftest.py", BUSY),),
         shown={"G": Expect("UNCHANGED", "device_time_us")},
     ),
     event(
-        "clocks lower by 5 %, other code at the same speed", "Fuser#1075, nvbench#231",
-        (OTHER_CODE, machine(1.05, 950)),
-        Expect("UNCHANGED", "device_time_us", cases=("usual[*]/forward",)),
-    ),
-    event(
-        "thermal slowdown of all", "nvbench#231", (machine(1.3, 700, "thermal"),),
-        Expect("UNCHANGED", "device_time_us", cases=("usual[*]/forward", "odd/forward")),
-    ),
-    event(
-        "another board, other code at the same speed", "torch's grouped matmul on another H200: +1.7 %, each time",
-        (OTHER_CODE, RECORDED_ELSEWHERE, another_board(1.025)),
-        Expect("UNRESOLVED", "device_time_us", cases=("odd/forward",), says=("another board than the recording's",)),
-    ),
-    event(
-        "one wild call in forty", "tilelang#3182 (rows as low as 0.044x in 7 of 33 reports)",
-        (OTHER_CODE, Append("conftest.py", DISTURBED), on_device("device.__class__ = Disturbed")),
+        "another code, the same time", "-", (OTHER_CODE,),
         Expect("PASS", "device_time_us", cases=("odd/forward",)),
     ),
     event(
-        "one wild session among the stored", "tilelang#3182", (OTHER_CODE, wild_session),
-        Expect("PASS", "contract", cases=("*",)),
+        "another code of all, the same times", "-", all_cost("1"), Expect("PASS", "device_time_us", cases=("*",)),
     ),
     event(
-        "another driver, and other times", "intel-xpu-backend#7834", (ANOTHER_DRIVER, OTHER_CODE, costs(1.2)),
+        "the machine is 2 % slower than at the recording", "nvbench#231", (OTHER_CODE,),
+        Expect("PASS", "device_time_us", cases=("odd/forward",)), (machine(1.02, 980),),
+    ),
+    event(
+        "clocks lower by 5 %, other code at the same speed", "Fuser#1075, nvbench#231", (OTHER_CODE,),
+        Expect("PASS", "device_time_us", cases=("odd/forward",)), (machine(1.05, 950),),
+    ),
+    event(
+        "thermal slowdown of all, other code elsewhere", "nvbench#231", (Append("kernels/fp8/reference.py", "# New."),),
+        Expect(
+            "UNCHANGED", "device_time_us", cases=("*",),
+            says=("is as recorded, so the machine: throttled by thermal",),
+        ),
+        (machine(1.3, 700, "thermal"),),
+    ),
+    event(
+        "thermal slowdown of all, nothing else", "nvbench#231", (),
+        Expect("UNCHANGED", "device_time_us", cases=("*",)), (machine(1.3, 700, "thermal"),),
+    ),
+    event(
+        "another board, other code at the same speed", "torch's grouped matmul on another H200: +1.7 %, each time",
+        (OTHER_CODE, RECORDED_ELSEWHERE), Expect("PASS", "device_time_us", cases=("odd/forward",)),
+        (another_board(1.025),),
+    ),
+    event(
+        "one wild call in forty", "tilelang#3182 (rows as low as 0.044x in 7 of 33 reports)", (OTHER_CODE,),
+        Expect("PASS", "device_time_us", cases=("odd/forward",)),
+        (Append("conftest.py", DISTURBED), on_device("device.__class__ = Disturbed")),
+    ),
+    event(
+        "one wild session among the stored", "tilelang#3182", (OTHER_CODE, wild_session),
+        Expect("PASS", "device_time_us", cases=("odd/forward",)),
+    ),
+    event(
+        "another driver", "intel-xpu-backend#7834", (ANOTHER_DRIVER,),
         Expect("DRIFT", "device_time_us", cases=("*",), says=("driver fake-0 -> fake-1",)),
     ),
     event(
         "a genuine speed-up", "triton#2476: the gate failed because results were faster", (OTHER_CODE, costs(0.8)),
-        Expect("FASTER", "device_time_us", cases=("odd/forward",)),
+        Expect("FASTER", "device_time_us", cases=("odd/forward",), effect=0.8),
+    ),
+    Mutant(
+        "event: another module on a busy CPU", ("K37",), "triton#6066: a busy host", "timed",
+        (Append("kernels/moe/router.py", "# New."),),
+        {"C": Expect("PASS", "cpu_time_us", cases=("*",))},
     ),
 ]  # fmt: skip

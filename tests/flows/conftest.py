@@ -71,8 +71,8 @@ class Project:
     def commit(self) -> None:
         """Commit everything as it is: what times are compared with from now on."""
         if not (self.path / ".git").exists():
-            self.git("init", "--quiet")
-        ignored = (".perfguard/", "runpytest-*/", "stdout", "stderr")  # what pytester leaves as well
+            self.git("init", "--quiet", "--initial-branch=main")
+        ignored = (".perfguard/", "runpytest-*", "stdout", "stderr")  # what pytester leaves as well
         (self.path / ".gitignore").write_text("\n".join(ignored))
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message=as it is")

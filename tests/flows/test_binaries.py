@@ -38,8 +38,8 @@ def test_a_kernel_that_no_longer_fits_a_chip_that_is_not_here(project: Project) 
     assert run.ret == 10
     run.stdout.fnmatch_lines(
         [
-            "*CHANGED  scale/forward*",
-            "*CHANGED gfx942.unfit: none -> scale_kernel 2,048 threads, limit 1,024, *",
+            "E *CHANGED gfx942.unfit: none -> scale_kernel 2,048 threads, limit 1,024, *",
+            "CHANGED  scale/forward  gfx942.*",
             "*accept: * --perfguard-update=changed*",
         ]
     )

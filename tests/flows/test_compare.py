@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,7 +56,7 @@ class Checkout:
         return process.returncode, output + errors
 
     def leftovers(self) -> list[str]:
-        found = [str(path) for path in self.temporary.glob("perfguard-compare-*")]
+        found = [str(path) for path in self.temporary.glob("perfguard-pairs-*")]
         found += [line for line in self.git("worktree", "list").splitlines() if str(self.path) not in line]
         found += [str(path) for path in (self.temporary / "perfguard-locks").glob("*.json")]  # who holds a lock
         return found
@@ -92,6 +93,8 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     checkout.project.test_file(TEST.replace("[64, 96]", "[64, 128]"))
     status, said = checkout.compare("--json", "found.json", "main", "--", "test_suite.py")
     assert status == ExitStatus.REGRESSED, said
+    gone = r"process pair 2: 2 of 2 times undecided, 0:\d\d gone, about \d:\d\d to \d:\d\d to go"
+    assert re.search(gone, said), said
     rows = {(row["case"], row["metric"]): row for row in checkout.rows()}
     slower = rows["double[64]/forward", "device_time_us"]
     assert slower["word"] == "SLOWER"
@@ -103,6 +106,28 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     assert (changed["word"], changed["before"], changed["after"]) == ("CHANGED", 1, 3)
     assert rows["double[128]/forward", ""]["word"] == "NEW"
     assert rows["double[96]/forward", ""]["word"] == "STALE"
+
+
+def test_an_unchanged_tree_is_unchanged_at_once(checkout: Checkout) -> None:
+    (checkout.path / "README.md").write_text("What this is.\n")
+    status, said = checkout.compare("main")
+    assert status == ExitStatus.PASSED, said
+    assert "perfguard compare: UNCHANGED: the working tree is " in said
+    assert "process pair" not in said
+
+
+def test_what_was_found_until_ctrl_c_is_printed(checkout: Checkout) -> None:
+    checkout.project.kernel(us=62.5)
+    with checkout.start("main") as process:
+        while not list(checkout.temporary.glob("perfguard-pairs-*/pair-2")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.INTERRUPTED, errors
+    assert re.search(r"double\[64\]/forward +device_time_us +50.* -> 62.* \+25\.\d % .* 1 +UNRESOLVED", said), said
+    assert "ended early: interrupted" in said
+    assert checkout.leftovers() == []
 
 
 def test_a_wrong_working_tree_is_wrong(checkout: Checkout) -> None:
@@ -118,7 +143,7 @@ def test_a_signal_leaves_nothing_behind(checkout: Checkout, number: signal.Signa
     checkout.project.test_file(TEST + "    import time; time.sleep(60)\n")
     with checkout.start("main") as process:
         started = time.monotonic()
-        while not list(checkout.temporary.glob("perfguard-compare-*/pair-1/work/session.json")):
+        while not list(checkout.temporary.glob("perfguard-pairs-*/pair-1/work/session.json")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() - started < 120
             time.sleep(0.05)
@@ -140,6 +165,7 @@ def test_perfguard_itself_can_be_compared(checkout: Checkout) -> None:
     # Nothing to time, so that one pair of processes is enough.
     checkout.project.test_file(TEST.replace("[64, 96]", "[64]").replace(", work=", ", timed=False, work="))
     checkout.commit()
+    (checkout.path / "kernel.py").write_text((checkout.path / "kernel.py").read_text() + "# a comment\n")
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "perfguard", "compare", "main"], cwd=checkout.path, env=checkout.environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -167,10 +193,11 @@ def workers_of(folder: Path) -> list[int]:
     [
         (["nowhere"], "nowhere: no branch, tag or commit"),
         (["main", "--", "test_suite.py", "--perfguard-device=abacus"], "device 'abacus': unknown"),
-        (["--setup", "echo first; exit 3", "main"], "ended with status 3 in the worktree of the merge base"),
+        (["--setup", "echo first; exit 3", "main"], "ended with status 3 in the worktree of the base"),
     ],
 )
 def test_bad_input_is_one_clear_error(checkout: Checkout, arguments: list[str], said: str) -> None:
+    checkout.project.kernel(us=60.0)
     status, output = checkout.compare(*arguments)
     assert status == ExitStatus.USAGE_ERROR
     assert said in output
@@ -180,6 +207,7 @@ def test_bad_input_is_one_clear_error(checkout: Checkout, arguments: list[str], 
 def test_no_guarded_test_is_nothing_measured(checkout: Checkout) -> None:
     checkout.project.test_file("def test_nothing():\n    pass\n")
     checkout.commit()
+    checkout.project.kernel(us=60.0)
     status, said = checkout.compare("main")
     assert status == ExitStatus.NOTHING_MEASURED
     assert "no guarded test" in said
@@ -200,6 +228,7 @@ def test_code_from_the_user_s_checkout_is_refused(checkout: Checkout) -> None:
     source = f"import sys\nsys.path.insert(0, {str(checkout.path)!r})\nimport kernel\n"
     (checkout.path / "conftest.py").write_text(source)
     checkout.commit()
+    checkout.project.kernel(us=60.0)
     status, said = checkout.compare("main")
     assert status == ExitStatus.USAGE_ERROR, said
-    assert f"kernel ({checkout.path}/kernel.py): loaded by the worker of the merge base" in said
+    assert f"kernel ({checkout.path}/kernel.py): loaded by the worker of the base" in said

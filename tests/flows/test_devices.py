@@ -48,8 +48,7 @@ def judged_again(project: Project) -> dict[str, set[str]]:
     """What whoever holds nothing but the report and the baselines says of the times."""
     report = read_report(project.path / ".perfguard" / "report-fake-gpu.json")
     files = {f"baselines/fake-gpu/{project.baseline.name}": project.baseline.read_bytes()}
-    confirmations = project.settings["confirmations"]
-    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain, confirmations)
+    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain)
     return {
         result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
         for result in judge_again(report, lane).results
@@ -58,7 +57,6 @@ def judged_again(project: Project) -> dict[str, set[str]]:
 
 def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> None:
     project = recorded
-    project.kernel(us=60)
     spread(project)
     # Slow enough for both workers to get their share.
     source = project.path / "kernel.py"
@@ -66,22 +64,25 @@ def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> 
         source.read_text().replace("    return _double(x)", "    time.sleep(1e-3)\n    return _double(x)")
     )
     source.write_text("import time\n" + source.read_text())
+    project.commit()
+    source.write_text(source.read_text().replace("us=50.0", "us=60.0"))
     result = project.guard("-n2", "--junitxml=junit.xml")
     assert result.ret == ExitStatus.REGRESSED, result.stdout.str()
-    result.assert_outcomes(failed=2, passed=2)
-    result.stdout.fnmatch_lines(["*2 of 4 cases guarded*", "SLOWER  double?*?/forward", "NEW  2 cases: *"])
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*4 of 4 cases guarded*", "4 SLOWER; *", "SLOWER  double?*?/forward *"])
     suite = ET.parse(project.path / "junit.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "2", "0")
-    assert judged_again(project) == project.words("device_time_us")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("8", "4", "0")
+    late = {case.get("name") for case in suite.iter("testcase") if case.get("classname") == "perfguard"}
+    assert judged_again(project) == project.words("device_time_us") == {case: {"SLOWER"} for case in late}
     report = project.report()
     assert report["complete"]
-    assert {case: words for case, words in project.words("device_time_us").items() if "SLOWER" in words}.keys() == {
-        "double[64]/forward",
-        "double[96]/forward",
+    # Each worker paired what it had measured itself, on its own device.
+    paired = {(pairing.get("device", 0), case["key"]) for pairing in report["pairings"] for case in pairing["cases"]}
+    assert paired == {
+        (result.get("device", 0), f"{result['case']['name']}/{result['case']['pass']}") for result in report["results"]
     }
-    seen = places(project)
-    assert ("None", "0") in seen or ("None", "1") in seen  # the fresh processes
-    workers = {pair for pair in seen if pair[0] != "None"}
+    assert {device for device, _ in paired} == {0, 1}
+    workers = places(project)
     assert len({worker for worker, _ in workers}) == len({device for _, device in workers}) == len(workers) == 2
     assert sorted(os.listdir(project.path / ".perfguard")) == [".gitignore", "report-fake-gpu.json"]
 
@@ -92,9 +93,10 @@ def test_an_update_is_recorded_by_all_workers(project: Project) -> None:
     assert result.ret == ExitStatus.PASSED, result.stdout.str()
     text = project.baseline.read_text()
     assert text.count("/forward:") == 4
+    project.commit()
     passed = project.guard("-n2")
     assert passed.ret == ExitStatus.PASSED
-    passed.stdout.fnmatch_lines(["*4 of 4 cases guarded*"])
+    passed.stdout.fnmatch_lines(["*4 of 4 cases guarded*", "4 UNCHANGED; *"])
 
 
 def test_a_wrong_case_fails_in_its_worker_and_a_crash_is_broken(project: Project) -> None:

@@ -97,7 +97,7 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     kernel(untimed, "(x + 0) * 2")
     assert pull_request.push("one operator more") is ExitStatus.REGRESSED
     comment = pull_request.comment
-    assert "### ❌ perfguard: 2 cases heavier or different — action needed" in comment
+    assert "### ❌ perfguard: 2 cases changed — action needed" in comment
     assert "slower or heavier, not timed" in comment
     assert "<code>operators</code>" in comment
     assert "pytest --perfguard --perfguard-lane=cpu 'test_suite.py::test_double[64]'" in comment
@@ -106,7 +106,7 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     before = list(github.writes)
     capsys.readouterr()
     assert main(["comment", "--dry-run", "--output=out"]) == ExitStatus.REGRESSED
-    assert "2 cases heavier or different" in capsys.readouterr().out
+    assert "2 cases changed" in capsys.readouterr().out
     assert github.writes == before
 
     # Accepted from the report: the folder of every CPU is written, none of this one.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from perfguard import ExitStatus
@@ -23,7 +21,7 @@ def double(x):
     return x * 2
 """
 
-# The recorded clock is the one that the simulated device shows; this one is throttled.
+# Slower than it was when the baselines were recorded, for base and working tree alike.
 THROTTLED = """
 import msgspec
 from perfguard.hardware import fake
@@ -33,16 +31,6 @@ def pytest_runtest_setup(item):
     if device is not None:
         device.slowdown = 1.2
         device.state = msgspec.structs.replace(device.state, clock_mhz=800, throttle_reasons=["thermal"])
-"""
-
-# The same kind of device; another one of it, or the very one.
-ON_BOARD = """
-from perfguard.hardware import fake
-
-def pytest_runtest_setup(item):
-    device = fake.current()
-    if device is not None:
-        device.board = "gpu-{name}"
 """
 
 COLD = """
@@ -62,41 +50,30 @@ def test_a_heavier_call_says_what_came_and_which_line_waits(recorded: Project) -
     assert result.ret == ExitStatus.REGRESSED
     result.stdout.fnmatch_lines(
         [
-            "*CHANGED launches: 1 -> 2 (+100.0 %)",
-            "*kernels + check_kernel",
-            "*CHANGED peak_memory_bytes: 1 MiB -> 8 MiB*",
-            "*workspace_bytes 1 MiB -> 8 MiB*",
-            "*CHANGED syncs: 0 -> 1",
-            "*the host waits for the device: kernel.py:11 in double (synchronize)",
+            "E *CHANGED launches: 1 -> 2 (+100.0 %)",
+            "E *kernels + check_kernel",
+            "E *CHANGED peak_memory_bytes: 1 MiB -> 8 MiB*",
+            "E *workspace_bytes 1 MiB -> 8 MiB*",
+            "E *CHANGED syncs: 0 -> 1",
+            "E *the host waits for the device: kernel.py:11 in double (synchronize)",
         ],
         consecutive=False,
     )
 
 
-def test_a_slower_time_names_launches_before_memory_and_the_clocks(recorded: Project) -> None:
-    assert re.search(r"clock_mhz: 1000\b", recorded.baseline.read_text())
-    recorded.kernel(us=60.0, launches=2, allocate=4 << 20)
+def test_a_slower_time_names_launches_before_memory(recorded: Project) -> None:
     (recorded.path / "conftest.py").write_text(THROTTLED)
+    recorded.commit()
+    recorded.kernel(us=60.0, launches=2, allocate=4 << 20)
     result = recorded.guard("-k", "64")
     assert result.ret == ExitStatus.REGRESSED
     result.stdout.fnmatch_lines(
         [
-            "*because: launches 1 -> 2 (+100.0 %), kernels + copy_kernel, peak_memory_bytes 1 MiB -> 4 MiB*"
-            "; the machine moved too: clocks 1000 -> 800 MHz, throttled: thermal"
+            "* 800 MHz * throttled: thermal *",
+            "SLOWER  double?64?/forward  device_time_us 60* µs -> 72* µs (+*",  # both sides are as throttled
+            "    because:   launches 1 -> 2 (+100.0 %), kernels + copy_kernel, peak_memory_bytes 1 MiB -> 4 MiB*",
         ]
     )
-
-
-def test_a_baseline_of_another_board_says_so(project: Project) -> None:
-    (project.path / "conftest.py").write_text(ON_BOARD.format(name="a"))
-    assert project.guard("--perfguard-update").ret == ExitStatus.PASSED
-    assert re.search(r"board: gpu-a\b", project.baseline.read_text())
-    project.guard("-k", "64").stdout.fnmatch_lines(["PASS  1 case"])
-    (project.path / "conftest.py").write_text(ON_BOARD.format(name="b"))
-    result = project.guard("-k", "64")
-    assert result.ret == ExitStatus.PASSED
-    told = "    recorded on another board, and too few other cases tell how far it lies; `perfguard compare` needs no *"
-    result.stdout.fnmatch_lines(["UNRESOLVED  1 case: too noisy to judge*", "    double?64?/forward: *", told])
 
 
 @pytest.mark.usefixtures("real_processes")

@@ -46,13 +46,12 @@ def test_a_hanging_kernel_ends_the_run_with_all_that_is_known(project: Project) 
     result = project.guard("--junitxml=junit.xml")
     assert result.ret == ExitStatus.TESTS_FAILED
     said = "took longer than 0.1 minutes, in the numerics check, at kernel.py:* in double; *case_minutes*"
+    late = "not measured: test_suite.py::test_double?96? took longer than 0.1 minutes and ended the run"
     result.stdout.fnmatch_lines(
         [
-            "*3 cases guarded, * not measured (run was cut short)*",
-            "BROKEN  double?96?/forward",
-            f"    {said}",
-            "UNRESOLVED  double?128?/forward",
-            "    not measured: test_suite.py::test_double?96? took longer than 0.1 minutes and ended the run",
+            "*0 of 3 cases guarded (run was cut short)*",
+            f"BROKEN  double?96?/forward  {said}",
+            f"UNRESOLVED  1 case: {late}",
         ]
     )
     result.stdout.fnmatch_lines(["*1 failed, 1 passed*"])
@@ -68,15 +67,16 @@ def test_a_hanging_kernel_ends_the_run_with_all_that_is_known(project: Project) 
     assert project.guard("-k", "64").ret == ExitStatus.PASSED
 
 
-def test_a_hang_in_fresh_processes_is_told_by_the_parent(recorded: Project) -> None:
+def test_a_hang_in_a_process_pair_is_told_with_its_limit(recorded: Project) -> None:
     recorded.kernel(us=60)
     source = recorded.path / "kernel.py"
     hang = "    if any('perfguard-session' in a for a in sys.argv): time.sleep(600)\n    return out"
     source.write_text("import sys, time\n" + source.read_text().replace("    return out", hang))
-    recorded.configure(case_minutes=0.1)
+    recorded.configure(session_minutes=0.1)
     result = recorded.guard("-k", "64")
     assert result.ret == ExitStatus.PASSED
-    result.stdout.fnmatch_lines(["UNRESOLVED  double?64?/forward", "*status 3*", "*took longer than 0.1 minutes*"])
+    said = "the working tree: the process took longer than 0.1 minutes (*session_minutes)"
+    result.stdout.fnmatch_lines([f"UNRESOLVED  1 of 2 times could not be judged: UNPAIRED: {said}*"])
 
 
 def test_a_hanging_worker_is_replaced(project: Project) -> None:
@@ -96,14 +96,13 @@ def test_a_device_fault_spares_what_was_measured(recorded: Project) -> None:
     misbehave(recorded, "fake.fault()")
     result = recorded.guard()
     assert result.ret == ExitStatus.REGRESSED
-    result.assert_outcomes(failed=3)
-    result.stdout.fnmatch_lines(
+    result.assert_outcomes(failed=1, errors=1, passed=1)
+    lost = "call raised *CUDA error: an illegal memory access was encountered"
+    result.stdout.fnmatch_lines_random(
         [
-            "BROKEN  double?96?/forward",
-            "    call raised *CUDA error: an illegal memory access was encountered; the device is lost to this process",
-            "BROKEN  double?128?/forward",
-            "    not measured: the device was lost in test_suite.py::test_double?96? (call raised *; mend*",
-            "SLOWER  double?64?/forward",
+            f"BROKEN  double?96?/forward  {lost}; the device is lost to this process",
+            "BROKEN  double?128?/forward  not measured: the device was lost in test_suite.py::test_double?96? (call *",
+            "SLOWER  double?64?/forward  *",
         ]
     )
     assert recorded.words("device_time_us")["double[64]/forward"] == {"SLOWER"}
@@ -114,7 +113,7 @@ def test_a_modified_input_is_wrong(project: Project) -> None:
     misbehave(project, "x[5] = 0")
     result = project.guard()
     assert result.ret == ExitStatus.WRONG
-    result.stdout.fnmatch_lines(["WRONG  double?96?/forward", "    argument 0 was modified"])
+    result.stdout.fnmatch_lines(["WRONG  double?96?/forward*argument 0 was modified"])
     result.assert_outcomes(failed=1, passed=2)
 
 
@@ -122,7 +121,7 @@ def test_cached_results_are_wrong(project: Project) -> None:
     misbehave(project, "return cache.setdefault(x.data_ptr(), out)", before="cache = {}")
     result = project.guard()
     assert result.ret == ExitStatus.WRONG
-    result.stdout.fnmatch_lines(["WRONG  double?96?/forward", "*output: returns cached results*"])
+    result.stdout.fnmatch_lines(["WRONG  double?96?/forward*output: returns cached results*"])
     result.assert_outcomes(failed=1, passed=2)
 
 
@@ -133,8 +132,7 @@ def test_out_of_memory_says_how_much_and_the_next_case_runs(project: Project) ->
     result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(
         [
-            "BROKEN  double?96?/forward",
-            "    call ran out of memory: asked for 20 GiB, 16 GiB free; make the case smaller*",
+            "BROKEN  double?96?/forward  call ran out of memory: asked for 20 GiB, 16 GiB free; make the case smaller*",
         ]
     )
 
@@ -162,7 +160,7 @@ def test_a_killed_run_leaves_its_report_and_the_device(project: Project, capsys:
     assert main(["report", str(report)]) == ExitStatus.PASSED
     said = capsys.readouterr().out
     assert "(run was cut short)" in said
-    assert "double[64]/forward" in said
+    assert "1 NEW" in said
     project.configure(lock_minutes=0)
     assert project.guard("-k", "64").ret == ExitStatus.PASSED
 
@@ -181,4 +179,4 @@ def test_what_can_no_longer_be_captured_is_changed(recorded: Project) -> None:
     source.write_text(source.read_text().replace("us=50.0 / 1)", "us=50.0 / 1, capturable=False)"))
     result = recorded.guard("-k", "64")
     assert result.ret == ExitStatus.REGRESSED
-    result.stdout.fnmatch_lines(["CHANGED  double?64?/forward", "*CHANGED capturable: yes -> no*"])
+    result.stdout.fnmatch_lines(["E *CHANGED capturable: yes -> no*", "CHANGED  double?64?/forward  *"])

@@ -8,10 +8,14 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from perfguard import ExitStatus
+from perfguard.baselines.writing import render
 from perfguard.lanes.judging import judge_again
 from perfguard.lanes.remembered import Remembered
+from perfguard.records import Baseline, CaseBaseline, Entry, TimedEntry
 from perfguard.reports import read_report
 from tests.flows.conftest import Project
+
+SPREAD = (0.999, 1.0, 1.001, 1.002, 0.998)  # between five sessions
 
 # Long kernels: the simulation costs time for every call that fits into a block.
 KERNEL = """
@@ -67,9 +71,27 @@ def judged_again(project: Project) -> dict[int, str]:
     }
 
 
+def record(project: Project, cases: int, functions: int) -> None:
+    """What five sessions of each case would have stored: as one run reads the first of them."""
+    assert project.guard("-k", "double0 and [1]").ret == ExitStatus.PASSED
+    report = read_report(project.path / ".perfguard" / "report-fake-gpu.json")
+    (first,) = report.results
+    times = [reading for reading in first.readings if reading.timed and reading.gated]
+    entries: dict[str, Entry] = {
+        reading.metric: TimedEntry([reading.value * factor for factor in SPREAD], reading.timer or "")
+        for reading in times
+        if isinstance(reading.value, float)
+    }
+    names = [f"double{n * functions // cases}[{n + 1}]/forward" for n in range(cases)]
+    baseline = Baseline("fake-gpu", "suite", report.provenance, {name: CaseBaseline(entries) for name in names})
+    project.baseline.parent.mkdir(parents=True)
+    project.baseline.write_text(render(baseline))
+
+
 def test_a_thousand(project: Project) -> None:
     suite_of(project, 1000, 4)
-    project.configure(pair_minutes=0.5)
+    record(project, 1000, 4)
+    project.configure(pair_minutes=0.3)
     write_kernel(project, {}, others=1.2)
     result = project.guard("--junitxml=junit.xml")
     assert result.ret == ExitStatus.REGRESSED

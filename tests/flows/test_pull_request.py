@@ -53,7 +53,7 @@ class PullRequest:
         """Commit, measure in the lane, post."""
         head = self.commit(why)
         self.github.world.files[head] = self.files()
-        self.project.guard(f"--perfguard-lane={self.lane}")
+        self.project.guard(f"--perfguard-lane={self.lane}", f"--perfguard-base={self.base}")
         self.run += 1
         world = self.github.world
         world.pulls[7]["head"]["sha"] = head

@@ -1,4 +1,4 @@
-"""Record -> pass -> wrong, slower, one launch heavier, more memory: each caught in its own word -> accept -> pass."""
+"""Record -> unchanged -> wrong, slower, one launch heavier, more memory: each caught in its own word -> accept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from perfguard import ExitStatus
 from tests.flows.conftest import TEST, Project
 
 CASES = {"double[64]/forward", "double[96]/forward"}
+
+# A device that knows its name: two recordings on one board prove what they differ by.
+ON_BOARD = """
+from perfguard.hardware import fake
+
+def pytest_runtest_setup(item):
+    if fake.current() is not None:
+        fake.current().board = "gpu-a"
+"""
 
 
 def test_record_then_every_kind_of_regression_then_accept(project: Project) -> None:
@@ -31,53 +40,62 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     recorded.stdout.no_fnmatch_line("*record: *")  # it is done
     stored = project.baseline.read_bytes()
 
+    project.commit()
     passed = project.guard()
     assert passed.ret == ExitStatus.PASSED
-    passed.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "PASS  2 cases"])
-    assert project.words("device_time_us") == {case: {"PASS"} for case in CASES}
+    passed.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "2 UNCHANGED; the working tree is that of *"])
+    assert project.words("device_time_us") == {case: {"UNCHANGED"} for case in CASES}
+    assert project.words("launches") == {case: {"PASS"} for case in CASES}
     assert project.baseline.read_bytes() == stored
 
     project.kernel(factor=2.5)
     wrong = project.guard()
     assert wrong.ret == ExitStatus.WRONG
-    wrong.stdout.fnmatch_lines(["WRONG  double?64?/forward", "*2 failed*"])
+    wrong.stdout.fnmatch_lines(["WRONG  double?64?/forward*", "*2 failed*"])
     wrong.stdout.no_fnmatch_line("*guard.py*")  # the traceback ends in the test
     assert project.words("device_time_us") == {case: set() for case in CASES}  # never timed beside a wrong result
 
     project.kernel(us=55.0)
-    project.configure(confirmations=3)
     slower = project.guard("--junitxml=junit.xml")
     assert slower.ret == ExitStatus.REGRESSED
     slower.stdout.fnmatch_lines(
         [
-            "*fresh process 3 of 3: 2 tests",
-            "SLOWER  double?*?/forward",
-            "*SLOWER device_time_us: * µs -> 5* µs (+*",
-            "*no exact metric moved*",
-            "*reproduce: pytest --perfguard *test_suite.py::test_double*",
-            "*accept: *--perfguard-update=slower --perfguard-reason*",
-            "*2 failed*",
+            "perfguard: 2 times in question: measured beside * by turns",
+            "perfguard: process pair 1: 2 times in question",
+            "perfguard: process pair 2: 2 of 2 times undecided, 0:?? gone, about *:?? to *:?? to go",
+            "2 SLOWER; 3 process pairs with *",
+            "SLOWER  double?*?/forward  device_time_us * µs -> 5* µs (+*, 95 % +* to +*)",
+            "    in 3 process pairs; no exact metric moved",
+            "    reproduce: pytest --perfguard *test_suite.py::test_double*",
+            "    compare:   perfguard compare -- *test_suite.py::test_double*",
+            "    accept: *--perfguard-update=slower --perfguard-reason*",
+            "*2 passed*",  # their own calls did: what was slower was told by the pairs
         ]
     )
     assert project.words("launches") == {case: {"PASS"} for case in CASES}
     suite = ET.parse(project.path / "junit.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "2", "0")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "2", "0")
+    late = [case for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert {(case.get("classname"), case.get("name")) for case in late} == {("perfguard", case) for case in CASES}
 
-    project.kernel(launches=2)
+    project.configure(pair_minutes=0)  # what no time is needed for
+    project.kernel(launches=2, allocate=8 << 20)
     heavier = project.guard()
     assert heavier.ret == ExitStatus.REGRESSED
-    heavier.stdout.fnmatch_lines(["CHANGED  double?64?/forward", "*CHANGED launches: 1 -> 2 (+100.0 %)"])
-
-    project.kernel(allocate=8 << 20)
-    greedy = project.guard()
-    assert greedy.ret == ExitStatus.REGRESSED
-    greedy.stdout.fnmatch_lines(["*CHANGED peak_memory_bytes: 1 MiB -> 8 MiB (+700.0 %)"])
+    heavier.stdout.fnmatch_lines(
+        [
+            "E *CHANGED launches: 1 -> 2 (+100.0 %)",
+            "E *CHANGED peak_memory_bytes: 1 MiB -> 8 MiB (+700.0 %)",
+            "CHANGED  double?64?/forward  *",
+            "*2 failed*",
+        ]
+    )
     assert project.baseline.read_bytes() == stored
 
     # Accepting needs the category and a reason; without them nothing is written and the run stays red.
     project.kernel(us=55.0, launches=2)
-    project.configure(confirmations=1, sessions=1)
-    refused = project.guard("--perfguard-update")
+    project.configure(sessions=1)
+    refused = project.guard("--perfguard-update=slower,changed")
     assert refused.ret == ExitStatus.REGRESSED
     refused.stdout.fnmatch_lines(["left alone: *--perfguard-reason*"])
     assert project.baseline.read_bytes() == stored
@@ -87,9 +105,10 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     assert accepted.ret == ExitStatus.PASSED, accepted.stdout.str()
     assert "two stages, #412" in project.baseline.read_text()
 
+    project.commit()
     again = project.guard()
     assert again.ret == ExitStatus.PASSED
-    again.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "PASS  2 cases"])
+    again.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "2 UNCHANGED; *"])
 
 
 def test_faster_passes_and_is_offered(recorded: Project) -> None:
@@ -98,11 +117,29 @@ def test_faster_passes_and_is_offered(recorded: Project) -> None:
     project.kernel(us=40.0)
     faster = project.guard()
     assert faster.ret == ExitStatus.PASSED
-    faster.stdout.fnmatch_lines(["FASTER  double?*?/forward", "*accept: *--perfguard-update=faster*"])
+    faster.stdout.fnmatch_lines(["FASTER  double?*?/forward  *", "    accept: *--perfguard-update=faster*"])
     assert project.baseline.read_bytes() == stored
     assert project.guard("--perfguard-update=faster").ret == ExitStatus.PASSED
     assert project.baseline.read_bytes() != stored
+    project.commit()
     assert project.guard().stdout.str().count("FASTER") == 0
+
+
+def test_growth_by_small_steps_needs_a_reason(project: Project) -> None:
+    """Each step is less than the gate promises to catch. The record knows where it began."""
+    project.configure(sessions=3)
+    (project.path / "conftest.py").write_text(ON_BOARD)
+    asked = []
+    for us, category in [(50.0, "new"), (51.0, "slower"), (52.02, "slower")]:
+        project.kernel(us=us)
+        step = project.guard("-k", "64", f"--perfguard-update={category}")
+        asked.append(step.ret)
+    assert asked == [ExitStatus.PASSED, ExitStatus.PASSED, ExitStatus.REGRESSED]
+    step.stdout.fnmatch_lines(
+        ["SLOWER  double?64?/forward  device_time_us *", "left alone: *% over its anchor of 50* µs*--perfguard-reason*"]
+    )
+    assert "anchor: 50" in project.baseline.read_text() or "anchor: 49.9" in project.baseline.read_text()
+    assert "sessions: [52" not in project.baseline.read_text()
 
 
 def test_the_process_settles_before_the_first_test_makes_its_inputs(project: Project) -> None:

@@ -60,9 +60,7 @@ def test_no_slower_than_its_rival_is_a_pass_and_stored_nowhere(project: Project,
     assert result.ret == ExitStatus.PASSED
     assert rivals(project) == {"double/forward": {"PASS"}}
     assert "rival" not in project.baseline.read_text()
-    result = project.guard()
-    assert result.ret == ExitStatus.PASSED
-    (share,) = re.findall(r"double/forward .* (\d\.\d\d)x +PASS", result.stdout.str())
+    (share,) = re.findall(r"double/forward .* (\d\.\d\d)x +NEW", result.stdout.str())
     assert float(share) == pytest.approx(us / 50, abs=0.011)
     assert "beside_rival_us" not in result.stdout.str()
 
@@ -74,8 +72,8 @@ def test_slower_than_its_rival_fails_on_the_first_run_and_cannot_be_accepted(pro
     assert result.ret == ExitStatus.REGRESSED
     result.stdout.re_match_lines_random(
         [
-            r" +SLOWER beside_rival_us: (49|50)(\.\d+)? µs -> 6[4-6](\.\d+)? µs \(\+(2[89]|3[012])\.\d %\)",
-            r" +than its rival: \+(2[89]|3[012])\.\d % in 1 fresh processes \(95 % .*\); 13 launches, its rival 1",
+            r"SLOWER  double/forward  beside_rival_us (49|50)(\.\d+)? µs -> 6[4-6](\.\d+)? µs \(\+(2[89]|3[012])\.\d .*",
+            r" +than its rival: .*13 launches, its rival 1.*",
             r" +accept: .*--perfguard-update=new test_suite.py::test_double",
         ]
     )
@@ -95,10 +93,10 @@ def test_each_pass_has_the_rivals_own(project: Project) -> None:
 def test_what_is_slower_in_one_process_alone_is_not_accused(project: Project) -> None:
     project.kernel(us=50.0)
     project.test_file(RIVAL + ONE_SLOW_PROCESS)
-    assert project.guard().ret == ExitStatus.PASSED
+    result = project.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*fresh process 1 of 3: 1 test"])  # it was asked again
     assert rivals(project) == {"double/forward": {"PASS"}}
-    (verdict,) = [v for v in project.report()["results"][0]["verdicts"] if v["metric"] == "beside_rival_us"]
-    assert re.match(r"than its rival: not confirmed: \+(19|20)\.\d % in one session, [+-]0\.", verdict["reason"])
 
 
 ONE_SLOW_PROCESS = """

@@ -23,7 +23,7 @@ def test_double(perfguard, n):
 def test_unguarded():
     raise RuntimeError("sessions run guarded tests alone")
 """
-SESSIONS = 7  # 5 stored, 1 judged, 1 that confirms
+SESSIONS = 7
 
 
 def selfcheck(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +49,7 @@ def plan_delays(folder: Path) -> None:
 
 
 def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
-    project.configure(confirmations=1, case_seconds=0.05)
+    project.configure(case_seconds=0.05)
     project.kernel(us=2000.0)  # long kernels need few simulated launches
     project.test_file(SUITE)
     folder = project.path / ".perfguard" / "selfcheck"
@@ -98,7 +98,6 @@ def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
 
 
 def test_a_suite_that_guards_nothing(project: Project) -> None:
-    project.configure(confirmations=1)
     project.test_file("def test_plain(): pass\n")
     done = selfcheck(project, "--sessions", str(SESSIONS), "--", "test_suite.py")
     assert done.returncode == ExitStatus.NOTHING_MEASURED

@@ -1,4 +1,5 @@
-"""Cases whose device code is as recorded are not timed, but for controls; what did change is, and is caught."""
+"""Cases whose device code is as recorded are not timed, but for controls; what did change is judged: by its record
+where the controls are enough, else by process pairs."""
 
 from __future__ import annotations
 
@@ -48,6 +49,16 @@ def test_double(perfguard, n):
 """
 
 
+# A device of its own, which knows its name.
+ON_BOARD = """
+from perfguard.hardware import fake
+
+def pytest_runtest_setup(item):
+    if fake.current() is not None:
+        fake.current().board = "gpu-a"
+"""
+
+
 def write_kernel(project: Project, odd_us: float = 20_000.0, odd_code: str = "one") -> None:
     (project.path / "kernel.py").write_text(KERNEL.format(odd_us=odd_us, odd_code=odd_code))
 
@@ -67,7 +78,7 @@ def as_recorded(report: Report) -> Baseline:
 
     tools = report.toolchain
     provenance = Provenance(torch=tools.torch, triton=tools.triton, driver=tools.driver, toolkit=tools.toolkit,
-                            python=tools.python, power_limit_watts=300.0, recorded="2026-11-20")  # fmt: skip
+                            python=tools.python, power_limit_watts=300.0, board="gpu-a", recorded="2026-11-20")  # fmt: skip
     return Baseline("fake-gpu", "suite", provenance, {result.case.key: case(result) for result in report.results})
 
 
@@ -80,10 +91,12 @@ def known(project: Project) -> Project:
     """Cases of one kernel, known from five sessions."""
     project.configure(case_seconds=0.02)
     project.test_file(TEST)
+    (project.path / "conftest.py").write_text(ON_BOARD)
     write_kernel(project)
     assert project.guard().ret == ExitStatus.PASSED
     project.baseline.parent.mkdir(parents=True)
     project.baseline.write_text(render(as_recorded(read_report(project))))
+    project.commit()
     return project
 
 
@@ -92,23 +105,26 @@ def read_times(project: Project) -> list[str]:
     return [result.case.key for result in read_report(project).results if result.reading("device_time_us")]
 
 
-def test_unchanged_cases_are_left_alone_and_a_changed_one_is_caught(known: Project) -> None:
-    project = known
+def test_the_record_acquits_beside_enough_controls_and_pairs_catch_what_is_slower(known: Project) -> None:
+    # Other code at the same speed: its record says so, since the unchanged cases show that board and day are its own.
+    project, odd = known, "double[1]/forward"
+    write_kernel(project, odd_code="two")
     same = project.guard()
     assert same.ret == ExitStatus.PASSED
     words = Counter(word for found in project.words("device_time_us").values() for word in found)
-    assert words == {"UNCHANGED": CASES}
+    assert words == {"UNCHANGED": CASES - 1, "PASS": 1}
+    assert project.words("device_time_us")[odd] == {"PASS"}
+    assert "pairings" not in project.report()
     timed = read_times(project)
     assert CONTROLS <= len(timed) < CASES
-    same.stdout.fnmatch_lines([f"UNCHANGED  {CASES} cases: *; {len(timed)} timed as controls"])
+    same.stdout.fnmatch_lines([f"*{CASES - len(timed)} not timed, whose code on the device is as recorded*"])
     assert all(result.reading("host_time_us") for result in read_report(project).results)
 
-    # Slower code is confirmed in fresh processes, which measure controls beside it.
     write_kernel(project, odd_us=22_000.0, odd_code="three")
     slower = project.guard()
     assert slower.ret == ExitStatus.REGRESSED, slower.stdout.str()
-    slower.stdout.fnmatch_lines(["*fresh process 1 of 1: 2[0-9] tests", "SLOWER  double?1?/forward", "*1 failed*"])
-    assert project.words("device_time_us")["double[1]/forward"] == {"SLOWER"}
+    slower.stdout.fnmatch_lines(["perfguard: process pair 1: 1 time in question", "SLOWER  double?1?/forward  *"])
+    assert project.words("device_time_us")[odd] == {"SLOWER"}
     assert sum("UNCHANGED" in found for found in project.words("device_time_us").values()) == CASES - 1
 
 
@@ -120,14 +136,11 @@ def test_the_code_decides_and_what_is_unknown_or_recorded_is_timed(known: Projec
     assert project.guard(*few).ret == ExitStatus.PASSED
     assert project.words("device_time_us")[odd] == {"UNCHANGED"}
 
-    # Other code at the same speed is measured, and passes.
-    write_kernel(project, odd_code="two")
-    assert project.guard(*few).ret == ExitStatus.PASSED
-    assert project.words("device_time_us")[odd] == {"PASS"}
-
-    # Code that nobody knows is measured as well.
+    # Code that nobody knows is measured beside the base, and passes.
     kernel = (project.path / "kernel.py").read_text()
-    (project.path / "kernel.py").write_text(kernel.replace("binary='two'", "binary=None"))
+    (project.path / "kernel.py").write_text(
+        kernel.replace("binary='one'", "binary=None").replace("22000.0", "20_000.0")
+    )
     assert project.guard(*few).ret == ExitStatus.PASSED
     assert project.words("device_time_us")[odd] == {"PASS"}
     assert project.words("fingerprint")[odd] == {"PASS"}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from perfguard.judge import Lane, judge_session, judge_tracks, screen_session
-from perfguard.judge.pairs import MOST_PAIRS
 from perfguard.judge.session import CaseId, case_id, count_suspects, track_of
 from perfguard.records import (
     BaseTree,
@@ -55,21 +54,21 @@ class Counts:
 def measure(
     results: Sequence[CaseResult], lane: Lane, processes: Mapping[CaseId, Sequence[PairReading]]
 ) -> dict[CaseId, PairedCase]:
-    """The cases in question beside their base, as the engine pairs them: one more pair for what is undecided."""
+    """The cases in question beside their base, as the engine pairs them: one more pair for what is undecided.
+
+    What is decided is asked no more, so one call with all pairs finds after which of them each was.
+    """
     screened = screen_session(results, lane)
     asked = {case_id(each): each for each in results if any(v.word is Word.SUSPECT for v in screened[case_id(each)])}
-    family = count_suspects(screened)
-    read: dict[CaseId, list[PairReading]] = {name: [] for name in asked}
-    undecided = set(asked)
-    for pair in range(MOST_PAIRS):
-        if not undecided:
-            break
-        for name in undecided:
-            read[name].append(processes[name][pair])
-        tracks = {name: track_of(result, PairedTime("span", "clock", read[name])) for name, result in asked.items()}
-        found = judge_tracks({name: track for name, track in tracks.items() if track is not None}, family)
-        undecided = {name for name, verdict in found.items() if verdict.word is None}
-    return {name: PairedCase(*name, times=[PairedTime("span", "clock", taken)]) for name, taken in read.items()}
+    tracks = {
+        name: track_of(result, PairedTime("span", "clock", list(processes[name]))) for name, result in asked.items()
+    }
+    known = {name: track for name, track in tracks.items() if track is not None}
+    found = judge_tracks(known, count_suspects(screened))
+    return {
+        name: PairedCase(*name, times=[PairedTime("span", "clock", list(processes[name][: verdict.pairs]))])
+        for name, verdict in found.items()
+    }
 
 
 def judge(

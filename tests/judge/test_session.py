@@ -1,23 +1,29 @@
-"""A machine that is slow as a whole accuses nobody; a kernel that is slow by itself stays a suspect."""
+"""A run as a whole: what is in question is decided beside the base, or says what stands in the way."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
-from perfguard.judge import CommonMode, Lane, common_modes, judge_case
-from perfguard.judge.place import place_of
+from perfguard.judge import Lane, judge_session, screen_session, with_verdicts
+from perfguard.judge.session import NO_PAIRS, by_device, case_id, count_suspects
 from perfguard.records import (
     Baseline,
+    BaseTree,
     Case,
     CaseBaseline,
     CaseResult,
+    Entry,
     Hardware,
-    Provenance,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    PairReading,
     Reading,
     TimedEntry,
     Toolchain,
@@ -26,202 +32,200 @@ from perfguard.records import (
 )
 from perfguard.units import Unit
 
-COUNT = 20
-HARDWARE = Hardware(slug="cpu-x", vendor="cpu", name="x", architecture="x86_64")
-Modes = Mapping[str, CommonMode]
+BASE = BaseTree(commit="c0ffee" + "0" * 34)
+HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1")
+SPAN = Reading("span", Unit.MICROSECONDS, 100.0, timer="clock-u4")
+SPILLS = Reading("spills", Unit.COUNT, 12, gated=False)
+CODE = Reading("code", Unit.TEXT, "new", covers=["span"], gated=False)
+STORED: dict[str, Entry] = {"span": TimedEntry([90.0] * 5, "clock-u4"), "spills": 0, "code": "old"}
 
 
-def lane(machine: float = 0.001, own: float = 0.002, controls: int = 0, count: int = COUNT, seed: int = 1) -> Lane:
-    """Five sessions of `count` cases under a machine that varies by `machine`; the first `controls` have a hash."""
-    random = np.random.default_rng(seed)
-    shifts = machine * random.standard_normal(5)
-    cases = {}
-    for number in range(count):
-        sessions = (100.0 * np.exp(shifts + own * random.standard_normal(5))).tolist()
-        code: dict[str, str] = {"code": "same"} if number < controls else {}
-        cases[f"case{number}/forward"] = CaseBaseline({"time_us": TimedEntry(sessions, f"wall-u{number}"), **code})
-    return Lane(HARDWARE, Toolchain(), {"suite": Baseline("cpu-x", "suite", cases=cases)})
+def result(name: str = "f", *readings: Reading, **fields: Any) -> CaseResult:
+    return CaseResult(Case("area", name, "forward"), "x", readings=list(readings or (SPAN, SPILLS, CODE)), **fields)
 
 
-def session(
-    slowdowns: dict[int, float] | None = None, everyone: float = 1.0, count: int = COUNT, controls: int = 0
-) -> list[CaseResult]:
-    code = Reading("code", Unit.TEXT, "same", covers=["time_us"])
-    results = []
-    for number in range(count):
-        value = 100.0 * everyone * (slowdowns or {}).get(number, 1.0)
-        time = Reading("time_us", Unit.MICROSECONDS, value, timer=f"wall-u{number}")
-        readings = [time, code] if number < controls else [time]
-        results.append(CaseResult(case=Case("suite", f"case{number}", "forward"), readings=readings))
-    return results
+def lane(*names: str, base: BaseTree = BASE) -> Lane:
+    cases = {f"{name}/forward": CaseBaseline(STORED, "x") for name in names or ("f",)}
+    return Lane(HARDWARE, Toolchain(), {"area": Baseline("here", "area", cases=cases)}, base=base)
 
 
-def times(results: list[CaseResult], where: Lane, modes: Modes | None) -> list[Verdict]:
-    return [judge_case(result, where, modes=modes)[0] for result in results]
-
-
-def words(results: list[CaseResult], where: Lane) -> list[Word]:
-    return [verdict.word for verdict in times(results, where, common_modes(results, where))]
-
-
-def suspects(results: list[CaseResult], where: Lane) -> list[int]:
-    return [number for number, word in enumerate(words(results, where)) if word is Word.SUSPECT]
-
-
-def test_a_slow_machine_accuses_nobody() -> None:
-    where, results = lane(), session(everyone=1.08)
-    assert {verdict.word for verdict in times(results, where, None)} == {Word.SUSPECT}
-    verdicts = times(results, where, common_modes(results, where))
-    assert {verdict.word for verdict in verdicts} == {Word.UNRESOLVED}
-    assert verdicts[0].reason.startswith("ENV: 19 cases of this timer moved together by +8.")
-
-
-def test_one_slow_case_stays_a_suspect_whatever_it_does_to_the_median() -> None:
-    assert suspects(session({3: 1.08}), lane()) == [3]
-    assert suspects(session({3: 30.0}), lane()) == [3]
-
-
-def test_a_fast_machine_hides_no_slow_case() -> None:
-    """As slow as ever while all others are faster: that is a slowdown."""
-    where, results = lane(machine=0.01, own=0.001), session({3: 1 / 0.985}, everyone=0.985)
-    assert times(results, where, None)[3].word is not Word.SUSPECT
-    assert suspects(results, where) == [3]
-
-
-def test_a_shift_that_the_machine_is_known_for_is_removed() -> None:
-    where, results = lane(machine=0.01, own=0.001), session(everyone=1.015)
-    verdicts = times(results, where, common_modes(results, where))
-    assert {verdict.word for verdict in verdicts} == {Word.PASS}
-    assert all(abs(math.log(verdict.ratio or 0)) < 0.003 for verdict in verdicts)
-    alone = [verdict.smallest or 0 for verdict in times(results, where, None)]
-    assert all(verdict.smallest < least for verdict, least in zip(verdicts, alone, strict=True) if verdict.smallest)
-
-
-def test_a_machine_known_to_vary_is_not_alarmed_by_it() -> None:
-    results = session(everyone=1.02)
-    quiet, varying = words(results, lane(0.001)), words(results, lane(0.02, own=0.001))
-    assert quiet == [Word.UNRESOLVED] * COUNT
-    assert Word.UNRESOLVED not in varying
-
-
-@pytest.mark.parametrize(("count", "known"), [(9, False), (10, True)])
-def test_few_cases_say_nothing_about_the_machine(count: int, known: bool) -> None:
-    where = lane()
-    results = session(everyone=1.08, count=count)
-    assert ("wall" in common_modes(results, where)) == known
-    assert words(results, where)[0] is (Word.UNRESOLVED if known else Word.SUSPECT)
-
-
-@pytest.mark.parametrize(("controls", "unchanged"), [(5, True), (4, False)])
-def test_unchanged_cases_are_the_controls_where_there_are_enough(controls: int, unchanged: bool) -> None:
-    """A change that slows all that it touches is no machine: the unchanged cases did not move."""
-    where = lane(controls=controls)
-    results = session(dict.fromkeys(range(controls, COUNT), 1.08), controls=controls)
-    mode = common_modes(results, where)["wall"]
-    assert mode.unchanged is unchanged
-    assert len(mode.controls) == (controls if unchanged else COUNT)
-    expected = Word.SUSPECT if unchanged else Word.UNRESOLVED
-    assert words(results, where)[controls:] == [expected] * (COUNT - controls)
-
-
-def test_fewer_controls_leave_more_uncertain() -> None:
-    few, many = (
-        common_modes(session(count=40, controls=controls), lane(0.01, 0.002, controls, count=40))["wall"]
-        .seen_by(("suite", "case39/forward", "time_us"), ("wall", None, None, 5))
-        for controls in (5, 30)
-    )  # fmt: skip
-    assert few is not None
-    assert many is not None
-    assert few.recording.removed
-    assert many.recording.removed
-    assert few.error > 2 * many.error > 0
-
-
-def test_suspects_are_no_controls_of_a_fresh_process() -> None:
-    where = lane()
-    results = session(dict.fromkeys(range(12), 1.08))
-    slow = {(result.case.suite, result.case.key) for result in results[:12]}
-    assert common_modes(results, where)["wall"].shift == pytest.approx(math.log(1.08), abs=0.005)
-    assert "wall" not in common_modes(results, where, suspects=slow)
-    assert common_modes(results[2:], where, suspects=set(list(slow)[:0]))["wall"].shift > 0.05
-    more = lane(count=30)
-    alone = common_modes(session(dict.fromkeys(range(12), 1.08), count=30), more, suspects=slow)["wall"]
-    assert alone.shift == pytest.approx(0.0, abs=0.005)
-
-
-def test_only_cases_recorded_side_by_side_correct_each_other() -> None:
-    """The zero of common shifts is each recording's own."""
-    where = lane(machine=0.01, own=0.001)
-    baseline = where.baselines["suite"]
-    later = msgspec.structs.replace(baseline.cases["case0/forward"], provenance=Provenance(recorded="2027-01-01"))
-    cases = {**baseline.cases, "case0/forward": later}
-    mixed = Lane(HARDWARE, Toolchain(), {"suite": msgspec.structs.replace(baseline, cases=cases)})
-    results = session(everyone=1.015)
-    mode = common_modes(results, mixed)["wall"]
-    alone = mode.seen_by(("suite", "case0/forward", "time_us"), ("wall", "2027-01-01", None, 5))
-    beside = mode.seen_by(("suite", "case1/forward", "time_us"), ("wall", None, None, 5))
-    assert alone is not None
-    assert beside is not None
-    assert (alone.offset, alone.recording.removed) == (0.0, False)
-    assert beside.offset == pytest.approx(math.log(1.015), abs=0.005)
-
-
-def test_other_conditions_make_no_control() -> None:
-    where = lane()
-    newer = Lane(HARDWARE, Toolchain(torch="2.12"), {
-        "suite": msgspec.structs.replace(where.baselines["suite"], provenance=Provenance(torch="2.11"))
-    })  # fmt: skip
-    assert common_modes(session(), newer) == {}
-    other_timer = [
-        msgspec.structs.replace(r, readings=[msgspec.structs.replace(r.readings[0], timer="sundial")])
-        for r in session()
+def pairs(slowdowns: Sequence[float], base_us: float = 90.0, **clocks: float) -> list[PairReading]:
+    return [
+        PairReading(number, each, 0.0, base_us, base_us * math.exp(each), **clocks)
+        for number, each in enumerate(slowdowns, 1)
     ]
-    assert common_modes(other_timer, where) == {}
 
 
-def test_fresh_modes_go_with_their_results() -> None:
-    where, results = lane(machine=0.01, own=0.001), session({3: 1.05})
-    modes = common_modes(results, where)
-    fresh = [session({3: 1.05}, everyone=everyone) for everyone in (0.99, 1.01, 1.015)]
-    again = [common_modes(each, where, suspects={("suite", "case3/forward")}) for each in fresh]
-    [verdict] = judge_case(results[3], where, [each[3] for each in fresh], modes=modes, fresh_modes=again)
-    assert verdict.word is Word.SLOWER
-    assert verdict.ratio == pytest.approx(1.05, abs=0.005)
-    with pytest.raises(ValueError, match="2 for 3 fresh results"):
-        judge_case(results[3], where, [each[3] for each in fresh], fresh_modes=again[:2])
+def paired(readings: Sequence[PairReading], name: str = "f", **fields: Any) -> PairedCase:
+    times = [PairedTime("span", "clock-u4", list(readings), fields.pop("told", ""))]
+    return PairedCase("area", f"{name}/forward", times=times, **fields)
 
 
-def elsewhere(deviation: float, count: int, seed: int = 5) -> dict[int, float]:
-    """What another board does to each case."""
-    moved = np.random.default_rng(seed).normal(0, deviation, count)
-    return {number: math.exp(value) for number, value in enumerate(moved)}
+def pairing(*cases: PairedCase, problem: str = "") -> Pairing:
+    return Pairing(BASE.commit or "", list(cases), 16, problem)
 
 
-@pytest.mark.parametrize(("controls", "count"), [(20, 40), (0, 40)])
-def test_controls_that_scatter_say_that_the_place_is_another_one(controls: int, count: int) -> None:
-    """Its fresh processes all agree, so that nobody else can tell a board that does this from code that is slower."""
-    where = lane(machine=0.0, controls=controls, count=count)
-    known = where.timed["suite", "case30/forward", "time_us"].recording
-    name = ("suite", "case30/forward", "time_us")
-    for deviation, found in ((0.002, 0.0), (0.010, 0.010)):
-        modes = common_modes(session(elsewhere(deviation, count), count=count, controls=controls), where)
-        seen = modes["wall"].seen_by(name, known)
-        assert seen is not None
-        assert place_of([seen], elsewhere=False).apart == pytest.approx(found, rel=0.4)
+def span_of(verdicts: dict[tuple[str, str], list[Verdict]], name: str = "f") -> Verdict:
+    return next(each for each in verdicts["area", f"{name}/forward"] if each.metric == "span")
 
 
-def test_what_one_board_does_to_a_case_is_no_slowdown_of_it() -> None:
-    """Case 30 takes 2.5 % longer there, in every process; 12 % are no board's doing."""
-    count, controls = 40, 20
-    where = lane(machine=0.0, controls=controls, count=count)
-    for factor, found in ((1.025, Word.UNRESOLVED), (1.12, Word.SLOWER)):
-        verdicts = {}
-        for deviation in (0.0, 0.006):
-            results = session({**elsewhere(deviation, count), 30: factor}, count=count, controls=controls)
-            modes = common_modes(results, where)
-            fresh = [results[30]] * 3
-            (verdicts[deviation],) = judge_case(results[30], where, fresh, modes=modes, fresh_modes=[modes] * 3)
-        assert verdicts[0.0].word is Word.SLOWER
-        assert verdicts[0.006].word is found
-        told = "more than their sessions did: another board or day than the recording's"
-        assert (told in verdicts[0.006].reason) is (found is Word.UNRESOLVED)
+def judged(case: PairedCase | None, problem: str = "", where: Lane | None = None) -> Verdict:
+    held = pairing(*([] if case is None else [case]), problem=problem)
+    return span_of(judge_session([result()], where or lane(), [held]))
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "word"),
+    [
+        ([0.20, 0.201, 0.199, 0.2], Word.SLOWER),
+        ([-0.20, -0.201, -0.199, -0.2], Word.FASTER),
+        ([0.0005, -0.0005, 0.0], Word.PASS),
+        ([0.4, -0.3, 0.5, -0.2] * 4, Word.UNRESOLVED),
+    ],
+)
+def test_process_pairs_have_the_word(slowdowns: list[float], word: Word) -> None:
+    """What the record says of it, +11 %, matters to nobody."""
+    assert span_of(screen_session([result()], lane())).word is Word.SUSPECT
+    found = judged(paired(pairs(slowdowns)))
+    assert found.word is word
+    assert found.before == pytest.approx(90.0)
+    assert found.ratio is not None
+    assert found.interval is not None
+    assert found.interval[0] < found.ratio < found.interval[1]
+    assert found.limit == pytest.approx(math.expm1(0.01))
+    if word is Word.SLOWER:
+        assert found.after == pytest.approx(90 * math.exp(0.2), rel=1e-3)
+        assert found.ratio == pytest.approx(math.exp(0.2))
+
+
+def test_slower_says_how_sure_it_is_and_why() -> None:
+    base = result("f", SPAN, msgspec.structs.replace(SPILLS, value=3), msgspec.structs.replace(CODE, value="older"))
+    found = judged(paired(pairs([0.20, 0.201, 0.199, 0.2]), base=base))
+    assert (
+        found.reason.startswith("+22.1 % in 3 process pairs (95 % interval +") or "in 4 process pairs" in found.reason
+    )
+    assert found.reason.endswith("; because: spills 3 -> 12 (+300.0 %)")  # from what the base is now, not its record
+
+
+def test_a_slower_clock_at_equal_cycles_is_slower_with_the_cycles_beside_it() -> None:
+    found = judged(paired(pairs([0.04, 0.0401, 0.0399] * 4, base_mhz=1755.0, work_mhz=1755.0 / math.exp(0.04))))
+    assert found.word is Word.SLOWER
+    assert "; in cycles +0.0 %, clock 1755 -> 1686 MHz; " in found.reason
+    alike = judged(paired(pairs([0.0] * 3, base_mhz=1755.0, work_mhz=1700.0)))
+    assert (alike.word, alike.reason) == (Word.PASS, "in cycles -3.2 %, clock 1755 -> 1700 MHz")
+
+
+def test_undecided_is_not_noisy() -> None:
+    found = judged(paired(pairs([0.05, -0.04])), problem="the 10 minutes of pair_minutes are over")
+    assert found.word is Word.UNRESOLVED
+    assert found.reason.startswith(
+        "UNDECIDED: the 10 minutes of pair_minutes are over; +0.5 % in 2 process pairs (95 %"
+    )
+    noisy = judged(paired(pairs([0.4, -0.3, 0.5, -0.2] * 4)))
+    assert noisy.reason.startswith("NOISY: would have seen ")
+
+
+@pytest.mark.parametrize(
+    ("case", "problem", "why"),
+    [
+        (None, "the base does not build", "the base does not build"),
+        (None, "", NO_PAIRS),
+        (paired([], told="the base's process died"), "", "the base's process died"),
+        (PairedCase("area", "f/forward", problem="the case is new here"), "other", "the case is new here"),
+    ],
+)
+def test_what_no_pair_read_says_why(case: PairedCase | None, problem: str, why: str) -> None:
+    found = judged(case, problem)
+    assert (found.word, found.reason) == (Word.UNRESOLVED, f"UNPAIRED: {why}")
+    assert (found.before, found.ratio) == (pytest.approx(90.0), pytest.approx(100 / 90))  # beside its record
+
+
+def test_a_case_that_nobody_remembers_stays_new_where_no_pair_reads_it() -> None:
+    nowhere = Lane(HARDWARE, Toolchain(), base=BASE)
+    assert span_of(screen_session([result()], nowhere)).word is Word.SUSPECT
+    assert judged(None, "the case is new", nowhere).word is Word.NEW
+    assert judged(paired(pairs([0.2] * 6)), where=nowhere).word is Word.SLOWER
+
+
+def test_the_very_same_code_as_the_base_s_is_unchanged_whatever_its_record() -> None:
+    found = judged(paired(pairs([0.2] * 6), base=result()))
+    assert (found.word, found.reason) == (Word.UNCHANGED, "the device runs the very same code as at the base")
+    assert judged(PairedCase("area", "f/forward", result())).word is Word.UNCHANGED
+
+
+def test_the_family_is_what_is_in_question_in_this_run() -> None:
+    """Fifty others in question make a slowdown less certain; fifty that nobody doubts do not."""
+    slow = pairs([0.026, 0.034, 0.022, 0.035, 0.029, 0.031])
+    names = [f"g{at}" for at in range(50)]
+    others = [result(name) for name in names]
+    alone = judge_session([result()], lane(), [pairing(paired(slow))])
+    doubted = judge_session([result(), *others], lane("f", *names), [pairing(paired(slow))])
+    same = [result(name, SPAN, msgspec.structs.replace(CODE, value="old")) for name in names]
+    beside = judge_session([result(), *same], lane("f", *names), [pairing(paired(slow))])
+    assert span_of(alone).word is Word.SLOWER
+    assert span_of(beside) == span_of(alone)
+    assert span_of(doubted).reason.startswith("UNDECIDED")
+    assert span_of(beside, "g0").word is Word.UNCHANGED
+    assert count_suspects(screen_session([result(), *others], lane("f", *names))) == 51
+
+
+def test_half_slower_and_half_faster_are_both_named() -> None:
+    names = [f"f{at}" for at in range(10)]
+    cases = [
+        paired(pairs([(-1) ** at * 0.1 + 0.0002 * each for each in range(5)]), name) for at, name in enumerate(names)
+    ]
+    found = judge_session([result(name) for name in names], lane(*names), [pairing(*cases)])
+    assert [span_of(found, name).word for name in names] == [Word.SLOWER, Word.FASTER] * 5
+
+
+def test_all_slower_are_all_named() -> None:
+    names = [f"f{at}" for at in range(10)]
+    cases = [paired(pairs([0.18 + 0.0002 * each for each in range(5)]), name) for name in names]
+    found = judge_session([result(name) for name in names], lane(*names), [pairing(*cases)])
+    assert {span_of(found, name).word for name in names} == {Word.SLOWER}
+
+
+def test_nothing_is_suspect_in_the_end() -> None:
+    rival = Reading("beside", Unit.MICROSECONDS, 50.0, timer="turns", rival=40.0, promise=0.05)
+    found = judge_session([result("f", SPAN, rival), result("g")], lane("f"), [])
+    assert not any(verdict.word is Word.SUSPECT for verdicts in found.values() for verdict in verdicts)
+    beside = next(each for each in found["area", "f/forward"] if each.metric == "beside")
+    assert (beside.word, beside.reason) == (Word.UNRESOLVED, "UNPAIRED: slower than its rival in one session")
+
+
+def test_judging_again_says_the_same() -> None:
+    """A limit that hangs on the base's time does not move with later pairs."""
+    floor = msgspec.structs.replace(SPAN, floor=1.0)
+    one = [result("f", floor)]
+    readings = [PairReading(at, 0.02, 0.0, us, us * 1.02) for at, us in enumerate([99.0, 45.0, 101.0, 48.0], 1)]
+    limits = {
+        span_of(judge_session(one, lane(), [pairing(paired(readings[:upto]))])).limit
+        for upto in range(1, len(readings) + 1)
+    }
+    assert limits == {pytest.approx(math.expm1(1 / 99.0))}
+
+
+def test_an_equal_tree_asks_for_no_pair() -> None:
+    found = judge_session([result()], lane(base=replace_base(equal=True)), [])
+    assert span_of(found).word is Word.UNCHANGED
+
+
+def replace_base(**fields: Any) -> BaseTree:
+    return msgspec.structs.replace(BASE, **fields)
+
+
+def test_devices_are_judged_apart() -> None:
+    results = [result("f"), result("g", device=1), result("h")]
+    assert {device: [each.case.name for each in held] for device, held in by_device(results).items()} == {
+        0: ["f", "h"], 1: ["g"]
+    }  # fmt: skip
+
+
+def test_a_case_has_one_name_in_a_run_and_beside_its_base() -> None:
+    assert case_id(result()) == case_id(paired([])) == ("area", "f/forward")
+
+
+def test_verdicts_are_added_behind_a_case_s_own() -> None:
+    told = with_verdicts(result(verdicts=[Verdict(Word.NEW)]), [Verdict(Word.PASS, "span")])
+    assert [each.word for each in told.verdicts] == [Word.NEW, Word.PASS]
+    assert replace(lane(), base=BASE).base == BASE

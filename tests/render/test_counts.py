@@ -59,7 +59,7 @@ def test_every_form_says_the_same_counts_of_the_same_words() -> None:
     terminal = [line.text for line in render_summary(report_of(view)).lines]
     assert terminal[1].startswith(f"{told}; ")
     undecided = survey(whole).undecided
-    assert len(undecided.findings) == COUNTS[Word.UNRESOLVED]
+    assert undecided.cases == COUNTS[Word.UNRESOLVED]
     assert any(line.startswith(f"UNRESOLVED  {undecided}: ") for line in terminal)
 
     markdown = render_markdown(whole)[0]
@@ -102,7 +102,7 @@ def test_a_lane_is_inconclusive_where_most_of_its_times_are(found: list[Verdict 
     whole = overview(view, FINE)
     assert whole.headline is headline
     open_ = survey(whole).lanes[0].undecided
-    assert is_inconclusive(cases) is view.is_inconclusive is (2 * len(open_.findings) > open_.of)
+    assert is_inconclusive(cases) is view.is_inconclusive is (2 * open_.cases > open_.of)
     assert render_summary(report_of(view)).title.endswith(", inconclusive") is view.is_inconclusive
 
 
@@ -111,7 +111,7 @@ def test_what_an_edit_covers_is_judged() -> None:
     covered = msgspec.structs.replace(view, accepted=[("norms", "softmax/forward", "device_time_us")])
     assert view.is_inconclusive
     assert not covered.is_inconclusive
-    assert str(survey(overview(covered)).undecided) == "1 of 2 times could not be judged"
+    assert str(survey(overview(covered)).undecided) == "1 of 2 timed cases could not be judged"
 
 
 def states(whole: Overview, strict: bool) -> dict[str, str]:
@@ -127,7 +127,7 @@ def test_inconclusive_is_no_success_and_is_commented() -> None:
     assert exit_status(whole, strict=False) is ExitStatus.UNGUARDED
     assert wants_comment(whole, Settings())
     assert not is_resolved(whole, Settings())
-    why_ = "2 of 5 times could not be judged: not measured beside a base"
+    why_ = "2 of 5 timed cases could not be judged: not measured beside a base"
     assert statuses(whole, strict=False)[-1].description == f"inconclusive on 1 of 2 lanes: {why_}"
 
 
@@ -138,7 +138,9 @@ def test_a_few_undecided_times_are_told_and_succeed() -> None:
     assert exit_status(whole, strict=False) is ExitStatus.PASSED
     assert exit_status(whole, strict=True) is ExitStatus.UNGUARDED
     assert not wants_comment(whole, Settings())
-    assert statuses(whole, strict=False)[-1].description == "undecided: 1 of 4 times could not be judged: too noisy"
+    assert (
+        statuses(whole, strict=False)[-1].description == "undecided: 1 of 4 timed cases could not be judged: too noisy"
+    )
 
 
 def test_a_maintainer_cannot_ease_what_is_inconclusive_elsewhere() -> None:

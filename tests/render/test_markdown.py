@@ -178,8 +178,8 @@ def test_a_thousand_of_a_thousand_slower(kernels: int) -> None:
 def test_undecided_times_beside_something_worse_are_one_line() -> None:
     cases = [result("slow", SLOWER), *(result(f"open{number}", UNPAIRED) for number in range(3))]
     text = render_markdown(overview(lane("nvidia-h200", *cases)))[0]
-    assert text.startswith("### ❌ perfguard: 1 case slower, 3 of 4 times could not be judged — action needed\n")
-    assert "\n\n**3 of 4 times could not be judged:** <code>UNPAIRED&#58; " in text
+    assert text.startswith("### ❌ perfguard: 1 case slower, 3 of 4 timed cases could not be judged — action needed\n")
+    assert "\n\n**3 of 4 timed cases could not be judged:** <code>UNPAIRED&#58; " in text
     assert "open0" not in text.partition("<details>")[0]
 
 
@@ -306,5 +306,5 @@ def test_whatever_the_names_the_comment_keeps_its_size_shape_and_counts(whole: O
 def test_a_suspect_is_undecided_not_passed() -> None:
     suspect = msgspec.structs.replace(SLOWER, word=Word.SUSPECT)
     found = survey(overview(lane("nvidia-h200", result("rms_norm[64]", suspect, FASTER))))
-    assert found.headline is Headline.UNDECIDED
+    assert found.headline is Headline.INCONCLUSIVE
     assert found.total(Word.SUSPECT) == 1

@@ -71,7 +71,7 @@ REPORT = Report(
 
 GOLDEN = """\
 NVIDIA H200 · driver 580.159.04 · torch 2.11.0 · triton 3.6.0 · CUDA 13.0 · 1980 MHz · throttled: power cap · copy 4.23 TB/s
-1 WRONG, 1 SLOWER, 1 STALE, 1 NEW, 1 PASS; 4 process pairs with 9ab77e2c1d5b; slowest fine/forward 61.2 µs; 6 s
+1 WRONG, 1 SLOWER, 1 STALE, 1 NEW, 1 PASS; 4 process pairs with 9ab77e2c1d5b; slowest fine/forward 61.2 µs; 6.0 s
 case              time     throughput  % of copy  verdict
 fine/forward      61.2 µs  4 TB/s      95 %       PASS
 slow[64]/forward  61.2 µs  4 TB/s      95 %       SLOWER
@@ -173,7 +173,7 @@ def undecided(name: str, reason: str) -> CaseResult:
         ),
         (
             [NOISY.format(4.0), NOISY.format(50.0), "UNPAIRED: new since the base"],
-            "NOISY: process pairs scatter more than the change that would fail (2 of them); "
+            "NOISY: process pairs scatter more than the change that would fail (2 of 3 times); "
             "run it again where nothing else runs",
         ),
         (
@@ -197,7 +197,7 @@ def test_undecided_times_are_one_line_with_one_thing_to_do(reasons: list[str], t
     open_ = [undecided(str(number), reason) for number, reason in enumerate(reasons)]
     report = of(*open_, *(result(f"fine{number}", PASS) for number in range(9)))
     text = lines(report)
-    assert text[2:] == [f"UNRESOLVED  {len(reasons)} of {len(reasons) + 9} times could not be judged: {told}"]
+    assert text[2:] == [f"UNRESOLVED  {len(reasons)} of {len(reasons) + 9} timed cases could not be judged: {told}"]
     full = lines(report, verbose=True)
     assert sum(line.startswith(f"    {name}/forward: ") for line in full for name in range(len(reasons))) == len(
         reasons
@@ -208,7 +208,7 @@ def test_a_run_that_judged_nearly_nothing_says_so_first() -> None:
     report = of(*(undecided(str(number), "UNPAIRED: new since the base") for number in range(2)), result("f", PASS))
     summary = render_summary(report)
     assert summary.title.endswith(", inconclusive")
-    told = "inconclusive: 2 of 3 times could not be judged: UNPAIRED: new since the base; record it: "
+    told = "inconclusive: 2 of 3 timed cases could not be judged: UNPAIRED: new since the base; record it: "
     assert summary.lines[0].text.startswith(told)
     assert not any("UNRESOLVED  " in line.text for line in summary.lines)
 
@@ -226,7 +226,7 @@ def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> 
     unread = msgspec.structs.replace(result("unread", same), readings=[host])
     report = msgspec.structs.replace(of(unread, result("control", same)), pairings=[])
     assert lines(report)[1:] == [
-        "2 UNCHANGED; 1 not timed, whose code on the device is as recorded; slowest control/forward 61.2 µs; 3 s",
+        "2 UNCHANGED; 1 not timed, whose code on the device is as recorded; slowest control/forward 61.2 µs; 3.0 s",
         "case             time     throughput  % of copy  verdict",
         "control/forward  61.2 µs  4 TB/s      95 %       UNCHANGED",
     ]

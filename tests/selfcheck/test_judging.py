@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from perfguard.judge.pairs import MOST_PAIRS, judge_pairs
+from perfguard.judge.pairs import LEAST_PAIRS_ALIKE, MOST_PAIRS, judge_pairs
 from perfguard.judge.statistics import UNLEARNT
 from perfguard.records import Word
 from perfguard.selfcheck.draws import Triple
@@ -15,7 +15,7 @@ from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_
 from perfguard.selfcheck.sample import gather
 from tests.selfcheck.simulated import simulated_sessions
 
-SAMPLE = gather(simulated_sessions(9, 8, noise=0.0005))
+SAMPLE = gather(simulated_sessions(9, 40, noise=0.0005))
 TIMES = timed_cases(SAMPLE)
 PAIRS = (Triple(0, 1, 2), Triple(3, 4, 5), Triple(6, 7, 8))
 CASE = SAMPLE.cases[0]
@@ -39,8 +39,8 @@ def test_what_is_decided_is_measured_no_more_and_too_few_pairs_leave_it_open() -
     assert (verdicts[CASE].word, verdicts[CASE].pairs) == (Word.SLOWER, 3)
     others = [verdicts[case] for case in SAMPLE.cases[1:]]
     assert {verdict.word for verdict in others} == {Word.PASS}
-    assert {verdict.pairs for verdict in others} == {2}
-    assert {verdict.word for verdict in judge_run(TIMES, PAIRS[:1], 8).values()} == {None}
+    assert {verdict.pairs for verdict in others} == {LEAST_PAIRS_ALIKE}  # the third pair was for one case alone
+    assert {verdict.word for verdict in judge_run(TIMES, PAIRS[:1], 40).values()} == {None}
 
 
 def test_the_first_gated_time_is_judged_whatever_it_is_called() -> None:

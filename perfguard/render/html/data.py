@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perfguard.history import Recorded
 from perfguard.records import CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.render.escaping import clean
 from perfguard.render.survey import URGENCY, LaneSurvey, Survey
@@ -13,7 +15,11 @@ from perfguard.units import Unit, format_bandwidth, format_change, format_flops,
 MOST_REASON = 2000  # characters of a reason or note
 
 
-def cases(found: Survey) -> list[dict[str, Any]]:
+Histories = Mapping[tuple[str, str, str, str], Sequence[Recorded]]  # lane, suite, case key, metric -> oldest first
+NO_HISTORY: Histories = {}
+
+
+def cases(found: Survey, histories: Histories = NO_HISTORY) -> list[dict[str, Any]]:
     """One record a case and lane, in the lanes' order. `urgency` sorts by verdict, worst first."""
     records = []
     for place, lane in enumerate(found.lanes):
@@ -22,7 +28,7 @@ def cases(found: Survey) -> list[dict[str, Any]]:
         for result, word in lane.cases:
             case = result.case
             accepted = [verdict for verdict in result.verdicts if (case.suite, case.key, verdict.metric) in covered]
-            times = _times(lane, result)
+            times = _times(lane, result, histories)
             records.append(
                 {
                     "lane": place,
@@ -57,7 +63,7 @@ def tone(word: Word) -> str:
     return "good" if word is Word.FASTER else "calm"
 
 
-def _times(lane: LaneSurvey, result: CaseResult) -> list[dict[str, Any]]:
+def _times(lane: LaneSurvey, result: CaseResult, histories: Histories) -> list[dict[str, Any]]:
     baseline = lane.lane.baselines.get(result.case.suite)
     stored = baseline.cases.get(result.case.key) if baseline else None
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
@@ -66,8 +72,25 @@ def _times(lane: LaneSurvey, result: CaseResult) -> list[dict[str, Any]]:
         if reading.timed and isinstance(reading.value, int | float):
             entry = stored.entries.get(reading.metric) if stored else None
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
-            shown.append(_time(reading, verdicts.get(reading.metric), sessions))
+            time = _time(reading, verdicts.get(reading.metric), sessions)
+            name = (lane.lane.name, result.case.suite, result.case.key, reading.metric)
+            recorded = [each for each in histories.get(name, ()) if each.timer == reading.timer]
+            shown.append(time | ({"history": _history(recorded, reading.unit)} if len(recorded) > 1 else {}))
     return shown
+
+
+def _history(recorded: Sequence[Recorded], unit: Unit) -> dict[str, Any]:
+    """The stored level of one time, commit by commit, over its anchor."""
+    values = [value for each in recorded for value in (each.us, each.anchor)]
+    return {
+        "points": [
+            {"at": clean(f"{each.date} {each.commit[:12]}"), "level": each.us, "anchor": each.anchor,
+             "text": f"{format_value(each.us, unit)}, {format_change(each.us / each.anchor)} over its anchor"}
+            for each in recorded
+        ],
+        "low": format_value(min(values), unit),
+        "high": format_value(max(values), unit),
+    }  # fmt: skip
 
 
 def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> dict[str, Any]:

@@ -17,14 +17,18 @@ from string import Template
 from perfguard.overview import BaselineEdit, Overview
 from perfguard.records import Value, Word
 from perfguard.render.escaping import clean
-from perfguard.render.html.data import cases
+from perfguard.render.html.data import NO_HISTORY, Histories, cases
 from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, LaneSurvey, Survey, survey
 from perfguard.render.words import NOT_TIMED, environment
 from perfguard.units import Unit, counted, format_value
 
 
-def render_html(overview: Overview) -> str:
-    """The whole page."""
+def render_html(overview: Overview, histories: Histories = NO_HISTORY) -> str:
+    """The whole page.
+
+    Args:
+        histories: (lane, suite, case key, metric) -> what was stored of the time, oldest first.
+    """
     found = survey(overview)
     style, script = _part("page.css"), _part("page.js")
     return Template(_part("page.html")).substitute(
@@ -39,7 +43,7 @@ def render_html(overview: Overview) -> str:
         edits=_edits(found.edits),
         style=style,
         script=script,
-        data=_data(found),
+        data=_data(found, histories),
     )
 
 
@@ -51,9 +55,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(found: Survey) -> str:
+def _data(found: Survey, histories: Histories) -> str:
     """JSON that cannot end its own element, whatever the names hold."""
-    document = {"lanes": [clean(lane.lane.name) for lane in found.lanes], "cases": cases(found)}
+    document = {"lanes": [clean(lane.lane.name) for lane in found.lanes], "cases": cases(found, histories)}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

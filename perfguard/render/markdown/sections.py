@@ -168,7 +168,7 @@ def undecided(found: Survey, bounds: Bounds) -> str:
     title = ""
     if open_.findings:
         reason, share = open_.most_common
-        some = "" if share == len(open_.findings) else f" ({share} of them)"
+        some = "" if share == len(open_.findings) else f" ({share} of {len(open_.findings)} times)"
         step = next_step(reason, [])
         title = f"**{open_}:** {code(reason)}{some}{f'; {step}' if step else ''}"
     if found.headline in (Headline.INCONCLUSIVE, Headline.UNDECIDED):
