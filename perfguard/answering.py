@@ -42,7 +42,7 @@ class Answering:
         rivals: whether methods that perfguard is compared with read the cases as well.
         cold: the case whose first result is wanted, and nothing else of anything; None as a rule.
         unread: timed metrics that are not read.
-        interleaved: holds the meters for the later passes; None in a process pair, whose conductor says when to measure.
+        interleaved: holds the meters for the later passes; None in a process pair, whose conductor says when.
     """
 
     timers: Timers

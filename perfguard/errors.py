@@ -91,6 +91,6 @@ EXIT_MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.REGRESSED: "a guarded case is SLOWER or CHANGED",
     ExitStatus.WRONG: "a guarded case is WRONG",
     ExitStatus.NOTHING_MEASURED: "no case was measured",
-    ExitStatus.UNGUARDED: "strict: a case is not guarded (NEW, UNRESOLVED, METHOD_CHANGED, DRIFT, OTHER_HARDWARE)",
+    ExitStatus.UNGUARDED: "strict: a case is not guarded; or inconclusive: most times could not be judged",
     ExitStatus.NOT_POSTED: "perfguard comment: GitHub could not be asked, or all lanes passed and it could not be told",
 }

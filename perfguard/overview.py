@@ -46,6 +46,7 @@ class BaselineEdit(Struct, frozen=True):
         before, after: the entry's value, the centre of its sessions for a time; None where it is added or removed.
         loosens: the edit lets a worse reading pass than before (a removal does, too).
         measured: what this change's own report reads there; None without such a reading.
+        growth: of a time beyond its promise over its anchor: by how much (0.03 is 3 %); None of any other.
     """
 
     folder: str
@@ -58,6 +59,7 @@ class BaselineEdit(Struct, frozen=True):
     reason: str = ""
     loosens: bool = False
     measured: Value | None = None
+    growth: float | None = None
 
 
 class LaneView(Struct, frozen=True):

@@ -53,6 +53,7 @@ FLOORS = {
     "locking": 2,
     "controls": 4,
     "pairing": 5,
+    "history": 2,
     "coldstart": 5,
     "answering": 6,
     "run": 7,

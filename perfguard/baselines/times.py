@@ -31,7 +31,8 @@ from perfguard.records import (
 )
 
 #: A change of one recording that another board is not the cause of. Boards move single cases by a heavy-tailed amount
-#: (Student t with about 2 degrees, MAD 0.2 %): more than 3 % once in 300 recordings, more than this once in 1,900.
+#: (Student t with about 2 degrees, MAD 0.2 %): upwards by more than 3 % once in 290 recordings, by more than this once
+#: in 1,750.
 OTHER_BOARD = 0.075
 _CHANCE = 0.005  # in one direction, of a level that moved beyond its noise without having moved
 

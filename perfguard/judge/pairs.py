@@ -162,7 +162,8 @@ def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVe
     """Every time by the process pairs that read it; those that no pair read are left out.
 
     The sequence of looks is gone through once more, each with the noise that was known of all times by then; what is
-    decided is asked no more. So whoever judges again, with everything at hand, says what was said while it was measured.
+    decided is asked no more. So whoever judges again, with everything at hand, says what was said while it was
+    measured.
     """
     verdicts: dict[Name, PairVerdict] = {}
     read: dict[int, list[tuple[Name, float]]] = defaultdict(list)

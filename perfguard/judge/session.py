@@ -121,7 +121,7 @@ def _beside_base(
     if case is not None and case.base is not None and metric in covered_beside(case.base, result):
         same = "the device runs the very same code as at the base"
         return msgspec.structs.replace(suspect, word=Word.UNCHANGED, reason=same)
-    if case is None or time is None or found is None:
+    if case is None or case.problem or time is None or found is None:
         told = [each for each in (case.problem if case else "", time.problem if time else "") if each]
         return unpaired(result, metric, lane, told[0] if told else why)
     verdict = msgspec.structs.replace(

@@ -155,7 +155,8 @@ def exit_status(
 
 
 def count_guarded(results: Iterable[CaseResult]) -> int:
-    """Cases of which at least one gated reading was judged against a baseline, or cannot have moved."""
+    """Cases of which at least one gated reading was judged against a baseline or the base, or is remembered and cannot
+    have moved."""
     return sum(1 for result in results if _is_guarded(result))
 
 
@@ -163,6 +164,7 @@ def _is_guarded(result: CaseResult) -> bool:
     gated = {reading.metric for reading in result.readings if reading.gated}
     judged = (Word.PASS, Word.FASTER, Word.SLOWER, Word.CHANGED)
     return any(
-        verdict.word is Word.UNCHANGED or (verdict.word in judged and verdict.metric in gated and verdict.storable)
+        (verdict.word is Word.UNCHANGED and verdict.before is not None)
+        or (verdict.word in judged and verdict.metric in gated and verdict.storable)
         for verdict in result.verdicts
     )

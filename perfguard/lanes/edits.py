@@ -90,6 +90,7 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
                         reason=new.reasons.get(metric, "") if new else "",
                         loosens=_loosens(before, after, _limits(metric, reading)),
                         measured=reading.value if reading else None,
+                        growth=_growth(before, after, _limits(metric, reading)),
                     )
                 )
         if old and new and not _read_under(new, folder, suite, key, reports):
@@ -276,6 +277,14 @@ def _creeps(before: TimedEntry, after: TimedEntry, limits: Limits) -> bool:
 def growth_over(before: TimedEntry, after: TimedEntry, better: Better = Better.LOWER) -> float:
     """How much worse the new level is than the anchor of the entry that it takes the place of: 0.03 is 3 %."""
     return math.expm1(slowdown(anchor_of(before), median(after.sessions), better))
+
+
+def _growth(before: Entry | None, after: Entry | None, limits: Limits) -> float | None:
+    """How far the new level lies over the anchor, where that is more than its promise."""
+    if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
+        return None
+    over = growth_over(before, after, limits.better)
+    return over if over > limits.promise else None
 
 
 def _edge(entry: TimedEntry, better: Better) -> float:

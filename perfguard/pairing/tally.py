@@ -100,6 +100,11 @@ class Tally:
 
     def _add(self, track: Track, outcome: Outcome, latest: Mapping[Side, Mapping[CaseId, CaseResult]]) -> None:
         progress = self.times[track]
+        base, work = self.results["base"].get(track[:2]), self.results["work"].get(track[:2])
+        why = why_not_compared(base, work) if base is not None and work is not None else None
+        if why is not None:
+            self.give_up(track, why[1])
+            return
         found = outcome.differences.get(track)
         timers = outcome.timers.get(track)
         if found is None and timers is None:

@@ -21,11 +21,13 @@ def say_recorded(results: dict[tuple[str, str], CaseResult], planned: Sequence[C
 
 
 def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
-    if verdict.word is not Word.UNRESOLVED or RECORDING not in verdict.reason:
+    unpaired = verdict.word is Word.UNRESOLVED and verdict.reason.startswith("UNPAIRED")
+    # The tree of a commit that was made before it is recorded equals its base: its times grew over their anchors.
+    if change is not None and change.needs_reason and (unpaired or verdict.word is Word.UNCHANGED):
+        return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.grown)
+    if not unpaired:
         return verdict
     if change is None:
         return msgspec.structs.replace(verdict, word=Word.PASS, reason="as recorded")
-    if change.needs_reason:
-        return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.note)
     word = Word.FASTER if change.category == "faster" else Word.PASS
     return msgspec.structs.replace(verdict, word=word, reason="recorded anew")

@@ -131,8 +131,7 @@ def analyse(reports: Sequence[Report], stored: int, suites: int) -> Findings:
 def _too_few(what: str, stored: int) -> str:
     return (
         f"{what}: a judgement needs {least_sessions(stored)} (three process pairs of three sessions each; a record of "
-        f"{stored}, [tool.perfguard] sessions, and one more); measure so many or more, 20 for intervals that say "
-        "something"
+        f"{stored}, [tool.perfguard] sessions, and one more); measure so many or more, 20 by default"
     )
 
 

@@ -1,6 +1,6 @@
 """Recordings of one suite again and again, each of other code: how much growth asks for a reason, and how soon.
 
-`python -m tests.baselines.creep` makes the table of docs/baselines.md; about two minutes.
+`python -m tests.baselines.creep` makes the table of docs/baselines.md; about three minutes.
 """
 
 from __future__ import annotations

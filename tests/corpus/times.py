@@ -150,7 +150,7 @@ MUTANTS = [
                 "SLOWER",
                 "device_time_us",
                 cases=("odd/forward",),
-                says=("process pairs (95 % interval",),
+                says=("process pairs", ", 95 % +"),
                 effect=1.04,
             )
         },
@@ -250,7 +250,7 @@ MUTANTS = [
         "thermal slowdown of all, other code elsewhere", "nvbench#231", (Append("kernels/fp8/reference.py", "# New."),),
         Expect(
             "UNCHANGED", "device_time_us", cases=("*",),
-            says=("is as recorded, so the machine: throttled by thermal",),
+            says=("is as recorded, so the machine: clocks 1000 -> 700 MHz, throttled: thermal",),
         ),
         (machine(1.3, 700, "thermal"),),
     ),

@@ -1,16 +1,19 @@
-"""Changes that slow many cases at once: the base, measured by turns on the same device, is what tells, so that no share
-of the suite is too large to be accused."""
+"""Changes that move many cases at once: the base, measured by turns on the same device, is what tells, so that no share
+of a suite is too large to be accused."""
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from perfguard import ExitStatus
 from perfguard.baselines.writing import render
 from perfguard.lanes.judging import judge_again
-from perfguard.lanes.remembered import Remembered
+from perfguard.lanes.remembered import read_files
 from perfguard.records import Baseline, CaseBaseline, Entry, TimedEntry
 from perfguard.reports import read_report
 from tests.flows.conftest import Project
@@ -21,10 +24,10 @@ SPREAD = (0.999, 1.0, 1.001, 1.002, 0.998)  # between five sessions
 KERNEL = """
 from perfguard.hardware import fake
 
-SLOWDOWNS = {slowdowns}
+FACTORS = {factors}
 
 def double(x):
-    fake.launch("double_kernel", us=20_000.0 * SLOWDOWNS.get(x.shape[0], {others}), host_us=5_000.0)
+    fake.launch("double_kernel", us=20_000.0 * FACTORS.get(x.shape[0], {others}), host_us=5_000.0)
     return 2 * x
 """
 TEST = """
@@ -38,60 +41,116 @@ def test_{name}(perfguard, n):
 """
 
 
-def write_kernel(project: Project, slowdowns: dict[int, float], others: float = 1.0) -> None:
-    (project.path / "kernel.py").write_text(KERNEL.format(slowdowns=slowdowns, others=others))
+def write_kernel(project: Project, factors: dict[int, float], others: float = 1.0) -> None:
+    """`factors`: by how much more of the base's time the case of so many rows takes."""
+    (project.path / "kernel.py").write_text(KERNEL.format(factors=factors, others=others))
 
 
-def suite_of(project: Project, cases: int, functions: int = 1) -> Project:
-    """A committed suite of so many cases, of which nothing is recorded."""
+def suite(project: Project, cases: int, functions: int) -> list[str]:
+    """A committed suite of so many cases; their names."""
     project.configure(case_seconds=0.02, targets=[])
     each = cases // functions
     parts = [TEST.format(name=f"double{n}", first=1 + n * each, last=1 + (n + 1) * each) for n in range(functions)]
     project.test_file("\n".join(parts))
     write_kernel(project, {})
     project.commit()
-    return project
+    return [f"double{n // each}[{n + 1}]/forward" for n in range(cases)]
 
 
-def device_times(project: Project) -> dict[int, str]:
-    """The word of each case's device time, by its parameter."""
-    words = project.words("device_time_us")
-    return {int(key.partition("[")[2].partition("]")[0]): word for key, (word,) in words.items()}
+def rows(key: str) -> int:
+    return int(key.partition("[")[2].partition("]")[0])
 
 
-def judged_again(project: Project) -> dict[int, str]:
-    """What whoever holds nothing but the report says of the same times."""
-    report = read_report(project.path / ".perfguard" / "report-fake-gpu.json")
-    again = judge_again(report, Remembered().lane(report.hardware, report.toolchain))
+def report_path(project: Project) -> Path:
+    return project.path / ".perfguard" / "report-fake-gpu.json"
+
+
+def judged_again(project: Project) -> dict[str, set[str]]:
+    """What whoever holds nothing but the report and the baselines says of the times."""
+    report = read_report(report_path(project))
+    files = {"baselines/fake-gpu/suite.yaml": project.baseline.read_bytes()} if project.baseline.exists() else {}
+    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain)
     return {
-        int(result.case.name.partition("[")[2].removesuffix("]")): str(verdict.word)
-        for result in again.results
-        for verdict in result.verdicts
-        if verdict.metric == "device_time_us"
+        result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
+        for result in judge_again(report, lane).results
     }
 
 
-def record(project: Project, cases: int, functions: int) -> None:
+ALL_20 = (10, dict.fromkeys(range(1, 11), 1.2))
+SIXTEEN = (30, dict.fromkeys(range(1, 17), 1.1))
+TWENTY = (30, {n: 1.05 + 0.03 * n for n in range(11, 31)})  # each by a factor of its own
+HALF = (10, {**dict.fromkeys(range(1, 6), 1.2), **dict.fromkeys(range(6, 11), 1 / 1.2)})
+
+
+@pytest.mark.parametrize(("cases", "factors"), [ALL_20, SIXTEEN, TWENTY, HALF], ids=["all", "16", "20", "half"])
+def test_whoever_moved_is_named_and_nobody_else(project: Project, cases: int, factors: dict[int, float]) -> None:
+    names = suite(project, cases, 2)
+    write_kernel(project, factors)
+    result = project.guard("--junitxml=junit.xml")
+    assert result.ret == ExitStatus.REGRESSED
+    result.assert_outcomes(passed=cases)
+
+    def word(key: str) -> str:
+        factor = factors.get(rows(key), 1.0)
+        return "SLOWER" if factor > 1 else "FASTER" if factor < 1 else "PASS"
+
+    found = project.words("device_time_us")
+    assert found == judged_again(project)
+    moved = {key for key in names if rows(key) in factors}
+    assert {key: found[key] for key in moved} == {key: {word(key)} for key in moved}
+    # What nobody touched is acquitted, or at worst left open by a few process pairs; nobody accuses it.
+    assert not {"SLOWER", "FASTER"} & {word for key in found.keys() - moved for word in found[key]}
+    slower = {key for key in moved if word(key) == "SLOWER"}
+    told = set(re.findall(r"^SLOWER  (\S+)  device_time_us", result.stdout.str(), re.MULTILINE))
+    assert told == slower
+    root = ET.parse(project.path / "junit.xml").getroot()[0]
+    assert {case.get("name") for case in root.iter("testcase") if case.find("failure") is not None} == slower
+    result.stdout.fnmatch_lines([f"{len(slower)} SLOWER*"])
+    if moved - slower:
+        result.stdout.fnmatch_lines(["FASTER  double1?*?/forward  device_time_us *better*"])
+
+
+def record(project: Project, names: list[str]) -> None:
     """What five sessions of each case would have stored: as one run reads the first of them."""
-    assert project.guard("-k", "double0 and [1]").ret == ExitStatus.PASSED
-    report = read_report(project.path / ".perfguard" / "report-fake-gpu.json")
-    (first,) = report.results
-    times = [reading for reading in first.readings if reading.timed and reading.gated]
+    project.configure(pair_minutes=0)
+    assert project.guard("-k", "double0 and [1]").ret == ExitStatus.PASSED  # all NEW
+    report = read_report(report_path(project))
     entries: dict[str, Entry] = {
         reading.metric: TimedEntry([reading.value * factor for factor in SPREAD], reading.timer or "")
-        for reading in times
-        if isinstance(reading.value, float)
+        for reading in report.results[0].readings
+        if reading.timed and reading.gated and isinstance(reading.value, float)
     }
-    names = [f"double{n * functions // cases}[{n + 1}]/forward" for n in range(cases)]
     baseline = Baseline("fake-gpu", "suite", report.provenance, {name: CaseBaseline(entries) for name in names})
     project.baseline.parent.mkdir(parents=True)
     project.baseline.write_text(render(baseline))
 
 
-def test_a_thousand(project: Project) -> None:
-    suite_of(project, 1000, 4)
-    record(project, 1000, 4)
-    project.configure(pair_minutes=0.3)
+def test_of_a_thousand_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Project) -> None:
+    record(project, suite(project, 1000, 4))
+    project.configure(pair_minutes=0.4)
     write_kernel(project, {}, others=1.2)
-    result = project.guard("--junitxml=junit.xml")
+    result = project.guard()
     assert result.ret == ExitStatus.REGRESSED
+    words = project.words("device_time_us")
+    assert words == judged_again(project)
+    counts = Counter(word for found in words.values() for word in found)
+    assert counts.keys() == {"SLOWER", "UNRESOLVED"}
+    assert {key.partition("[")[0] for key, found in words.items() if found == {"SLOWER"}} == {
+        f"double{n}" for n in range(4)
+    }
+    result.stdout.fnmatch_lines(
+        [
+            "perfguard: 1000 times in question: measured beside * by turns",
+            "perfguard: process pair 1: 24 times in question",
+            f"inconclusive: {counts['UNRESOLVED']} of 1000 timed cases *: UN*: the 0.4 minutes *; raise it, or: *",
+            f"{counts['SLOWER']} SLOWER, {counts['UNRESOLVED']} UNRESOLVED; *",
+        ]
+    )
+    open_ = [
+        verdict["reason"]
+        for result in project.report()["results"]
+        for verdict in result["verdicts"]
+        if verdict["word"] == "UNRESOLVED"
+    ]
+    over = "the 0.4 minutes for process pairs were over ([tool.perfguard] pair_minutes)"
+    assert all(reason.startswith((f"UNPAIRED: {over}", f"UNDECIDED: {over}")) for reason in open_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scipy import stats
@@ -39,7 +39,8 @@ def filled(text: str, data: Mapping[str, Any], source: str) -> str:
 def tables(data: Mapping[str, Any]) -> str:
     """All of them, as Markdown."""
     worlds, suites, real = ([{**_zeros(data), **row} for row in data[key]] for key in _ROWS)
-    told = f"`{data['command']}`, {data['date']}, commit {data['commit'][:12]}; at most {data['most_pairs']} process pairs."
+    where = f"{data['date']}, commit {data['commit'][:12]}"
+    told = f"`{data['command']}`, {where}; at most {data['most_pairs']} process pairs."
     parts = [
         told,
         "Nothing is slower. One row a world, suites of all sizes, with and without controls, K = 5 and 8:",

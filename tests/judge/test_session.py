@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -112,7 +111,7 @@ def test_a_slower_clock_at_equal_cycles_is_slower_with_the_cycles_beside_it() ->
     assert found.word is Word.SLOWER
     assert "; in cycles +0.0 %, clock 1755 -> 1686 MHz; " in found.reason
     alike = judged(paired(pairs([0.0] * 3, base_mhz=1755.0, work_mhz=1700.0)))
-    assert (alike.word, alike.reason) == (Word.PASS, "in cycles -3.2 %, clock 1755 -> 1700 MHz")
+    assert (alike.word, alike.reason) == (Word.PASS, "in cycles -3.1 %, clock 1755 -> 1700 MHz")
 
 
 def test_undecided_is_not_noisy() -> None:
@@ -155,7 +154,7 @@ def test_the_very_same_code_as_the_base_s_is_unchanged_whatever_its_record() -> 
 
 def test_the_family_is_what_is_in_question_in_this_run() -> None:
     """Fifty others in question make a slowdown less certain; fifty that nobody doubts do not."""
-    slow = pairs([0.026, 0.034, 0.022, 0.035, 0.029, 0.031])
+    slow = pairs([0.04, 0.02, 0.04, 0.02, 0.035, 0.025])
     names = [f"g{at}" for at in range(50)]
     others = [result(name) for name in names]
     alone = judge_session([result()], lane(), [pairing(paired(slow))])
@@ -198,20 +197,14 @@ def test_judging_again_says_the_same() -> None:
     floor = msgspec.structs.replace(SPAN, floor=1.0)
     one = [result("f", floor)]
     readings = [PairReading(at, 0.02, 0.0, us, us * 1.02) for at, us in enumerate([99.0, 45.0, 101.0, 48.0], 1)]
-    limits = {
-        span_of(judge_session(one, lane(), [pairing(paired(readings[:upto]))])).limit
-        for upto in range(1, len(readings) + 1)
-    }
-    assert limits == {pytest.approx(math.expm1(1 / 99.0))}
+    for upto in range(1, len(readings) + 1):
+        found = span_of(judge_session(one, lane(), [pairing(paired(readings[:upto]))]))
+        assert found.limit == pytest.approx(math.expm1(1 / 99.0))
 
 
 def test_an_equal_tree_asks_for_no_pair() -> None:
-    found = judge_session([result()], lane(base=replace_base(equal=True)), [])
-    assert span_of(found).word is Word.UNCHANGED
-
-
-def replace_base(**fields: Any) -> BaseTree:
-    return msgspec.structs.replace(BASE, **fields)
+    equal = msgspec.structs.replace(BASE, equal=True)
+    assert span_of(judge_session([result()], lane(base=equal), [])).word is Word.UNCHANGED
 
 
 def test_devices_are_judged_apart() -> None:
@@ -228,4 +221,3 @@ def test_a_case_has_one_name_in_a_run_and_beside_its_base() -> None:
 def test_verdicts_are_added_behind_a_case_s_own() -> None:
     told = with_verdicts(result(verdicts=[Verdict(Word.NEW)]), [Verdict(Word.PASS, "span")])
     assert [each.word for each in told.verdicts] == [Word.NEW, Word.PASS]
-    assert replace(lane(), base=BASE).base == BASE

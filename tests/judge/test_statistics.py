@@ -88,7 +88,7 @@ def _histories(logs: list[float], sessions: int) -> list[History]:
 
 
 def test_prior_by_hand() -> None:
-    # d = 4: ψ'(2) = 0.644934. Sixteen ln s² at c ± a: the sum of their squares is 16a², and over χ²(0.05; 15) = 7.26094,
+    # d = 4: ψ'(2) = 0.644934. Sixteen ln s² at c ± a: their squares add up to 16a², and over χ²(0.05; 15) = 7.26094,
     # twice ψ'(2) leaves ψ'(d0/2) = ψ'(2), so d0 = 4; then ψ(d0/2) - ln(d0/2) cancels the same term of e: s0² = exp(c).
     c, a = math.log(0.004**2), math.sqrt(2 * 0.6449340668 * 7.26094 / 16)
     prior = fit_prior(_histories([c - a, c + a] * 8, sessions=5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfguard.errors import ExitStatus
-from perfguard.judge import Lane, count_guarded, exit_status, find_stale
+from perfguard.judge import Lane, count_guarded, exit_status, find_stale, is_inconclusive
 from perfguard.records import (
     Baseline,
     Case,
@@ -155,6 +155,42 @@ def test_renames_pair_one_to_one_the_likeliest_first() -> None:
 )
 def test_exit_status(words: list[Word], strict: bool, measured: int, tests_failed: bool, status: ExitStatus) -> None:
     assert exit_status(words, strict, measured, tests_failed) is status
+
+
+@pytest.mark.parametrize(
+    ("words", "inconclusive"),
+    [
+        ([], False),
+        ([Word.PASS, Word.UNRESOLVED], False),
+        ([Word.PASS, Word.UNRESOLVED, Word.UNRESOLVED], True),
+        ([Word.SUSPECT], True),
+        ([Word.NEW, Word.DRIFT, Word.METHOD_CHANGED], False),  # said by other words, which ask to record
+        ([Word.UNCHANGED, Word.SLOWER, Word.UNRESOLVED], False),
+    ],
+)
+def test_a_run_is_inconclusive_where_most_times_stay_in_question(words: list[Word], inconclusive: bool) -> None:
+    span = Reading("span", Unit.MICROSECONDS, 1.0, timer="clock")
+    quiet = [Reading("steps", Unit.COUNT, 1), Reading("shown", Unit.MICROSECONDS, 1.0, timer="clock", gated=False)]
+    told = [Verdict(Word.UNRESOLVED, "steps"), Verdict(Word.UNRESOLVED, "shown"), Verdict(Word.UNRESOLVED, "gone")]
+    results = [
+        CaseResult(Case("area", str(at), "forward"), readings=[span, *quiet], verdicts=[Verdict(word, "span"), *told])
+        for at, word in enumerate(words)
+    ]
+    assert is_inconclusive(results) is inconclusive
+
+
+@pytest.mark.parametrize(
+    ("words", "tests_failed", "status"),
+    [
+        ([Word.PASS, Word.UNRESOLVED], False, ExitStatus.UNGUARDED),
+        ([Word.UNRESOLVED, Word.SLOWER], False, ExitStatus.REGRESSED),
+        ([Word.UNRESOLVED], True, ExitStatus.TESTS_FAILED),
+    ],
+)
+def test_inconclusive_is_no_success_and_hides_nothing(
+    words: list[Word], tests_failed: bool, status: ExitStatus
+) -> None:
+    assert exit_status(words, False, 2, tests_failed, inconclusive=True) is status
 
 
 def test_guarded_is_what_was_judged_by_a_gate() -> None:

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 from perfguard.judge import Lane, count_guarded, covered, judge_case
+from perfguard.judge.unchanged import covered_beside
 from perfguard.records import (
+    NO_BASE,
     Baseline,
+    BaseTree,
     Case,
     CaseBaseline,
     CaseResult,
@@ -33,12 +36,13 @@ ENTRIES: dict[str, Entry] = {
 }
 CODE = Reading("code", Unit.TEXT, "a1b2", gated=False, covers=["span"])
 SPAN = Reading("span", Unit.MICROSECONDS, 101.0, timer="clock")
-WAIT = Reading("wait", Unit.MICROSECONDS, 30.0, timer="host")
+WAIT = Reading("wait", Unit.MICROSECONDS, 30.0, timer="host", promise=0.5)
 
 
 def lane(entries: dict[str, Entry] = ENTRIES, **fields: Any) -> Lane:
     case = CaseBaseline(entries, "f32[64]")
     files = {"area": Baseline("here", "area", PROVENANCE, {"f/forward": case})}
+    fields = {"base": BaseTree(commit="c" * 40), **fields}
     return Lane(**{"hardware": HARDWARE, "toolchain": TOOLCHAIN, "baselines": files, **fields})
 
 
@@ -83,26 +87,33 @@ def test_other_code_covers_nothing(value: str | list[str] | int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "word"),
+    ("fields", "alone"),
     [
-        (lane(toolchain=Toolchain(torch="2.12.0", driver="580.1")), Word.DRIFT),
-        (lane(toolchain=Toolchain(torch="2.11.0", driver="590.1")), Word.DRIFT),
-        (lane(hardware=msgspec.structs.replace(HARDWARE, power_limit_watts=350.0)), Word.OTHER_HARDWARE),
-        (lane({**ENTRIES, "span": TimedEntry([100.0] * 5, "sundial")}), Word.METHOD_CHANGED),
-        (lane({**ENTRIES, "span": TimedEntry([100.0] * 4, "clock")}), Word.UNRESOLVED),
-        (lane({"code": "a1b2"}), Word.NEW),
-        (lane({"span": ENTRIES["span"]}), Word.PASS),
+        ({"toolchain": Toolchain(torch="2.12.0", driver="580.1")}, Word.DRIFT),
+        ({"toolchain": Toolchain(torch="2.11.0", driver="590.1")}, Word.DRIFT),
+        ({"hardware": msgspec.structs.replace(HARDWARE, power_limit_watts=350.0)}, Word.OTHER_HARDWARE),
+        ({"entries": {"code": "a1b2"}}, Word.NEW),
+        ({"entries": {"span": ENTRIES["span"]}}, Word.UNRESOLVED),
     ],
-    ids=["torch", "driver", "power", "timer", "few sessions", "new time", "new code"],
+    ids=["torch", "driver", "power", "new time", "new code"],
 )
-def test_the_same_code_under_other_conditions_is_judged_as_ever(where: Lane, word: Word) -> None:
-    assert words(result(CODE, SPAN), where)["span"] is word
+def test_the_same_code_under_other_conditions_is_judged_as_ever(fields: dict[str, Any], alone: Word) -> None:
+    assert words(result(CODE, SPAN), lane(**fields))["span"] is Word.SUSPECT
+    assert words(result(CODE, SPAN), lane(**fields, base=NO_BASE))["span"] is alone
+
+
+def test_what_the_base_runs_too_is_covered_beside_it() -> None:
+    base = result(CODE, SPAN)
+    assert covered_beside(base, result(CODE, SPAN, WAIT)) == {"span"}
+    assert covered_beside(base, result(msgspec.structs.replace(CODE, value="c3d4"), SPAN)) == frozenset()
+    assert covered_beside(result(SPAN), result(CODE, SPAN)) == frozenset()
 
 
 def test_other_inputs_cover_nothing() -> None:
     found = result(CODE, SPAN, inputs="f32[65]")
     assert covered(found, lane()) == frozenset()
-    assert words(found, lane())["span"] is Word.METHOD_CHANGED
+    assert words(found, lane())["span"] is Word.SUSPECT
+    assert words(found, lane(base=NO_BASE))["span"] is Word.METHOD_CHANGED
 
 
 def test_a_case_that_nobody_remembers_covers_nothing() -> None:

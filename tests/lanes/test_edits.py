@@ -58,6 +58,8 @@ def test_an_edit_says_old_new_reason_and_what_was_measured() -> None:
     ]
     assert (found[0].before, found[0].after, found[0].measured) == (50.0, 55.0, 55.0)
     assert (found[0].reason, found[0].loosens) == ("more accurate", True)
+    assert found[0].growth == pytest.approx(0.1)  # over its anchor, which is the level itself
+    assert [edit.growth for edit in edits({"f": entries(51.0), "g": entries()})] == [None]  # within what is promised
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,16 @@ from perfguard.judge import is_inconclusive
 from perfguard.judge.pairs import PairVerdict
 from perfguard.overview import Headline, LaneView, Overview
 from perfguard.posting.telling import exit_status, is_resolved, may_be_eased, statuses, wants_comment
-from perfguard.records import Report, Verdict, Word
+from perfguard.records import Reading, Report, Verdict, Word
 from perfguard.render.html import render_html
 from perfguard.render.junit import render_junit
 from perfguard.render.markdown import render_markdown
 from perfguard.render.survey import survey
 from perfguard.render.terminal import render_summary
 from perfguard.render.words import tally, why
-from tests.render.examples import EXAMPLES, FINE, LAUNCHES, SLOWER, UNPAIRED, lane, overview, result
+from tests.render.examples import EXAMPLES, FINE, LAUNCHES, PASSED, SLOWER, UNPAIRED, lane, overview, result
 
+PASSED_HOST = msgspec.structs.replace(PASSED, metric="host_time_us")
 FINAL = [word for word in Word if word not in (Word.SUSPECT, Word.STALE)]
 COUNTS = Counter({word: place + 2 for place, word in enumerate(FINAL)} | {Word.STALE: 3})
 
@@ -104,6 +105,17 @@ def test_a_lane_is_inconclusive_where_most_of_its_times_are(found: list[Verdict 
     open_ = survey(whole).lanes[0].undecided
     assert is_inconclusive(cases) is view.is_inconclusive is (2 * open_.cases > open_.of)
     assert render_summary(report_of(view)).title.endswith(", inconclusive") is view.is_inconclusive
+
+
+def test_a_case_is_open_where_one_of_its_times_is() -> None:
+    host = Reading("host_time_us", SLOWER.unit, 9.0, timer="host-u16")
+    both = [UNPAIRED, msgspec.structs.replace(UNPAIRED, metric="host_time_us")]
+    cases = [result("one", *both[:1], PASSED_HOST), result("two", *both), result("fine", PASSED, PASSED_HOST)]
+    cases = [msgspec.structs.replace(case, readings=[*case.readings, host]) for case in cases]
+    open_ = survey(overview(lane("nvidia-h200", *cases))).undecided
+    assert str(open_) == "2 of 3 timed cases could not be judged"
+    assert len(open_.findings) == 3
+    assert is_inconclusive(cases)
 
 
 def test_what_an_edit_covers_is_judged() -> None:

@@ -15,11 +15,11 @@ from importlib.resources import files
 from string import Template
 
 from perfguard.overview import BaselineEdit, Overview
-from perfguard.records import Value, Word
+from perfguard.records import Value
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import NO_HISTORY, Histories, cases
-from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, LaneSurvey, Survey, survey
-from perfguard.render.words import NOT_TIMED, environment
+from perfguard.render.survey import SIGNS, LaneSurvey, Survey, survey
+from perfguard.render.words import NOT_TIMED, environment, tally
 from perfguard.units import Unit, counted, format_value
 
 
@@ -90,16 +90,8 @@ def _lane(lane: LaneSurvey) -> str:
         return f'<article class="lane silent">{head}<strong>no result</strong>{why}</p></article>'
     cut = f", {NOT_TIMED}" if report.exact_only else ""
     cut += "" if report.complete else ", the run was cut short"
-    told = {
-        "wrong": lane.counts[Word.WRONG],
-        "slower": lane.counts[Word.SLOWER],
-        "heavier or different": lane.counts[Word.CHANGED],
-        "faster": lane.counts[Word.FASTER],
-        "inconclusive": lane.count(INCONCLUSIVE),
-        "not guarded": lane.count(NOT_GUARDED),
-        "not measured": len(lane.missing),
-    }
-    counts = ", ".join([f"{count} {word}" for word, count in told.items() if count] or ["nothing moved"])
+    counts = tally(lane.counts) or "nothing moved"
+    counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
     return (
         f'<article class="lane">{head}{escape(lane.headline.value)}{cut}</p>'

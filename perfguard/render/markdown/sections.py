@@ -11,7 +11,7 @@ from perfguard.render.markdown.cells import NAME, before_and_after, change, devi
 from perfguard.render.markdown.tables import MORE_BY_GROUP_BYTES, MORE_BYTES, Bounds, table
 from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey, by_kernel
 from perfguard.render.words import NOT_TIMED, limit_text, more_lines, moved, next_step
-from perfguard.units import counted
+from perfguard.units import counted, format_change
 
 MOST_MOVED = 20  # rows of one word that stand in the open
 
@@ -220,9 +220,15 @@ def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
     old, new = value(edit.before, edit.unit, "none"), value(edit.after, edit.unit, "removed")
     return (
         code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
-        f"{old} → {new}{' ⚠️ looser' if edit.loosens else ''}", text(edit.reason) or "no reason",
+        f"{old} → {new}{_looser(edit)}", text(edit.reason) or "no reason",
         value(edit.measured, edit.unit, "not measured"),
     )  # fmt: skip
+
+
+def _looser(edit: BaselineEdit) -> str:
+    """` ⚠️ looser`, and for a time that crept up by how much it lies over its anchor."""
+    over = "" if edit.growth is None else f", {format_change(1 + edit.growth)} over its anchor"
+    return f" ⚠️ looser{over}" if edit.loosens else ""
 
 
 def footer(found: Survey) -> str:
