@@ -58,6 +58,15 @@ MUTANTS = [
         },
     ),
     Mutant(
+        name="event: slower than its rival at the base already",
+        classes=("K37",),
+        imitates="helion#1640",
+        suite="naive",
+        apply=(),
+        given=(Edit(SUITE, "DEFAULT_US, TUNED_US = 50.0, 45.0", "DEFAULT_US, TUNED_US = 50.0, 58.1"),),
+        shown={"S": Expect("UNCHANGED", "beside_rival_us", says=("the working tree is ",))},
+    ),
+    Mutant(
         name="a call for each row, from the first run on",
         classes=("K15",),
         imitates="TE#2939, FI#3948: slower than the naive way",

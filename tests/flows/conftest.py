@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scipy.special  # noqa: F401  pytester unloads what a test imports, and NumPy cannot be loaded a second time
 from filelock import FileLock
 
 from tests.nursery import Nursery

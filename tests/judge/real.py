@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from perfguard.judge import Lane, timer_class
+from perfguard.judge import Lane
 from perfguard.judge.pairs import MOST_PAIRS
 from perfguard.judge.session import case_id
 from perfguard.judge.statistics import MIN_SESSIONS
@@ -158,8 +158,3 @@ def run(suites: int, seed: int) -> list[dict[str, object]]:
                     counts.add(simulate(stored, now, effect, random))
             rows.append({"place": place, "effect": effect, "settings": len(here), **asdict(counts)})
     return rows
-
-
-def classes(recordings: list[Recording]) -> set[str]:
-    """The timer classes that are in them."""
-    return {timer_class(timer) for each in recordings for timer, _ in each.times.values()}

@@ -58,7 +58,10 @@ def tables(data: Mapping[str, Any]) -> str:
         "Slower ones that were found, of all that were slower, and in brackets those that stayed undecided, by world:",
         _by_effect(worlds, ["noise", "place"]),
         "The same by how many cases of the run are slower, and by the size of the suite:",
-        _by_effect([{**row, "slower": _TRUTHS.get(row["kind"])} for row in suites], ["slower", "cases"]),
+        _by_effect(
+            [{**row, "slower": _TRUTHS.get(row["kind"]), "changed cases": row["cases"]} for row in suites],
+            ["slower", "changed cases"],
+        ),
         "Half slower and half faster by 3 %; and a clock that falls by 4 % at equal cycles:",
         _table(
             ["noise", "`SLOWER` of the slower", "`FASTER` of the faster", "`SLOWER` at equal cycles", "cycles said"],
@@ -103,7 +106,7 @@ def _by_effect(rows: Iterable[Row], keys: Sequence[str]) -> str:
     found: dict[tuple[object, ...], dict[float, Row]] = {}
     for row in _pooled(slowed, [*keys, "effect"]):
         found.setdefault(tuple(row[key] for key in keys), {})[row["effect"]] = row
-    heads = [*keys, *(f"{effect:.0%}" for effect in effects), "false `SLOWER`", "pairs a paired case at 3 %"]
+    heads = [*keys, *(f"{100 * effect:.0f} %" for effect in effects), "false `SLOWER`", "pairs a paired case at 3 %"]
     lines: list[list[object]] = []
     for name, cells in found.items():
         rates = [
@@ -130,7 +133,7 @@ def _special(worlds: Sequence[Row]) -> Iterable[list[object]]:
 def _real(row: Row) -> list[object]:
     still = row["effect"] == 0
     return [
-        row["place"], "nothing" if still else f"{row['effect']:.0%}", row["suites"],
+        row["place"], "nothing" if still else f"{100 * row['effect']:.0f} %", row["suites"],
         row["false_slower"] if still else "", row["false_faster"] if still else "",
         "" if still else _share(row["slow_found"], row["slow"]),
         _share(row["level_undecided"] + row["slow_undecided"], row["level"] + row["slow"]),

@@ -10,7 +10,7 @@ import pytest
 from perfguard.judge.pairs import contrast
 from tests.judge import real, tables
 from tests.judge.runs import Counts, seeded
-from tests.judge.simulation import DOCUMENT, RATES, pooled, simulate
+from tests.judge.simulation import DOCUMENT, KINDS, RATES, pooled, simulate
 from tests.judge.worlds import (
     MODES,
     NOISES,
@@ -160,6 +160,18 @@ def test_the_documented_rates_keep_the_targets_where_nothing_moved() -> None:
         assert false <= 0.01 * row["suites"]
         assert tables.upper_limit(false, row["suites"]) <= 0.02
         assert row.get("level_undecided", 0) <= 0.05 * row["level"]
+
+
+@pytest.mark.parametrize(("effect", "target"), [(0.02, 0.90), (0.03, 0.95)])
+def test_the_documented_rates_keep_the_targets_where_something_is_slower(effect: float, target: float) -> None:
+    rows = json.loads(RATES.read_bytes())["worlds"]
+    slowed = [{**vars(Counts()), **row} for row in rows if row["kind"] in KINDS and row["effect"] == effect]
+    for row in pooled(slowed, ["noise", "place"]):
+        assert row["slow_found"] >= target * row["slow"]  # type: ignore[operator]
+        assert row["slow_faster"] == 0
+    for row in rows:
+        if row["kind"] == "power":
+            assert row["cycles_said"] == row["slow_found"]
 
 
 def test_rows_are_added_up_by_what_they_share() -> None:
