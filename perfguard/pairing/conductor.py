@@ -20,6 +20,7 @@ import msgspec
 from perfguard.errors import UsageError
 from perfguard.pairing.processes import SIDES, Side, describe
 from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Order, Ready, read_message
+from perfguard.timing.floor import AGREEING, floor, is_reached
 
 QUADS = 4  # a case and process pair: half of them led by the base, half by the other side
 _LEAST_QUADS = 2
@@ -27,6 +28,7 @@ _MOST_WARM_UPS = 8
 _MOST_TRIES = 3
 _LOOK_SECONDS = 0.5  # for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
+_FLOOR_SECONDS = 4.0  # bursts of other work on a processor last seconds
 
 
 class Track(NamedTuple):
@@ -163,6 +165,7 @@ class _Lockstep:
     at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # what a side has announced so far
     blocks: dict[Side, int] = field(default_factory=dict)  # measured since its announcement
+    lowest: set[Track] = field(default_factory=set)  # times of which the lowest blocks count
     base_timers: dict[str, str] = field(default_factory=dict)  # of the case at which the base stands, by metric
     work_waits: bool = True  # whose turn it was last where nothing tells who is ahead
 
@@ -229,6 +232,8 @@ class _Lockstep:
             self.base_timers = {**(self.base_timers if same_case else {}), message.metric: message.timer}
         self.at[side] = track
         self.behind[side].add(track)
+        if message.lowest:
+            self.lowest.add(track)
         self.outcome.timers.setdefault(track, {})[side] = message.timer
 
     def choose(self) -> list[Side]:
@@ -254,6 +259,32 @@ class _Lockstep:
         return len(set(self.outcome.timers[track].values())) == 1
 
     def measure(self, track: Track) -> None:
+        """What the pair says of one time."""
+        if track in self.lowest:
+            self._measure_floor(track)
+        else:
+            self._measure_quads(track)
+
+    def _measure_floor(self, track: Track) -> None:
+        """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor: so all had
+        their chance of a moment in which nothing else was at work."""
+        here = dict(self.at)
+        times: dict[Side, list[float]] = {side: [] for side in SIDES}
+        until = time.monotonic() + _FLOOR_SECONDS
+        while not all(is_reached(found) for found in times.values()) and time.monotonic() < until:
+            for side in self.chance.sample(SIDES, len(SIDES)):
+                block = self._block(side, here[side])
+                if block is not None and block.us:
+                    times[side].append(block.us)
+            if any(self.at[side] is not here[side] for side in SIDES):
+                return  # a call has raised, and its side went on
+        if min(len(found) for found in times.values()) < AGREEING:
+            self.outcome.unread.add(track)
+            return
+        base, copy, work = (median(floor(times[side])) for side in SIDES)
+        self.outcome.differences[track] = Difference(math.log(work / base), math.log(copy / base), base, work)
+
+    def _measure_quads(self, track: Track) -> None:
         """Quads of blocks of the base and each other side: a b b a, then b a a b, so that drift cancels. Who comes
         first is drawn."""
         here = dict(self.at)

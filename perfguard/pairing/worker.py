@@ -75,7 +75,8 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Announced(Struct, frozen=True, tag=True):
-    """A meter stands ready. `foreign` names a module loaded from the user's checkout; empty as it should be."""
+    """A meter stands ready. `foreign` names a module loaded from the user's checkout; empty as it should be. `lowest`:
+    of its blocks the lowest count."""
 
     suite: str
     key: str
@@ -83,6 +84,7 @@ class Announced(Struct, frozen=True, tag=True):
     timer: str
     floor_us: float
     foreign: str = ""
+    lowest: bool = False
 
 
 class Measured(Struct, frozen=True, tag=True):
@@ -161,7 +163,10 @@ class Worker:
         """Who gathers the blocks of a case: the conductor says when."""
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-            self.say(Announced(case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign()))
+            announced = Announced(
+                case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign(), meter.lowest
+            )
+            self.say(announced)
             times: list[float] = []
             rejected = 0
             with collector_paused():
@@ -173,7 +178,7 @@ class Worker:
                     else:
                         times.append(block_us)
                         self.say(Measured(block_us, meter.clock_mhz()))
-            return checked(metric, meter, Blocks(tuple(times), rejected))
+            return checked(metric, meter, times, rejected)
 
         return collect
 

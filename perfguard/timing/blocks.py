@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from perfguard.collector import collector_paused
 from perfguard.errors import MeasurementError
+from perfguard.timing.floor import floor, is_reached
 from perfguard.timing.timing import Blocks, Meter, Workload, spread
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Collect(Protocol):
 
 def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
     """Blocks one after the other: until their median is settled or the time (`budget_us`) is over, at least three.
+    Where the lowest count, until these agree.
 
     A block that could not be read, and one that `read_block` rejects, is measured again, at most 3 times.
 
@@ -121,7 +123,7 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
     most_us = budget_us(device, seconds)
     started = device.now_us()
     with collector_paused():
-        while len(times) < MOST_BLOCKS and rejected < MOST_REJECTED:
+        while (meter.lowest or len(times) < MOST_BLOCKS) and rejected < MOST_REJECTED:
             block_us = read_block(meter, device, times)
             if block_us is None:
                 rejected += 1
@@ -129,9 +131,10 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
             times.append(block_us)
             spent_us = device.now_us() - started
             next_us = spent_us / (len(times) + rejected)
-            if len(times) >= LEAST_BLOCKS and (spread(times) < meter.settled or spent_us + next_us > most_us):
+            settled = is_reached(times) if meter.lowest else spread(times) < meter.settled
+            if len(times) >= LEAST_BLOCKS and (settled or spent_us + next_us > most_us):
                 break
-    return checked(metric, meter, Blocks(tuple(times), rejected))
+    return checked(metric, meter, times, rejected)
 
 
 def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float | None:
@@ -146,18 +149,18 @@ def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float |
     return block_us
 
 
-def checked(metric: str, meter: Meter, blocks: Blocks) -> Blocks:
-    """`blocks`, if there are any.
+def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) -> Blocks:
+    """The blocks that count, of `times` in the order of measuring.
 
     Raises:
         MeasurementError: not one block could be read.
     """
-    if not blocks.times:
+    if not times:
         raise MeasurementError(
-            f"{metric}: {blocks.rejected} blocks by {meter.timer} and none could be read; look for other processes "
+            f"{metric}: {rejected} blocks by {meter.timer} and none could be read; look for other processes "
             "on the device (`perfguard doctor`), then run the case again"
         )
-    return blocks
+    return Blocks(floor(times) if meter.lowest else tuple(times), rejected)
 
 
 def _odd(block_us: float, others: Sequence[float]) -> bool:

@@ -1,8 +1,9 @@
 """CPU time of the process, on one thread, for devices whose calls return when the work is done.
 
 Ids: `cpu-u16`, 16 calls per sample. The wall's time of a processor that others use too tells of them: threads wait for
-each other and for their turn. What the process itself has used does not, and least of all its lowest samples: so a
-block is the 10th percentile of its samples. Always warm: what a case finds in the cache is what the last call left.
+each other and for their turn. What the process itself has used does less, and least of all where it was lowest: a block
+is its lowest sample, and of the blocks the lowest count (`perfguard.timing.floor`). Always warm: what a case finds in
+the cache is what the last call left.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from perfguard.timing.blocks import SAMPLE_US, calls_in_sample, power_of_two, samples_in_block, warm_up
+from perfguard.timing.floor import LEAST
 from perfguard.timing.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 _MOST_CALLS = 2**16
 _CLOCK_GRID_US = 1.0  # the clock ticks in nanoseconds, but the kernel has to be asked: what that costs is in a sample
-_LOW = 0.1  # of the samples, how many lie below what a block is kept as
 _ID = re.compile(r"cpu-u(?P<calls>\d{1,6})")
 
 
@@ -60,10 +61,11 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
     def block() -> float:
         with one_thread():
-            times = sorted(sample() for _ in range(samples))
-        return max(times[int(_LOW * samples)], _CLOCK_GRID_US / calls)
+            lowest = min(sample() for _ in range(samples))
+        return max(lowest, _CLOCK_GRID_US / calls)
 
-    return Meter(f"cpu-u{counted}", block, floor_us(_CLOCK_GRID_US, calls), samples, bytes=workload.bytes)
+    floor = floor_us(_CLOCK_GRID_US, calls)
+    return Meter(f"cpu-u{counted}", block, floor, samples, bytes=workload.bytes, in_pass=LEAST, lowest=True)
 
 
 def used_us() -> float:

@@ -27,9 +27,8 @@ class _Kept:
     times: list[float] = field(default_factory=list)
     rejected: int = 0
 
-    @property
-    def blocks(self) -> Blocks:
-        return Blocks(tuple(self.times), self.rejected)
+    def blocks(self, metric: str) -> Blocks:
+        return checked(metric, self.meter, self.times, self.rejected)
 
 
 class Interleaved:
@@ -59,7 +58,7 @@ class Interleaved:
                 return collect(metric, meter, device, seconds)
             kept = _Kept(meter, budget_us(device, seconds) / PASSES)
             self._read(kept)
-            blocks = checked(metric, meter, kept.blocks)
+            blocks = kept.blocks(metric)
             if kept.rejected < MOST_REJECTED:
                 self._free_bytes -= meter.bytes
                 self._kept[case, metric] = kept
@@ -74,7 +73,7 @@ class Interleaved:
             self._random.shuffle(order)
             for kept in order:
                 self._read(kept)
-        found = {key: kept.blocks for key, kept in self._kept.items()}
+        found = {key: kept.blocks(key[1]) for key, kept in self._kept.items()}
         self._kept.clear()
         return found
 

@@ -153,6 +153,7 @@ class Meter:
         settled: relative standard error of the blocks' median below which more blocks tell nothing new.
         in_pass: blocks in each pass of a session that passes over its cases several times.
         clock_mhz: the mean clock of the device's processors during the last block, MHz; None where nobody tells.
+        lowest: other work lengthens blocks and never shortens them: the lowest count (`perfguard.timing.floor`).
     """
 
     timer: str
@@ -164,6 +165,7 @@ class Meter:
     settled: float = 0.001
     in_pass: int = 3
     clock_mhz: Callable[[], float | None] = unknown_clock
+    lowest: bool = False
 
 
 class Timer(Protocol):

@@ -32,6 +32,7 @@ from tests.corpus.rivals import ask
 from tests.corpus.saved import CleanRuns, Judged, Saving, key, read_parts
 from tests.corpus.table import page, rival_cells
 from tests.corpus.weighing import weigh
+from tests.nursery import Nursery
 
 SEEN = Path(__file__).parent / "seen"
 # Suites that take seconds; what they hold together: layers, kernels in the interpreter, times, simulated times.
@@ -58,7 +59,8 @@ def main() -> None:
         return
     saving = Saving(given.save, machine(), given.note)
     with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
-        corpus = Corpus(given.folder or Path(folder), gpu=torch.cuda.is_available())
+        nursery = Nursery()  # of a run's fresh processes and process pairs
+        corpus = Corpus(given.folder or Path(folder), torch.cuda.is_available(), nursery.python)
         try:
             if given.clean is not None:
                 run_clean(corpus, given.words or CLEAN_SUITES, given.clean, saving)
@@ -68,6 +70,7 @@ def main() -> None:
                 judge(corpus, given.words, given.output, saving)
         finally:
             corpus.close()
+            nursery.close()
 
 
 def machine() -> str:

@@ -53,7 +53,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Expect:
-    """What a run has to say of a mutant: all four of word, metric, cases and text, and nothing of other cases.
+    """What a run has to say of a mutant: all four of word, metric, cases and text, and that no other case fails.
 
     Attributes:
         word: the verdict, e.g. "CHANGED". One that fails must be the only one that does. Empty for a run that judges
@@ -64,6 +64,7 @@ class Expect:
         says: text that the cases' verdicts have to hold, as a terminal shows them.
         also: patterns of metrics that the same cause moves as well, in the same cases.
         beside: patterns of cases that the same cause harms in other ways: they may fail, by any metric.
+        others: patterns of other cases -> the word that has to be said of each of them besides.
         status: of the run, where the word does not tell.
         effect: the true ratio of times, which the interval that is told has to hold, stretched from 95 % to 99.9 %.
     """
@@ -74,6 +75,7 @@ class Expect:
     says: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
     status: int | None = None
     effect: float | None = None
 

@@ -8,7 +8,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ class Corpus:
         python: what their fresh processes are started by.
     """
 
-    def __init__(self, folder: Path, gpu: bool, python: str = sys.executable) -> None:
+    def __init__(self, folder: Path, gpu: bool, python: str) -> None:
         self.folder = folder
         self.gpu = gpu
         environment = {name: value for name, value in without_git().items() if not name.startswith("PYTEST_")}

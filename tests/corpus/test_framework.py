@@ -60,6 +60,14 @@ def test_an_event_may_accuse_nobody() -> None:
     assert weigh(Expect("DRIFT"), ran(passed, 0)).grade is Grade.MISSED
 
 
+def test_other_cases_may_need_a_word_of_their_own() -> None:
+    slower, faster = Verdict(Word.SLOWER, "device_time_us"), Verdict(Word.FASTER, "device_time_us")
+    both = {"f[1]": [slower], "f[2]": [faster]}
+    for pattern, word, grade in (("f[2]/*", "FASTER", Grade.CAUGHT), ("f[2]/*", "PASS", Grade.HALF)):
+        assert weigh(Expect("SLOWER", cases=("f[1]/*",), others={pattern: word}), ran(both)).grade is grade
+    assert weigh(Expect("SLOWER", cases=("f[1]/*",), others={"g/*": "FASTER"}), ran(both)).grade is Grade.HALF
+
+
 def test_a_miss_tells_whether_the_mutant_was_run() -> None:
     same, other = Verdict(Word.PASS, "copies"), Verdict(Word.PASS, "binary", "not gated: binary a -> b")
     assert not weigh(EXPECT, ran({"f[1]": [same], "f[2]": [other]}, 0)).moved

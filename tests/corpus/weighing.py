@@ -106,6 +106,10 @@ def _problems(
     if not word.fails and failing:
         problems += [f"{key}: fails, where it should be {word}" for key in sorted(failing)]
     problems += [f"{key}: is not {word}" for key in sorted(affected - named)]
+    for pattern, other in expect.others.items():
+        words = [{each.word for each in result.verdicts} for result in ran.report.results if _is(result, pattern)]
+        if not words or any(other not in found for found in words):
+            problems.append(f"{pattern}: is not {other}")
     said = ""
     for result in ran.report.results:
         if result.case.key not in affected:
@@ -144,6 +148,10 @@ def _holds(interval: tuple[float, float] | None, effect: float) -> bool:
 
 def _verdicts(result: CaseResult, word: Word) -> list[Verdict]:
     return [verdict for verdict in result.verdicts if verdict.word is word]
+
+
+def _is(result: CaseResult, pattern: str) -> bool:
+    return _fits(result.case.key, (pattern,))
 
 
 def _fits(text: str, patterns: Sequence[str]) -> bool:

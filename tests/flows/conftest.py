@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scipy.special  # noqa: F401  pytester unloads what a test imports, and NumPy cannot be loaded a second time
+import requests  # noqa: F401  pytester unloads what a test imports, and neither this nor NumPy works a second time
+import scipy.special  # noqa: F401
 from filelock import FileLock
 
 from tests.nursery import Nursery

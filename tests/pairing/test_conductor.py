@@ -57,6 +57,7 @@ class Script:
     raises_in: str = ""
     dies_at: str = ""
     mhz: float | None = None
+    lowest: bool = False
     known: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # key, base's timers, as they came
 
     def __post_init__(self) -> None:
@@ -81,7 +82,7 @@ class Script:
                 with self.stage.turn(self.side):
                     if key == self.dies_at:
                         return
-                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign))
+                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.lowest))
                 self._measure(end, key, say)
 
     def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:
@@ -185,6 +186,22 @@ def test_drift_cancels() -> None:
     difference = play(*players).differences[track("a")]
     assert difference.change == pytest.approx(0, abs=1e-12)
     assert difference.control == pytest.approx(0, abs=1e-12)
+
+
+def test_where_the_lowest_count_all_sides_wait_for_a_quiet_moment() -> None:
+    """Other work makes most blocks two or three times as long; the sides never share a burst."""
+    players = scripts(["a"])
+    for player in players:
+        player.lowest = True
+        chance = random.Random(player.side)
+        us = 55.0 if player.side == "work" else 50.0
+        player.block = lambda key, time, us=us, chance=chance: (
+            us * (1 if chance.random() < 0.2 else chance.uniform(2, 3))
+        )
+    difference = play(*players).differences[track("a")]
+    assert difference.change == pytest.approx(math.log(1.1))
+    assert difference.control == 0
+    assert (difference.base_us, difference.work_us) == (50.0, pytest.approx(55.0))
 
 
 def test_what_is_not_wanted_gets_one_block_and_no_more() -> None:

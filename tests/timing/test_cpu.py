@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 
@@ -69,19 +70,32 @@ def test_what_others_use_is_not_in_it(device: Cpu) -> None:
     assert measured(cpu, beside, device).value_us == pytest.approx(2_000.0)
 
 
-def test_a_block_is_low_in_its_samples(device: Cpu) -> None:
-    """Caches that others have used make calls dearer, never cheaper: of 20 samples the second is not the last one."""
-    costs = [500.0, 501.0, *[600.0 + index for index in range(18)]]
-    count = [-1]
+def test_a_burst_of_other_work_is_waited_out(device: Cpu) -> None:
+    """It makes calls up to three times as dear for a while, never cheaper: the floor is found behind it."""
+    chance = random.Random(1)
+
+    def call() -> None:
+        us = 500.0 if device.host_us > 700_000 else 500.0 * chance.uniform(1.2, 3.0) ** 2
+        device.used_us += us
+        device.host_us += us
+
+    timing = measured(cpu, call, device, seconds=1.5, stored="cpu-u1")
+    assert timing.value_us == pytest.approx(500.0)
+    assert len(timing.blocks) == 3
+
+
+def test_without_a_floor_the_time_ends_it(device: Cpu) -> None:
+    count = [0]
 
     def call() -> None:
         count[0] += 1
-        device.used_us += costs[count[0] % 20]
+        device.used_us += 500.0 * 1.02 ** (count[0] // 20)
         device.host_us += 500.0
 
-    meter = cpu.prepare(Workload(call), device, seconds=1.0, stored="cpu-u1")
-    assert meter.samples == 20
-    assert meter.block() == 600.0
+    started = device.host_us
+    timing = measured(cpu, call, device, seconds=0.5, stored="cpu-u1")
+    assert device.host_us - started < 1.2e6
+    assert timing.blocks[0] < timing.blocks[1] < timing.blocks[2]
 
 
 def test_a_stored_id_is_used_again_and_a_far_slower_candidate_keeps_the_budget(device: Cpu) -> None:
