@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import platform
@@ -25,6 +26,8 @@ from perfguard.records import Conditions, Hardware, Toolchain
 _LEAST_COPY_BYTES = 256 * 2**20
 _LEAST_FLUSH_BYTES = 64 * 2**20
 _COPIES = 11
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # M_… of glibc's malloc.h
+_LARGEST_THRESHOLD = 32 * 2**20  # bytes: glibc takes no larger one
 _FP8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _NO_QUEUE = "has no queue; time it with now_us() around the call"
 
@@ -77,6 +80,15 @@ class CpuDevice(Device):
     def conditions(self) -> Conditions:
         kilohertz = _number(self._root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
         return Conditions(clock_mhz=None if kilohertz is None else kilohertz // 1000)
+
+    def settle(self) -> None:
+        """Have the C library keep what is freed. Left to itself it gives large blocks back to the kernel, or not, as
+        the process's history will have it, and a call that takes its memory anew each time is two or three times as
+        dear: by that alone two processes of the same code differ."""
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+        for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_THRESHOLD), (_TRIM_THRESHOLD, 2**31 - 1)):
+            if mallopt is not None:
+                mallopt(parameter, value)
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
