@@ -177,7 +177,7 @@ from perfguard.hardware.cpu import CpuDevice
 CpuDevice().settle()
 def call():
     return torch.ones(3_000_000).add_(1.0)
-for _ in range(3):
+for _ in range(10):
     call()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
