@@ -144,8 +144,8 @@ class Guarded:
 
         Raises:
             WrongResult: the numerics rule is violated; nothing is timed then.
-            Regression: heavier or different than the baseline. Slower is told at the end of the run, after
-                fresh processes agreed; the test fails then.
+            Regression: heavier or different than the baseline. Times are judged after the tests: they fail the run,
+                not its tests.
             UsageError: the call cannot be guarded as written.
         """
         __tracebackhide__ = True  # a failure shows the test's line and what it says, no line of ours

@@ -123,6 +123,8 @@ def _beside_base(
         return msgspec.structs.replace(suspect, word=Word.UNCHANGED, reason=same)
     if case is None or case.problem or time is None or found is None:
         told = [each for each in (case.problem if case else "", time.problem if time else "") if each]
+        if why != NO_PAIRS and not told:  # what the record says for itself would hide that
+            return msgspec.structs.replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
         return unpaired(result, metric, lane, told[0] if told else why)
     verdict = msgspec.structs.replace(
         suspect,

@@ -9,8 +9,6 @@ import msgspec
 from perfguard.baselines import Change
 from perfguard.records import CaseResult, Verdict, Word
 
-RECORDING = "an update records, and compares with no base"
-
 
 def say_recorded(results: dict[tuple[str, str], CaseResult], planned: Sequence[Change]) -> None:
     """A time that the update looked at is not judged beside the base: it is what became of its record."""

@@ -13,7 +13,6 @@ from perfguard.judge.session import case_id
 from perfguard.pairing.conductor import Track
 from perfguard.pairing.times import Start, pair_times
 from perfguard.records import CaseResult, Pairing, Verdict, Word
-from perfguard.run.recording import RECORDING
 from perfguard.run.run import Run
 from perfguard.sessions import FreshSessions, measure_fresh
 
@@ -61,7 +60,6 @@ class _Settling:
                 wanted.append(result)
         if wanted:
             self._measure_fresh(wanted, sessions, exact=True)  # what is stored must not differ between processes
-        run.pairings = [Pairing(run.lane.base.commit or "", problem=RECORDING)]
 
     def beside_rivals(self) -> None:
         """Fresh processes read again what is slower than its rival, and as often again what they leave open."""

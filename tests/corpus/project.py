@@ -110,10 +110,10 @@ class Corpus:
             yield made
 
     def recorded(self, name: str) -> Path:
-        """The baselines of the clean suite. Recorded by whoever comes first, and compared once: clean is quiet.
+        """The baselines of the clean suite, recorded by whoever comes first.
 
         Raises:
-            AssertionError: the clean suite fails, or a clean run beside its own baselines accuses somebody.
+            AssertionError: the clean suite fails.
         """
         folder = self.folder / f"{name}-{fingerprint(name)}"
         self.folder.mkdir(parents=True, exist_ok=True)

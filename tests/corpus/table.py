@@ -38,6 +38,10 @@ stand in `tests/corpus/`; `pytest tests/corpus` judges them again. This page is 
 
 of what the others saved in `tests/corpus/seen/`.
 
+Each mutant is an uncommitted change in a small git repository of its own, whose commit holds the clean files and their
+baselines. So a time in question is measured beside that commit, in process pairs. What the machine does in an event is
+committed as well: base and working tree run on the same machine. In a clean run the working tree differs by a comment.
+
 **Caught** means all at once: the right word, by the metric that names the cause, on the affected cases and no others,
 in words to act on. **Half**: the affected cases fail, but nothing says why. A rival that compares times can be half at
 most. **False alarm**: a case fails to which nothing was done. Rivals see the same mutants, each in its usual set-up:

@@ -142,7 +142,9 @@ def test_what_no_pair_read_says_why(case: PairedCase | None, problem: str, why: 
 def test_a_case_that_nobody_remembers_stays_new_where_no_pair_reads_it() -> None:
     nowhere = Lane(HARDWARE, Toolchain(), base=BASE)
     assert span_of(screen_session([result()], nowhere)).word is Word.SUSPECT
-    assert judged(None, "the case is new", nowhere).word is Word.NEW
+    assert judged(PairedCase("area", "f/forward", problem="the case is new"), "", nowhere).word is Word.NEW
+    cut = judged(None, "the 10 minutes are over", nowhere)  # nobody has looked: that is not to be hidden
+    assert (cut.word, cut.reason) == (Word.UNRESOLVED, "UNPAIRED: the 10 minutes are over")
     assert judged(paired(pairs([0.2] * 6)), where=nowhere).word is Word.SLOWER
 
 
