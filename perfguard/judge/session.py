@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from perfguard.judge.ladder import judge_case, slower_because, unpaired
+from perfguard.judge.ladder import judge_case, slower_because, stored_values, unpaired
 from perfguard.judge.lane import Lane, timer_class
 from perfguard.judge.pairs import PairVerdict, Track, in_cycles, judge_tracks, noisy
 from perfguard.judge.screen import learn_controls
@@ -129,7 +129,7 @@ def _beside_base(
     verdict = msgspec.structs.replace(
         suspect,
         word=found.word or Word.UNRESOLVED,
-        reason=_reason(result, case, time, found, why),
+        reason=_reason(result, lane, case, time, found, why),
         before=_middle([each.base_us for each in time.readings]),
         after=_middle([each.work_us for each in time.readings]),
         ratio=math.exp(found.effect),
@@ -141,7 +141,7 @@ def _beside_base(
     return msgspec.structs.replace(verdict, limit=math.expm1(track.theta))
 
 
-def _reason(result: CaseResult, case: PairedCase, time: PairedTime, found: PairVerdict, why: str) -> str:
+def _reason(result: CaseResult, lane: Lane, case: PairedCase, time: PairedTime, found: PairVerdict, why: str) -> str:
     track = track_of(result, time)
     assert track is not None
     cycles = in_cycles(time.readings, found.effect, track.theta)
@@ -151,7 +151,9 @@ def _reason(result: CaseResult, case: PairedCase, time: PairedTime, found: PairV
         return "; ".join(filter(None, (noisy(found), cycles)))
     if found.word is None:
         return f"UNDECIDED: {time.problem or why}; {found}"
-    before = {} if case.base is None else {each.metric: each.value for each in case.base.readings if not each.timed}
+    before = stored_values(result, lane)  # what the base's process did not read: it compiles for no target
+    if case.base is not None:
+        before |= {each.metric: each.value for each in case.base.readings if not each.timed}
     return "; ".join(filter(None, (str(found), cycles, slower_because(time.metric, result, before))))
 
 

@@ -162,7 +162,9 @@ class Tally:
         return track in self.times and not self.is_decided(track)
 
     def is_decided(self, track: Track) -> bool:
-        """Whether more pairs would tell nothing more about a time."""
+        """Whether more pairs would tell nothing more about a time; they are over where the base runs the same code."""
+        if track not in self.times:
+            return True
         verdict = self.verdicts.get(track)
         given_up = self.times[track].missed >= _MOST_MISSED
         return given_up or (verdict is not None and verdict.word is not None)

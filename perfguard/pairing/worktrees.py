@@ -82,10 +82,10 @@ class Repository:
         if self.commit("HEAD") is None:
             raise UsageError(f"{self.root}: the repository has no commit yet; commit first")
         if self.commit(base) is None:
+            if self.is_shallow:
+                raise UsageError(f"{base}: not in this clone, which is shallow: git fetch --unshallow")
             remote = self.commit(f"origin/{base}") is not None
             step = f"name origin/{base}" if remote else "fetch it, or name another (git branch --all)"
-            if self.is_shallow:
-                step = "this clone is shallow: git fetch --unshallow"
             raise UsageError(f"{base}: no branch, tag or commit of {self.root}; {step}")
         done = _git(self.root, ("merge-base", "HEAD", base))
         if done.returncode != 0:

@@ -99,7 +99,7 @@ def test_a_base_that_a_shallow_clone_lacks_is_asked_for(recorded: Project, tmp_p
     shutil.move(tmp_path / "clone" / ".git", project.path / ".git")
     result = project.guard(f"--perfguard-base={first}")
     assert result.ret == ExitStatus.UNGUARDED
-    said = f"{first}: no branch, tag or commit of {project.path}; this clone is shallow: git fetch --unshallow"
+    said = f"{first}: not in this clone, which is shallow: git fetch --unshallow"
     assert reasons(project) == [f"UNPAIRED: {said}"]
     result.stdout.fnmatch_lines(
         ["inconclusive: 2 of 2 timed cases could not be judged: UNPAIRED: *git fetch --unshallow*"]

@@ -102,4 +102,4 @@ def test_what_keeps_a_tree_from_having_a_base_is_told(root: Path, tmp_path: Path
     first = git(root, "rev-parse", "HEAD~")
     found = base(tmp_path / "shallow", first)
     assert found.commit is None
-    assert "this clone is shallow: git fetch --unshallow" in found.problem
+    assert "not in this clone, which is shallow: git fetch --unshallow" in found.problem
