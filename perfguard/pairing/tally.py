@@ -44,7 +44,8 @@ class Tally:
     def __init__(self, asked: Mapping[Track, CaseResult] | None = None, family: int | None = None) -> None:
         """Args:
         asked: the times in question, and what this run measured of their cases; None: whatever both sides time.
-        family: times over which false alarms are counted; None: those that are compared.
+        family: times over which false alarms are counted, as whoever judges the report counts them; None: those that
+            are compared.
         """
         self.results: dict[Side, dict[CaseId, CaseResult]] = {side: {} for side in SIDES}
         self.pairs = 0

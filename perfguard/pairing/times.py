@@ -35,17 +35,25 @@ class Start:
     device: str
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Of a run: `timed` cases whose times were read, and times that are in question in any way, the `family` over which
+    false alarms are counted."""
+
+    timed: int
+    family: int
+
+
 def pair_times(
-    asked: Asked, base: str, start: Start, config: Config, timed: int, tell: Tell, keep: Callable[[Pairing], None]
+    asked: Asked, base: str, start: Start, config: Config, counts: Counts, tell: Tell, keep: Callable[[Pairing], None]
 ) -> Pairing:
     """Measure `asked` beside the commit `base` until all is decided, or `pair_minutes` are over.
 
     Args:
         asked: the times in question, what this run measured of their cases, and why they are in question.
-        timed: cases of the run whose times were read.
-        keep: is given what is known after each process pair.
+        keep: is given what is known after each batch, and when the user ends it.
     """
-    tally = Tally({track: result for track, (result, _) in asked.items()})
+    tally = Tally({track: result for track, (result, _) in asked.items()}, counts.family)
     settings = config.settings
     if not settings.pair_minutes:
         return tally.pairing(base, "[tool.perfguard] pair_minutes is 0")
@@ -58,7 +66,7 @@ def pair_times(
             for track in asked:
                 if not site.plan.has(asked[track][0].case.nodeid, "base"):
                     tally.give_up(track, "new since the base")
-            for batch in in_batches(asked, timed):
+            for batch in in_batches(asked, counts.timed):
                 site.measure(tally, batch, deadline, numerics=True)  # a wrong base is no measure of speed
                 keep(tally.pairing(base, ""))
                 if tally.problem or time.monotonic() > deadline:

@@ -11,7 +11,7 @@ from perfguard.baselines import recordable
 from perfguard.judge import rival, screen_session
 from perfguard.judge.session import case_id
 from perfguard.pairing.conductor import Track
-from perfguard.pairing.times import Start, pair_times
+from perfguard.pairing.times import Counts, Start, pair_times
 from perfguard.records import CaseResult, Pairing, Verdict, Word
 from perfguard.run.run import Run
 from perfguard.sessions import FreshSessions, measure_fresh
@@ -70,16 +70,17 @@ class _Settling:
 
     def beside_base(self) -> None:
         """Process pairs measure what is in question beside the base, until it is decided or the time is over."""
-        run = self.run
+        run, suspects = self.run, self._suspects()
         asked = {
             Track(*case_id(result), verdict.metric): (result, verdict)
-            for result, verdict in self._suspects()
+            for result, verdict in suspects
             if not _has_rival(result, verdict)
         }
         if not asked or run.lane.base.commit is None:
             return
         timed = sum(any(reading.timed for reading in result.readings) for result in run.measured.values())
-        self._keep(pair_times(asked, run.lane.base.commit, self.start, run.config, timed, self.tell, self._keep))
+        counts = Counts(timed, family=len(suspects))
+        self._keep(pair_times(asked, run.lane.base.commit, self.start, run.config, counts, self.tell, self._keep))
 
     def _keep(self, pairing: Pairing) -> None:
         """What was read so far, also if the run is ended now."""
