@@ -78,7 +78,8 @@ def test_a_time_is_in_question_until_process_pairs_have_told(tmp_path: Path) -> 
         "slow": Word.SLOWER, "fine": Word.PASS, "fast": Word.FASTER,
     }  # fmt: skip
     (left,) = [each for each in run.results["suite", "left/forward"].verdicts if each.metric == "device_time_us"]
-    assert left.word is Word.NEW  # no pair read it, and nothing is recorded
+    # No pair read it: that is said although nothing is recorded either.
+    assert (left.word, left.reason) == (Word.UNRESOLVED, "UNPAIRED: the time was over")
 
 
 def test_what_its_test_could_not_know_is_told_late(tmp_path: Path) -> None:

@@ -77,9 +77,10 @@ class Measuring(Ending):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Open the device and the baselines, once it is known that they are needed."""
-        guarded = [item for item in session.items if is_guarded(item)]
         if self._worker is not None:
-            self._worker.begin(self._uncollected)
+            known = {item.nodeid: item for item in session.items}
+            session.items[:] = [known[test] for test in self._worker.begin(list(known), self._uncollected)]
+        guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
             return
         self._collected.selected = [case_of(item) for item in guarded]

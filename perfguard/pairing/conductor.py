@@ -39,6 +39,9 @@ class Track(NamedTuple):
     metric: str
 
 
+_START = Track("", "", "")  # where a side stands that has collected its tests
+
+
 class Player(Protocol):
     """What the conductor needs of a worker."""
 
@@ -80,6 +83,7 @@ class Outcome:
         timers: the timer of every metric that a side announced.
         unread: metrics that were wanted, and of which too many blocks could not be read.
         uncollected: node id of a test file -> why a side could not collect it.
+        tests: node ids of what each side has collected.
         problem: why it ended early; empty if it did not.
         out_of_time: it ended early because its limit was over.
     """
@@ -88,6 +92,7 @@ class Outcome:
     timers: dict[Track, dict[Side, str]] = field(default_factory=dict)
     unread: set[Track] = field(default_factory=set)
     uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
+    tests: dict[Side, set[str]] = field(default_factory=dict)
     problem: str = ""
     out_of_time: bool = False
 
@@ -122,6 +127,7 @@ def conduct(
     limit: Limit,
     progress: Callable[[Track], None],
     chance: random.Random,
+    common_only: bool = False,
 ) -> Outcome:
     """Lead one worker of each side through its tests.
 
@@ -130,11 +136,12 @@ def conduct(
         limit: how long all of it may take.
         progress: told every metric that is measured.
         chance: draws which side leads; what comes first must not be the same in every pair.
+        common_only: whether tests that a side lacks are left out on all.
 
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
     """
-    lockstep = _Lockstep({player.side: player for player in players}, limit, chance)
+    lockstep = _Lockstep({player.side: player for player in players}, limit, chance, common_only)
     try:
         lockstep.begin()
         while not lockstep.over:
@@ -161,6 +168,8 @@ class _Lockstep:
     players: Mapping[Side, Player]
     limit: Limit
     chance: random.Random
+    common_only: bool = False
+    tests: list[str] | None = None  # to run, of those that are collected; None: all
     outcome: Outcome = field(default_factory=Outcome)
     at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # what a side has announced so far
@@ -187,6 +196,7 @@ class _Lockstep:
     def begin(self) -> None:
         """Wait until all have collected their tests, which they may do at once; then one runs up to its first
         case, and another."""
+        order: list[str] = []
         for side, player in self.players.items():
             message = self._hear(player)
             assert message is None or isinstance(message, Ready)
@@ -194,8 +204,13 @@ class _Lockstep:
             self.behind[side] = set()
             if message is not None:
                 self.outcome.uncollected[side] = message.uncollected
+                self.outcome.tests[side] = set(message.tests)
+                order = message.tests
                 self.blocks[side] = 1
-                self.at[side] = Track("", "", "")
+                self.at[side] = _START
+        if self.common_only:  # a test that one side lacks would part them, and cost its neighbours this pair
+            common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
+            self.tests = [test for test in order if test in common]
         for side in self.waiting():
             self.go(side)
 
@@ -210,7 +225,8 @@ class _Lockstep:
         player = self.players[side]
         base = self.at.get("base")
         known = Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers)
-        self._say(player, known)
+        starts = self.at[side] == _START
+        self._say(player, msgspec.structs.replace(known, tests=self.tests) if starts else known)
         self._arrive(side, self._hear(player))
 
     def _arrive(self, side: Side, message: Message | None) -> None:

@@ -135,7 +135,7 @@ class Site:
         workers = {worker.side: worker for worker in self._workers}
         outcome: Outcome = conduct(
             [workers[side] for side in SIDES], wanted, limit=self._limit(deadline), progress=self.at,
-            chance=self._random,
+            chance=self._random, common_only=asked.tests is not None,
         )  # fmt: skip
         self._stop_workers()
         reports: dict[Side, Report | None] = {side: worker.report() for side, worker in workers.items()}

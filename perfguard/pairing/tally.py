@@ -127,6 +127,8 @@ class Tally:
         elif not outcome.problem:
             progress.missed += 1
             progress.why = self._why_missed(track, outcome, timers or {})
+            if self._asked is not None and self.nodeids([track])[0] not in outcome.tests.get("base", set()):
+                progress.missed = _MOST_MISSED  # another pair will not find it there either
 
     def _why_missed(self, track: Track, outcome: Outcome, timers: Mapping[Side, str]) -> str:
         if len(set(timers.values())) > 1:

@@ -60,18 +60,20 @@ class Measure(Struct, frozen=True, tag=True):
 
 class Go(Struct, frozen=True, tag=True):
     """The conductor's word: go on to the next time, or the end. `timers`: metric -> the base's timer of the case at
-    which the base stands, which the other sides are to use."""
+    which the base stands, which the other sides are to use. `tests`: what to run of the tests, told at first; None: all."""
 
     suite: str = ""
     key: str = ""
     timers: dict[str, str] = {}
+    tests: list[str] | None = None
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The tests are collected, nothing runs on the device yet. `uncollected`: node id of a file -> why it could not be
-    collected."""
+    """The tests are collected, nothing runs on the device yet. `tests`: their node ids; `uncollected`: node id of a
+    file -> why it could not be collected."""
 
     uncollected: dict[str, str] = {}
+    tests: list[str] = []
 
 
 class Announced(Struct, frozen=True, tag=True):
@@ -131,10 +133,11 @@ class Worker:
     _checked: set[str] = field(default_factory=set)  # modules that were looked at before
     _pad: object = None
 
-    def begin(self, uncollected: dict[str, str]) -> None:
-        """Say that the tests are collected, and wait for the first turn."""
-        self.say(Ready(uncollected))
-        self.hear()
+    def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
+        """Say which tests are collected, and wait for the first turn; those to run, in their order."""
+        self.say(Ready(uncollected, tests))
+        order = self.hear()
+        return tests if not isinstance(order, Go) or order.tests is None else order.tests
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that what comes next lies elsewhere in every process."""

@@ -76,9 +76,10 @@ class Script:
             end.send_bytes(msgspec.json.encode(message))
 
         with end, contextlib.suppress(EOFError, OSError):  # the conductor gave up
-            say(Ready({f"test_{self.side}.py": "ImportError"}))
-            self._hear(end)
-            for key in self.keys:
+            say(Ready({f"test_{self.side}.py": "ImportError"}, self.keys))
+            first = self._hear(end)
+            wanted = first.tests if isinstance(first, Go) and first.tests is not None else self.keys
+            for key in wanted:
                 with self.stage.turn(self.side):
                     if key == self.dies_at:
                         return
@@ -111,12 +112,14 @@ def play(
     hangs: bool = True,
     wanted: Callable[[Track], bool] = lambda track: True,
     seed: int = 1,
+    common_only: bool = False,
 ) -> Outcome:
     for script in scripts:
         script.thread.start()
     try:
         until = Limit(time.monotonic() + limit, "the limit is over", hangs)
-        return conduct(scripts, wanted, limit=until, progress=lambda track: None, chance=random.Random(seed))
+        return conduct(scripts, wanted, limit=until, progress=lambda track: None, chance=random.Random(seed),
+                       common_only=common_only)  # fmt: skip
     finally:
         for script in scripts:
             script.connection.close()
@@ -172,6 +175,12 @@ def test_the_clock_stands_beside_the_times() -> None:
         player.mhz = 1800.0
     difference = play(*players).differences[track("a")]
     assert (difference.base_mhz, difference.work_mhz) == (1800.0, 1700.0)
+
+
+def test_what_one_side_lacks_is_left_out_on_all() -> None:
+    outcome = play(*scripts(["b", "a"], keys=["new", "a", "b"]), common_only=True)
+    assert set(outcome.differences) == {track("a"), track("b")}
+    assert outcome.tests == {"base": {"a", "b"}, "copy": {"a", "b"}, "work": {"new", "a", "b"}}
 
 
 def test_what_a_side_could_not_collect_is_passed_on() -> None:

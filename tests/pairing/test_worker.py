@@ -71,7 +71,7 @@ def meter(blocks: list[float | None]) -> Meter:
 def joined(line: Line) -> Worker:
     worker = join(line.folder)
     assert worker is not None
-    worker.begin({"test_a.py": "ImportError"})
+    assert worker.begin(["test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]
     return worker
 
 
@@ -88,7 +88,7 @@ def test_it_measures_a_block_whenever_told(line: Line) -> None:
     assert collect("host_time_us", meter([2.0]), FakeDevice(), 1.0) == Blocks((2.0,), 0)
     announced = Announced("suite", "double[64]/forward", "device_time_us", "queue-cold", 0.05)
     assert line.heard() == [
-        Ready({"test_a.py": "ImportError"}),
+        Ready({"test_a.py": "ImportError"}, ["test_b.py::test"]),
         announced,
         *[Measured(50.0), Measured(None), Measured(51.0)],
         msgspec.structs.replace(announced, metric="host_time_us"),
@@ -114,6 +114,13 @@ def test_the_pad_is_taken_where_the_inputs_lie(line: Line) -> None:
     object.__setattr__(worker, "conducted", msgspec.structs.replace(worker.conducted, pad_bytes=1500))
     worker.take_pad(FakeDevice())
     assert getattr(worker._pad, "nbytes", None) == 1024
+
+
+def test_it_runs_what_all_sides_have(line: Line) -> None:
+    line.order(Go(tests=["b"]))
+    worker = join(line.folder)
+    assert worker is not None
+    assert worker.begin(["a", "b"], {}) == ["b"]
 
 
 def test_without_its_conductor_a_worker_ends(line: Line) -> None:
