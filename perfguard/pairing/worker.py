@@ -59,8 +59,12 @@ class Measure(Struct, frozen=True, tag=True):
 
 
 class Go(Struct, frozen=True, tag=True):
-    """The conductor's word: go on to the next time, or the end. `timers`: metric -> the base's timer of the case at
-    which the base stands, which the other sides are to use. `tests`: what to run of the tests, told at first; None: all."""
+    """The conductor's word: go on to the next time, or the end.
+
+    Attributes:
+        timers: metric -> the base's timer of the case at which the base stands, which the other sides are to use.
+        tests: which of the collected tests to run, told with the first word; None: all.
+    """
 
     suite: str = ""
     key: str = ""
