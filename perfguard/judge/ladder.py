@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from perfguard.judge.exact import judge_exact
-from perfguard.judge.explaining import because, machine_change, spelled_out
+from perfguard.judge.explaining import machine_change, spelled_out
 from perfguard.judge.lane import Lane, differing_versions, other_power, same_board, timer_class
 from perfguard.judge.rival import judge_rival
 from perfguard.judge.screen import NO_CONTROLS, Controls, within_record
@@ -249,11 +249,6 @@ def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
         if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
             values[reading.metric] = entry
     return values
-
-
-def slower_because(metric: str, result: CaseResult, before: Mapping[str, Value]) -> str:
-    """Why a time moved: the exact metrics that moved beside it, from `before`, the base's."""
-    return because(metric, result.readings, before)
 
 
 def _machine(result: CaseResult, lane: Lane) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from perfguard.judge.ladder import judge_case, slower_because, stored_values, unpaired
+from perfguard.judge.explaining import because
+from perfguard.judge.ladder import judge_case, stored_values, unpaired
 from perfguard.judge.lane import Lane, timer_class
 from perfguard.judge.pairs import PairVerdict, Track, in_cycles, judge_tracks, noisy
 from perfguard.judge.screen import learn_controls
@@ -154,7 +155,7 @@ def _reason(result: CaseResult, lane: Lane, case: PairedCase, time: PairedTime, 
     before = stored_values(result, lane)  # what the base's process did not read: it compiles for no target
     if case.base is not None:
         before |= {each.metric: each.value for each in case.base.readings if not each.timed}
-    return "; ".join(filter(None, (str(found), cycles, slower_because(time.metric, result, before))))
+    return "; ".join(filter(None, (str(found), cycles, because(time.metric, result.readings, before))))
 
 
 def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:

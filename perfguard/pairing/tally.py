@@ -20,10 +20,7 @@ _MOST_MISSED = 2  # process pairs in which a time could not be measured
 
 @dataclass
 class Progress:
-    """What is known of one time that is in question.
-
-    `compared`: whether anybody expects base and working tree to have it in common; `why`: it was missed.
-    """
+    """What is known of one time that is in question; `why` it was missed, where it was."""
 
     timer: str = ""
     readings: list[PairReading] = field(default_factory=list)
@@ -50,7 +47,6 @@ class Tally:
         self.results: dict[Side, dict[CaseId, CaseResult]] = {side: {} for side in SIDES}
         self.pairs = 0
         self.problem = ""
-        self.out_of_time = False
         self.whole = False  # whether every side came to the end of its tests once
         self.times: dict[Track, Progress] = {track: Progress() for track in asked or ()}
         self.verdicts: dict[Track, PairVerdict] = {}
@@ -66,7 +62,7 @@ class Tally:
             tracks: the times that the pair was started for; None: all. Others were not missed by it.
         """
         self.pairs += 1
-        self.problem, self.out_of_time = outcome.problem, outcome.out_of_time
+        self.problem = outcome.problem
         self.whole = self.whole or not outcome.problem
         latest: dict[Side, dict[CaseId, CaseResult]] = {}
         for side in SIDES:
