@@ -120,9 +120,11 @@ def _judge(
         word = Word.UNRESOLVED
     smallest = None
     if word is Word.PASS:
-        smallest = math.expm1(abs(effect) + test.margin(test.miss_of_look))
+        smallest = abs(effect) + test.margin(test.miss_of_look)
     elif pairs >= LEAST_PAIRS:
-        smallest = math.expm1(max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR))
+        smallest = max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR)
+    if smallest is not None:
+        smallest = math.expm1(min(smallest, _LARGEST))
     return PairVerdict(word, effect, (effect - margin, effect + margin), pairs, smallest, wild)
 
 

@@ -290,3 +290,13 @@ def test_what_is_decided_stays_so_whatever_is_read_later() -> None:
     taken = [0.0, 0.0005, 0.4, 0.41, 0.4]
     [verdict] = judge_tracks({"a": Track(0.1, "clock", readings(taken))}, 1).values()
     assert (verdict.word, verdict.pairs) == (Word.PASS, 2)
+
+
+def test_a_stranger_s_numbers_do_not_overflow() -> None:
+    """A forged report may hold changes of a millionfold, as far as its reader lets them pass, in a huge family."""
+    wide = 1.5 * math.log(1e6)
+    for slowdowns in ([wide, -wide, wide], [wide, -wide, wide, -wide] * 4):
+        found = judge_pairs(slowdowns, theta=0.01, family=5_000, prior=UNLEARNT)
+        assert found.word in (None, Word.UNRESOLVED)
+        assert found.smallest is not None
+        assert math.isfinite(found.smallest)
