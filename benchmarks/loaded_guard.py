@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("arguments", nargs="*", metavar="-- ARGUMENTS", help="of scripts/guard")
     options = parser.parse_args()
+    runs: list[Ran] = []
     with tempfile.TemporaryDirectory(prefix="loaded-guard-") as folder:
         clone = Path(folder, "clone")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
@@ -65,26 +66,31 @@ def main() -> int:
             plant(clone / FILE, options.plant - 1)
         burners = [subprocess.Popen(BUSY) for _ in range(options.busy)]
         try:
-            runs = [run(number, clone, options.arguments) for number in range(1, options.runs + 1)]
+            for number in range(1, options.runs + 1):
+                runs.append(run(number, clone, options.arguments))
+                if options.json:  # after each: an interrupted benchmark keeps what it saw
+                    options.json.write_text(json.dumps(found(runs), indent=1) + "\n", encoding="utf-8")
         finally:
             for burner in burners:
                 burner.kill()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     red = sum(each.status in RED for each in runs)
     slower = sum(bool(each.words.get("SLOWER")) for each in runs)
     seconds = sorted(each.seconds for each in runs)
     print(f"{red} of {len(runs)} red, {slower} with SLOWER; {seconds[len(seconds) // 2]:.0f} s in the middle, "
           f"{seconds[-1]:.0f} s at most; {max(each.lines for each in runs)} lines at most")  # fmt: skip
-    if options.json:
-        found = {
-            "command": " ".join(["python -m benchmarks.loaded_guard", *sys.argv[1:]]),
-            "date": datetime.date.today().isoformat(),
-            "commit": commit.strip(),
-            "processor": platform.processor() or platform.machine(),
-            "runs": [asdict(each) for each in runs],
-        }
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def found(runs: list[Ran]) -> dict[str, object]:
+    """What `--json` keeps."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {
+        "command": " ".join(["python -m benchmarks.loaded_guard", *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.strip(),
+        "processor": platform.processor() or platform.machine(),
+        "runs": [asdict(each) for each in runs],
+    }
 
 
 def plant(path: Path, share: float) -> None:
