@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -55,7 +55,18 @@ class Kernel:
     code: str | None
 
 
-Launched = list[tuple[str, int]]  # name and handle of Triton's launches, in order
+class Launch(NamedTuple):
+    """One launch by Triton's launcher. `scalars`: its arguments that are no tensors, as text."""
+
+    name: str
+    handle: int
+    scalars: str = ""
+
+
+Launched = list[Launch]  # in order
+
+_SCALARS = "perfguard: scalars"  # in what Triton hands to its hooks
+_LEAST_ADDRESS = 2**40  # an integer above it is taken for an address, which is another one in every process
 
 
 @contextmanager
@@ -66,7 +77,7 @@ def triton_launches() -> Iterator[Launched]:
     def note(metadata: Any) -> None:
         told = getattr(metadata, "data", None)  # in front of what the kernel's author computes, which may cost time
         if isinstance(told, dict) and "function" in told:
-            launched.append((told["name"], told["function"]))
+            launched.append(Launch(told["name"], told["function"], told.get(_SCALARS, "")))
 
     runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)  # without it nothing of Triton's can run
     chain = getattr(runtime, "launch_enter_hook", None)
@@ -75,9 +86,42 @@ def triton_launches() -> Iterator[Launched]:
         return
     chain.add(note)
     try:
-        yield launched
+        with _scalars_told():
+            yield launched
     finally:
         chain.remove(note)
+
+
+@contextmanager
+def _scalars_told() -> Iterator[None]:
+    """While inside, Triton hands the scalars of a launch to its hooks, too: a binary's time may hang on them."""
+    kind = getattr(sys.modules.get("triton.compiler.compiler"), "CompiledKernel", None)
+    original = getattr(kind, "launch_metadata", None)
+    if kind is None or original is None:
+        yield
+        return
+
+    def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        metadata = original(kernel, grid, stream, *args)
+        told = getattr(metadata, "data", None)
+        if isinstance(told, dict):
+            told[_SCALARS] = repr([_scalar(each) for each in args])
+        return metadata
+
+    kind.launch_metadata = launch_metadata
+    try:
+        yield
+    finally:
+        kind.launch_metadata = original
+
+
+def _scalar(argument: object) -> object:
+    """The argument where it is a number or a string; of tuples each part; None for anything else."""
+    if isinstance(argument, tuple | list):
+        return [_scalar(each) for each in argument]
+    if isinstance(argument, int) and abs(argument) >= _LEAST_ADDRESS:
+        return None
+    return argument if isinstance(argument, bool | int | float | str) else None
 
 
 def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
@@ -96,6 +140,7 @@ def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
     described: list[object] = [
         (each.kind, each.stream, sorted(each.facts.items()), *_name(each, codes)) for each in work
     ]
+    described += [launch.scalars for launch in launched if launch.scalars]
     if any(_LIBRARY.match(each.name) for each in kernels):
         foreign = foreign_libraries(Path("/proc/self/maps"))
         if foreign is None:
@@ -117,8 +162,8 @@ def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
     for kernel in loaded_kernels({each.name for each in work}):
         loaded[kernel.name].append(kernel)
     handles: dict[str, list[int]] = defaultdict(list)
-    for name, handle in launched:
-        handles[name].append(handle)
+    for launch in launched:
+        handles[launch.name].append(launch.handle)
     counts = Counter(each.name for each in work)
     seen: Counter[str] = Counter()
     codes: dict[int, str] = {}

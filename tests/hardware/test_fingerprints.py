@@ -14,11 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.hardware import fingerprints
-from perfguard.hardware.fingerprints import fingerprint, machine_code
+from perfguard.hardware.fingerprints import Launch, fingerprint, machine_code
 from perfguard.hardware.kineto import Work
 
 ROOT = Path(__file__).parents[2]
@@ -152,10 +153,10 @@ class StaticallyLaunchedCudaKernel:
 
 def test_the_same_launches_of_the_same_code_are_equal_whatever_their_handles() -> None:
     first = CompiledKernel("_rows", 1, b"code")
-    one = fingerprint([kernel()], [("_rows", 1)])
+    one = fingerprint([kernel()], [Launch("_rows", 1)])
     del first
     second = CompiledKernel("_rows", 2, b"code")
-    assert one == fingerprint([kernel()], [("_rows", second.function)]) is not None
+    assert one == fingerprint([kernel()], [Launch("_rows", second.function)]) is not None
 
 
 @pytest.mark.parametrize(
@@ -173,9 +174,9 @@ def test_the_same_launches_of_the_same_code_are_equal_whatever_their_handles() -
 )
 def test_every_part_of_a_launch_counts(work: list[Work], own_libraries: None) -> None:
     alive = CompiledKernel("_rows", 1, b"code")
-    base = fingerprint([kernel()], [("_rows", alive.function)])
+    base = fingerprint([kernel()], [Launch("_rows", alive.function)])
     rows = sum(each.name == "_rows" for each in work)
-    other = fingerprint(work, [("_rows", 1)] * rows)
+    other = fingerprint(work, [Launch("_rows", 1)] * rows)
     assert other is not None
     assert other != base
 
@@ -189,7 +190,7 @@ def test_kernels_of_one_name_are_told_apart_by_their_handles() -> None:
     small, large = CompiledKernel("_rows", 1, b"small"), CompiledKernel("_rows", 2, b"large")
     work = [kernel(), kernel()]
     told = {
-        handles: fingerprint(work, [("_rows", handle) for handle in handles])
+        handles: fingerprint(work, [Launch("_rows", handle) for handle in handles])
         for handles in ((small.function, large.function), (large.function, small.function), (1, 1), (2, 2))
     }
     assert len(set(told.values())) == 4
@@ -199,7 +200,7 @@ def test_kernels_of_one_name_are_told_apart_by_their_handles() -> None:
 def test_without_handles_registers_and_threads_must_tell() -> None:
     lean, fat = CompiledKernel("_rows", 1, b"lean", registers=40), CompiledKernel("_rows", 2, b"fat", registers=255)
     by_registers = fingerprint([kernel()], [])
-    assert by_registers == fingerprint([kernel()], [("_rows", lean.function)])
+    assert by_registers == fingerprint([kernel()], [Launch("_rows", lean.function)])
     assert fingerprint([kernel(registers_per_thread=255)], []) is not None
     fat.n_regs = 40
     assert fingerprint([kernel()], []) is None  # either of two
@@ -223,7 +224,7 @@ def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those(
     assert gc.get_freeze_count() > frozen + 10_000
     assert len(gc.get_objects()) < 10_000
     kernel_made = CompiledKernel("_rows", 1, b"code")
-    assert fingerprint([kernel()], [("_rows", kernel_made.function)]) is not None
+    assert fingerprint([kernel()], [Launch("_rows", kernel_made.function)]) is not None
     del imported
 
 
@@ -231,7 +232,7 @@ def test_nothing_is_hidden_once_there_is_a_kernel(frozen: int) -> None:
     early = CompiledKernel("_rows", 1, b"code")
     fingerprints.forget_objects_without_kernels()
     assert gc.get_freeze_count() <= frozen
-    assert fingerprint([kernel()], [("_rows", early.function)]) is not None
+    assert fingerprint([kernel()], [Launch("_rows", early.function)]) is not None
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_nothing_is_hidden_once_there_is_a_kernel(frozen: int) -> None:
 def test_unknown_origin_leaves_no_fingerprint(work: list[Work]) -> None:
     alive = CompiledKernel("_rows", 1, b"code")
     static = StaticallyLaunchedCudaKernel("triton_poi_fused_add_0")
-    assert fingerprint(work, [("_rows", 1)] * sum(each.name == "_rows" for each in work)) is None
+    assert fingerprint(work, [Launch("_rows", 1)] * sum(each.name == "_rows" for each in work)) is None
     del alive, static
 
 
@@ -304,6 +305,36 @@ def test_launches_by_triton_are_listed_while_listening() -> None:
     with fingerprints.triton_launches() as launched:
         knobs.runtime.launch_enter_hook(SimpleNamespace(data={"name": "_rows", "function": 5, "stream": 0}))
         knobs.runtime.launch_enter_hook(None)  # a launcher that tells nothing
-    assert launched == [("_rows", 5)]
+    assert launched == [Launch("_rows", 5)]
     # A hook that stays would keep inductor from its own launcher, and slow every launch.
     assert list(knobs.runtime.launch_enter_hook.calls) == before
+
+
+def test_the_scalars_of_a_launch_count() -> None:
+    """A binary runs as long as its arguments say: `for _ in range(steps)` has one binary for every `steps`."""
+    knobs = pytest.importorskip("triton.knobs")
+    compiler = pytest.importorskip("triton.compiler.compiler")
+    kept = compiler.CompiledKernel.launch_metadata
+
+    def launches(*args: object) -> list[Launch]:
+        kernel = SimpleNamespace(name="_rows", function=5, src=None, _init_handles=lambda: None)
+        with fingerprints.triton_launches() as launched:
+            metadata = compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0, *args)
+            knobs.runtime.launch_enter_hook(metadata)
+        return launched
+
+    alive = CompiledKernel("_rows", 5, b"code")
+    x = torch.ones(4)
+    base = fingerprint([kernel()], launches(x, 100, True, 2.5, (3, x), 128))
+    assert base == fingerprint([kernel()], launches(torch.ones(4), 100, True, 2.5, (3, x), 128)) is not None
+    for other in (
+        (101, True, 2.5, (3, x)),
+        (100, False, 2.5, (3, x)),
+        (100, True, 2.0, (3, x)),
+        (100, True, 2.5, (4, x)),
+    ):
+        assert fingerprint([kernel()], launches(x, *other, 128)) != base
+    # An address is another one in every process.
+    assert launches(x, 0x7F0000000000) == launches(x, 0x7F1000000000) != launches(x, 7)
+    assert compiler.CompiledKernel.launch_metadata is kept
+    assert alive.function == 5
