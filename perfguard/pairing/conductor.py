@@ -22,8 +22,7 @@ from perfguard.pairing.processes import SIDES, Side, describe
 from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Order, Ready, read_message
 from perfguard.timing.floor import AGREEING, floor, is_reached
 
-QUADS = 4  # a case and process pair: half of them led by the base, half by the other side
-_LEAST_QUADS = 2
+_THERE_AND_BACK = 2  # blocks of each side in a round
 _MOST_WARM_UPS = 8
 _MOST_TRIES = 3
 _LOOK_SECONDS = 0.5  # for a message
@@ -60,7 +59,7 @@ class Difference:
     """What one process pair says about one timed metric.
 
     Attributes:
-        change: ln(working tree / merge base), the mean over the quads.
+        change: ln(working tree / merge base), the mean over the rounds.
         control: ln(second merge base / merge base), measured alike: nothing but noise and bias.
         base_us, work_us: median block, µs per call.
         base_mhz, work_mhz: median clock of the device's processors in these blocks; None where nobody tells.
@@ -175,6 +174,7 @@ class _Lockstep:
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # what a side has announced so far
     blocks: dict[Side, int] = field(default_factory=dict)  # measured since its announcement
     lowest: set[Track] = field(default_factory=set)  # times of which the lowest blocks count
+    rounds: dict[Track, int] = field(default_factory=dict)  # of blocks, for each time
     base_timers: dict[str, str] = field(default_factory=dict)  # of the case at which the base stands, by metric
     work_waits: bool = True  # whose turn it was last where nothing tells who is ahead
 
@@ -250,6 +250,7 @@ class _Lockstep:
         self.behind[side].add(track)
         if message.lowest:
             self.lowest.add(track)
+        self.rounds[track] = message.rounds
         self.outcome.timers.setdefault(track, {})[side] = message.timer
 
     def choose(self) -> list[Side]:
@@ -279,7 +280,7 @@ class _Lockstep:
         if track in self.lowest:
             self._measure_floor(track)
         else:
-            self._measure_quads(track)
+            self._measure_rounds(track)
 
     def _measure_floor(self, track: Track) -> None:
         """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor: so all had
@@ -300,32 +301,34 @@ class _Lockstep:
         base, copy, work = (median(floor(times[side])) for side in SIDES)
         self.outcome.differences[track] = Difference(math.log(work / base), math.log(copy / base), base, work)
 
-    def _measure_quads(self, track: Track) -> None:
-        """Quads of blocks of the base and each other side: a b b a, then b a a b, so that drift cancels. Who comes
-        first is drawn."""
+    def _measure_rounds(self, track: Track) -> None:
+        """Rounds of blocks, there and back (b c w w c b), so that drift cancels; who comes first is drawn."""
         here = dict(self.at)
-        self._warm_up(here)
-        found: dict[Side, list[float]] = {"copy": [], "work": []}
+        wanted = self.rounds[track]
+        if wanted > 1:  # else blocks differ less than processes do, warm or not
+            self._warm_up(here)
+        changes: dict[Side, list[float]] = {"copy": [], "work": []}
         values: dict[Side, list[Measured]] = {side: [] for side in SIDES}
-        others: list[Side] = self.chance.sample(["copy", "work"], 2)
-        base_leads = self.chance.random() < 0.5
-        for number in range(QUADS):
-            for other in others if number // 2 % 2 else others[::-1]:
-                leads = base_leads is (number % 2 == 0)
-                order: list[Side] = ["base", other, other, "base"] if leads else [other, "base", "base", other]
-                blocks = [(side, self._block(side, here[side])) for side in order]
-                logs = [(side, math.log(block.us)) for side, block in blocks if block is not None and block.us]
-                if len(logs) == len(order):
-                    found[other].append(sum(log if side == other else -log for side, log in logs) / 2)
-                for side, block in blocks:
-                    values[side] += [] if block is None else [block]
-        if min(len(quads) for quads in found.values()) < _LEAST_QUADS:
+        for _ in range(_MOST_TRIES * wanted):
+            order = self.chance.sample(SIDES, len(SIDES))
+            logs: dict[Side, list[float]] = {side: [] for side in SIDES}
+            for side in (*order, *reversed(order)):
+                block = self._block(side, here[side])
+                if block is not None and block.us:
+                    values[side].append(block)
+                    logs[side].append(math.log(block.us))
+            if all(len(found) == _THERE_AND_BACK for found in logs.values()):
+                for side, found in changes.items():
+                    found.append(fmean(logs[side]) - fmean(logs["base"]))
+            if len(changes["work"]) == wanted or any(self.at[side] is not here[side] for side in SIDES):
+                break
+        if len(changes["work"]) < wanted:
             self.outcome.unread.add(track)
             return
         base, work = values["base"], values["work"]
         self.outcome.differences[track] = Difference(
-            fmean(found["work"]),
-            fmean(found["copy"]),
+            fmean(changes["work"]),
+            fmean(changes["copy"]),
             median(_times(base)),
             median(_times(work)),
             _mhz(base),

@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.errors import UsageError
-from perfguard.pairing.conductor import QUADS, Limit, Outcome, Track, conduct
+from perfguard.pairing.conductor import Limit, Outcome, Track, conduct
 from perfguard.pairing.processes import SIDES, Side
 from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Ready, read_order
 
 TIMER = "queue-cold"
+ROUNDS = 3
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Script:
     dies_at: str = ""
     mhz: float | None = None
     lowest: bool = False
+    rounds: int = ROUNDS
     known: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # key, base's timers, as they came
 
     def __post_init__(self) -> None:
@@ -83,7 +85,7 @@ class Script:
                 with self.stage.turn(self.side):
                     if key == self.dies_at:
                         return
-                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.lowest))
+                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.lowest, self.rounds))
                 self._measure(end, key, say)
 
     def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:
@@ -142,22 +144,35 @@ def test_a_slower_side_is_measured_in_turns() -> None:
     assert outcome.differences[track("b")].control == 0
     assert (outcome.differences[track("b")].base_us, outcome.differences[track("b")].work_us) == (50.0, 55.0)
     assert not players[0].stage.crowded
-    quads = players[0].stage.order[-8 * QUADS :]
-    for at in range(0, 8 * QUADS, 4):  # a b b a, or b a a b
-        first, second, third, last = quads[at : at + 4]
-        assert (first, second) == (last, third)
-        assert {first, second} in ({"base", "copy"}, {"base", "work"})
+    blocks = players[0].stage.order[-6 * ROUNDS :]
+    for at in range(0, 6 * ROUNDS, 6):  # there and back
+        assert blocks[at : at + 6] == blocks[at : at + 6][::-1]
+        assert set(blocks[at : at + 6]) == set(SIDES)
 
 
 def test_who_comes_first_is_drawn() -> None:
     def first(seed: int) -> tuple[Side, ...]:
         players = scripts(["a"])
         play(*players, seed=seed)
-        return tuple(players[0].stage.order[-8 * QUADS :][:8])
+        return tuple(players[0].stage.order[-6 * ROUNDS :][:3])
 
-    orders = {first(seed) for seed in range(12)}
-    assert len({order[0] for order in orders}) == 3  # each side leads once
-    assert len(orders) == 4
+    assert len({first(seed) for seed in range(40)}) == 6
+
+
+def test_where_one_round_tells_all_no_more_is_measured() -> None:
+    """Host times differ between processes, hardly between blocks."""
+    players = scripts(["a"])
+    for player in players:
+        player.rounds = 1
+    assert play(*players).differences[track("a")].change == 0
+    assert len(players[0].stage.order) == 6
+
+
+def test_a_round_that_could_not_be_read_is_measured_again() -> None:
+    players = scripts(["a"], block=lambda key, time: None if time == 20 else 50.0)
+    assert play(*players).differences[track("a")].change == 0
+    never = play(*scripts(["a"], block=lambda key, time: None))
+    assert (never.differences, never.unread) == ({}, {track("a")})
 
 
 def test_the_others_are_told_the_base_s_timers_before_they_choose_theirs() -> None:
