@@ -13,10 +13,12 @@ import pytest
 from perfguard import __version__
 from perfguard.benchmark_fixture import benchmark_result
 from perfguard.coldstart import starter
+from perfguard.compiling.walk import forget_compiled
 from perfguard.config import Config
 from perfguard.errors import ExitStatus, GuardFailure, PerfguardError
 from perfguard.guard import LOST, RUN, case_of, name_of, raise_for, suite_of
 from perfguard.hardware import open_device
+from perfguard.hardware.device import Device
 from perfguard.hooks.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
 from perfguard.locking import DeviceLock
@@ -77,7 +79,11 @@ class Measuring(Ending):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Open the device and the baselines, once it is known that they are needed."""
+        device = None
         if self._worker is not None:
+            device = self._open()  # all sides at once, before any has its turn: it takes seconds
+            device.settle()
+            forget_compiled()  # the first time takes seconds too
             known = {item.nodeid: item for item in session.items}
             session.items[:] = [known[test] for test in self._worker.begin(list(known), self._uncollected)]
         guarded = [item for item in session.items if is_guarded(item)]
@@ -85,13 +91,14 @@ class Measuring(Ending):
             return
         self._collected.selected = [case_of(item) for item in guarded]
         suites = sorted({suite_of(item.path, session.config.rootpath) for item in guarded})
+        device = device or self._open()
         try:
-            device = open_device(self._config.settings.device)
             self._take(device.key, session)
             if self._worker is not None:
                 self._worker.take_pad(device)
             self._run = open_run(self._config, device, suites, __version__, self._collected.selected, self._worker)
-            if self._run.answering is None or self._run.answering.cold is None:  # a cold start counts every second
+            cold = self._run.answering is not None and self._run.answering.cold is not None
+            if self._worker is None and not cold:  # a cold start counts every second
                 device.settle()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
@@ -99,6 +106,12 @@ class Measuring(Ending):
             minutes = self._config.settings.session_minutes
             self._run.runner.cold = starter(self._command(session.config), self._run.snapshot, minutes)
         session.config.stash[RUN] = self._run
+
+    def _open(self) -> Device:
+        try:
+            return open_device(self._config.settings.device)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
 
     def _command(self, config: pytest.Config) -> Command:
         return command_of(config)
