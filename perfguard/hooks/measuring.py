@@ -26,7 +26,7 @@ from perfguard.pairing.times import Start
 from perfguard.pairing.worker import Worker, join
 from perfguard.records import Case, Verdict, Word
 from perfguard.run import Collected, Run, open_run, settle
-from perfguard.sessions import SESSION_OPTION, Command
+from perfguard.sessions import Command, given_arguments
 from perfguard.watchdog import Watchdog, stop_children
 
 FIXTURES = ("perfguard", "benchmark")
@@ -275,14 +275,10 @@ def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]
 
 def command_of(config: pytest.Config, device: str = "") -> Command:
     """How fresh processes are started: as this one was, for other tests; on `device`, if one is named."""
-    given = [str(argument) for argument in config.invocation_params.args]
-    arguments = tuple(each for each in given if not each.startswith((SESSION_OPTION, "@")))  # a session's own
-    positional = [str(argument) for argument in getattr(config.option, "file_or_dir", None) or []]
-    if config.option.perfguard_update:
-        positional.append(config.option.perfguard_update)
-    extra = ["-n0"] if config.pluginmanager.hasplugin("xdist") else []
-    extra += [f"--perfguard-device={device}"] if device else []
-    return Command(arguments, tuple(positional), config.invocation_params.dir, tuple(extra), config.rootpath)
+    folder = config.invocation_params.dir
+    given = given_arguments([str(argument) for argument in config.invocation_params.args], folder)
+    extra = (f"--perfguard-device={device}",) if device else ()
+    return Command(given, folder, extra, config.rootpath)
 
 
 def _forget_last_error() -> None:
