@@ -14,6 +14,7 @@ from perfguard.github.pulls import Found, Pull, find_pull
 from perfguard.github.runs import MEASURE_WORKFLOW, Run, fetch_run, read_event, reason_to_stop
 from perfguard.github.statuses import Status, set_statuses
 from perfguard.github.summary import warning_command, without_commands, write_summary
+from perfguard.github.token import Environ
 
 __all__ = [
     "ACCEPTED_LABEL",
@@ -22,6 +23,7 @@ __all__ = [
     "Client",
     "Clock",
     "Easing",
+    "Environ",
     "Found",
     "LaneArtifact",
     "MergeBase",

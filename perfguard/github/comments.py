@@ -30,7 +30,8 @@ from perfguard.github.identity import (
     sections_of,
 )
 from perfguard.github.pulls import Pull
-from perfguard.github.troubles import Gone, ReadOnly, Unprocessable
+from perfguard.github.runs import fetch_run
+from perfguard.github.troubles import Gone, NotFound, ReadOnly, Unprocessable
 from perfguard.github.writing import MUTE_LABEL, Refusal, Writer
 
 __all__ = ["BUDGET", "MUTE_LABEL", "ROOM", "Action", "Posted", "Rules", "post_comment"]
@@ -135,6 +136,7 @@ class _Poster:
         self._mine = Mine(state.order, self._state.whole, state.alarm)
         self._smallest_failed = 0  # bodies up to this one were refused as too long
         self._writer = Writer(client, pull, drafts=rules.drafts)
+        self._known: set[int] = {state.run}  # runs that were asked after
         self._last = Action.SILENT  # kind of the last write that was tried
         self._was_resolved: bool | None = None  # what the comment said before it was edited; None: not known
 
@@ -175,9 +177,22 @@ class _Poster:
         """Where in a comment our own state and text stand."""
         return comment
 
+    def _looked(self, identity: Identity) -> list[Ours]:
+        """Our comments. Whoever may edit one can make it claim any run; a newer one than ours must be one."""
+        ours = self._writer.look(identity)
+        for comment in ours:
+            told = self._own(comment)
+            if told.order > self._mine.order and told.order[0] not in self._known:
+                self._known.add(told.order[0])
+                try:
+                    fetch_run(self._client, told.order[0])
+                except NotFound:
+                    self._mine.forged.add(told.order[0])
+        return ours
+
     def _round(self, identity: Identity) -> Rest | None:
         """One look and one step; the rest if there was nothing to do."""
-        step = decide(self._writer.look(identity), self._mine, self._rules.notify)
+        step = decide(self._looked(identity), self._mine, self._rules.notify)
         if isinstance(step, Rest):
             return step
         if isinstance(step, Drop):
@@ -256,7 +271,7 @@ class _SectionPoster(_Poster):
 
     def _round(self, identity: Identity) -> Rest | None:
         self._writer.check_pull()  # ahead of the look: nothing is to lie between that and the write
-        step = decide_section(self._writer.look(identity), self._rules.section, self._mine)
+        step = decide_section(self._looked(identity), self._rules.section, self._mine)
         if isinstance(step, Rest):
             return step
         if isinstance(step, Drop):

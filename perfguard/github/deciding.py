@@ -71,6 +71,7 @@ class Mine:
         alarm: somebody has to act.
         nonces: of its writes so far, also of those whose answer never came.
         wrote: an answer said that one of them was stored.
+        forged: runs that a comment claims to be of, and that GitHub does not know: nothing waits for them.
     """
 
     order: tuple[int, int]
@@ -78,6 +79,11 @@ class Mine:
     alarm: bool
     nonces: set[str] = field(default_factory=set)
     wrote: bool = False
+    forged: set[int] = field(default_factory=set)
+
+    def order_of(self, comment: Told) -> tuple[int, int]:
+        """Which run and attempt it is of; before all others where it lies about that."""
+        return (-1, -1) if comment.order[0] in self.forged else comment.order
 
     def stands_in(self, comment: Told) -> bool:
         """Whether a comment, or a section of one, says it already.
@@ -104,9 +110,9 @@ def decide(ours: Sequence[Ours], mine: Mine, notify: Literal["edit", "new-commen
     if not ours:
         return Create() if mine.alarm else Rest("nobody has to act, and there is no comment to keep true")
     canonical, *twins = sorted(ours, key=lambda comment: comment.id)
-    newest = max(reversed([canonical, *twins]), key=lambda comment: comment.order)
-    if newest.order > mine.order:
-        if newest.id != canonical.id and newest.order > canonical.order:
+    newest = max(reversed([canonical, *twins]), key=mine.order_of)
+    if mine.order_of(newest) > mine.order:
+        if newest.id != canonical.id and mine.order_of(newest) > mine.order_of(canonical):
             return Edit(canonical, newest.body)
         rest = Rest(f"run {newest.order[0]}, attempt {newest.order[1]}, is newer and has posted", canonical)
     elif mine.stands_in(canonical):
@@ -131,10 +137,10 @@ def decide_section(ours: Sequence[Ours], name: str, mine: Mine) -> Rest | Merge 
     newest = dict(standing)
     for twin in twins:
         for section in sections_of(twin):
-            if section.name not in newest or section.order > newest[section.name].order:
+            if section.name not in newest or mine.order_of(section) > mine.order_of(newest[section.name]):
                 newest[section.name] = section
     own = newest.get(name)
-    newer = own is not None and own.order > mine.order
+    newer = own is not None and mine.order_of(own) > mine.order
     write = own is None or not (newer or mine.stands_in(own))
     if write or newest != standing:
         return Merge(canonical, [newest[each] for each in sorted(newest)], write)

@@ -1,7 +1,12 @@
-"""Commit statuses: what a branch rule can require."""
+"""Commit statuses: what a branch rule can require.
+
+Each links to the run and attempt that it is of, which orders them: an older run that posts late leaves a newer one's
+alone.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,6 +16,7 @@ from perfguard.errors import GitHubError
 from perfguard.github.client import Client
 
 MOST_CHARACTERS = 140
+_RUN = re.compile(r"/actions/runs/(\d{1,18})(?:/attempts/(\d{1,9}))?$")
 
 
 class Status(Struct, frozen=True):
@@ -40,7 +46,7 @@ class _Combined(Struct, frozen=True):
 
 
 def set_statuses(client: Client, sha: str, statuses: Sequence[Status]) -> list[str]:
-    """Set statuses of a commit, in this order; those that stand already are left alone.
+    """Set statuses of a commit, in this order; those that stand already, or are a newer run's, are left alone.
 
     Returns:
         What went wrong, a sentence each; never raises for trouble with GitHub.
@@ -52,7 +58,10 @@ def set_statuses(client: Client, sha: str, statuses: Sequence[Status]) -> list[s
     problems = []
     for status in statuses:
         wanted = _standing_like(status)
-        if standing.get(status.context.lower()) == wanted:
+        found = standing.get(status.context.lower())
+        if found == wanted:
+            continue
+        if found is not None and _order(found) > _order(wanted):
             continue
         body = {"state": wanted.state, "context": wanted.context, "description": wanted.description or ""}
         if wanted.target_url:
@@ -68,6 +77,12 @@ def _standing(client: Client, sha: str) -> dict[str, _Standing]:
     """The latest status of each context, which GitHub compares without regard to case."""
     pages = client.pages(f"/repos/{client.repository}/commits/{sha}/status", _Combined)
     return {status.context.lower(): status for page in pages for status in page.statuses}
+
+
+def _order(standing: _Standing) -> tuple[int, int]:
+    """Run and attempt that a status leads to; before all others where it leads elsewhere, as another tool's does."""
+    found = _RUN.search(standing.target_url or "")
+    return (int(found[1]), int(found[2] or 1)) if found else (0, 0)
 
 
 def _standing_like(status: Status) -> _Standing:

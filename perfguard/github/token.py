@@ -31,6 +31,15 @@ class Token:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a token is not written anywhere")
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._value
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds nothing but what tokens are made of."""
+        return all("!" <= sign <= "~" for sign in self._value)
+
     def scrub(self, text: str) -> str:
         """`text`, with `***` wherever it holds the token."""
         return text.replace(self._value, _HIDDEN)
@@ -57,9 +66,19 @@ def read_token(environ: Mapping[str, str]) -> Token:
         NoToken: the variable is not set, or empty.
         UsageError: it holds what no token holds; requests would put the value into its own error.
     """
-    value = environ.get(VARIABLE, "").strip()
-    if not value:
+    token = Token(environ.get(VARIABLE, "").strip())  # in no variable of its own, which a traceback might show
+    if token.is_empty:
         raise NoToken(f"no token in {VARIABLE}; {COMMENT_SETUP}, with the token in that step's env")
-    if not all("!" <= sign <= "~" for sign in value):
+    if not token.is_plain:
         raise UsageError(f"{VARIABLE}: holds a character that no token has; set it to the bare token")
-    return Token(value)
+    return token
+
+
+class Environ(dict[str, str]):
+    """The job's variables, the token among them: prints none, also where a traceback shows local variables."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} variables)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the variables of a job are not written anywhere")

@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
     """
     from perfguard.config import LANE, read_settings
     from perfguard.errors import UsageError
+    from perfguard.github import Environ
     from perfguard.posting.job import Job, post
 
     settings = read_settings(Path.cwd())
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         post(
             Job(
                 settings,
-                os.environ,
+                Environ(os.environ),
                 run=options.run,
                 dry=options.dry_run,
                 key=options.key,

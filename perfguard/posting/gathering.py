@@ -105,12 +105,16 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         base=bases.base,
         base_age_days=bases.merge_base.age_days if bases.merge_base and not bases.is_tip else None,
         base_is_tip=bases.is_tip,
-        run_url=f"{client.server}/{client.repository}/actions/runs/{run.id}",
+        run_url=f"{client.server}/{client.repository}/actions/runs/{run.id}{_attempt(run)}",
         artifacts_until=_until(artifacts),
         warnings=[*_age(bases, settings.max_base_age_days), *warnings, *views.warnings],
     )
     why = found.reason if found else f"the run was started by a {run.event}, which has no pull request"
     return Gathered(run, overview, pull, "" if pull else why, own=not of_pull)
+
+
+def _attempt(run: Run) -> str:
+    return f"/attempts/{run.attempt}" if run.attempt > 1 else ""
 
 
 def _delivery(artifact: LaneArtifact) -> Delivery:

@@ -6,7 +6,7 @@ Trouble with GitHub changes no verdict and loses no report: files and summary ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from perfguard.github import (
     Client,
     Clock,
     Easing,
+    Environ,
     Posted,
     Rules,
     State,
@@ -59,7 +60,7 @@ class Job:
     """
 
     settings: Settings
-    environ: Mapping[str, str]
+    environ: Environ
     run: int | None = None
     dry: bool = False
     key: str = "default"

@@ -49,7 +49,7 @@ def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "e
 
 def wants_comment(overview: Overview, settings: Settings) -> bool:
     """Whether somebody has to act, so that a comment is created where there is none."""
-    if overview.headline in _ALARMS or overview.edits:
+    if overview.headline in _ALARMS or overview.edits or _state(overview.headline, settings.strict) != "success":
         return True
     return settings.comment == "improvements" and overview.headline is Headline.FASTER
 

@@ -281,6 +281,20 @@ def test_row_42_ours_edited_by_a_person_is_written_again(
     assert texts(github) == [RED]
 
 
+@pytest.mark.parametrize("run", [5002, 2**62])
+def test_a_run_that_github_does_not_know_stops_no_update(
+    github: FakeGitHub, client: Client, pull: Pull, state: State, run: int
+) -> None:
+    """Whoever may edit our comment can make it claim any run."""
+    post_comment(client, pull, [GREEN], wants=True, state=State(run, 1, state.head, lanes=state.lanes))
+    assert post_comment(client, pull, [RED], wants=True, state=state).action is Action.EDITED
+    assert texts(github) == [RED]
+    github.world.add_run(5003)
+    post_comment(client, pull, [GREEN], wants=True, state=State(5003, 1, state.head, lanes=state.lanes))
+    assert post_comment(client, pull, [RED], wants=True, state=state).action is Action.SILENT
+    assert texts(github) == [GREEN]
+
+
 def test_line_ends_of_the_web_editor_are_no_edit(github: FakeGitHub, client: Client, pull: Pull, state: State) -> None:
     first = post_comment(client, pull, [RED], wants=True, state=state)
     assert first.comment is not None

@@ -29,6 +29,8 @@ Start = Callable[..., "subprocess.Popen[str]"]  # token, section
 @pytest.fixture
 def start(github: FakeGitHub) -> Iterator[Start]:
     github.world.tokens = {OLDER: ALL_PERMISSIONS, NEWER: ALL_PERMISSIONS}
+    for number in (5001, 5002):
+        github.world.add_run(number)
     started: list[subprocess.Popen[str]] = []
 
     def started_job(token: str, section: str = "") -> subprocess.Popen[str]:

@@ -16,8 +16,10 @@ FAILING = """
 import logging
 import os
 import pytest
-from perfguard.github import Clock, Pull, State, open_client, post_comment
+from perfguard.config import Settings
+from perfguard.github import Clock, Environ, Pull, State, open_client, post_comment
 from perfguard.github.transport import Timeouts
+from perfguard.posting.job import Job
 
 logging.basicConfig(level=logging.DEBUG)
 SHA = "0" * 40
@@ -37,6 +39,12 @@ def test_posts(client):
     posted = post_comment(client, Pull(7, SHA, "main", SHA), ["text"], wants=True, state=State(1, 1, SHA))
     local = (client, client.__dict__, client._transport.__dict__)
     assert posted is None
+
+
+def test_has_a_job():
+    job = Job(Settings(), Environ(os.environ))
+    environ = job.environ
+    assert environ is None
 
 
 def test_opens(monkeypatch):
@@ -59,7 +67,7 @@ def test_row_47_variables_and_debug_log_of_failing_tests_hold_no_token(
         "-l", "-vv", "--tb=long", "--log-level=DEBUG", "-p", "no:cacheprovider", "-p", "no:xdist"
     )
     output = done.stdout.str() + done.stderr.str()
-    done.assert_outcomes(failed=6)
+    done.assert_outcomes(failed=7)
     for shown in ("posted     = Posted(", "DEBUG    urllib3", "Bad credentials: ***", "no answer in 0.1 s"):
         assert shown in output
     assert TOKEN not in output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from perfguard.github import Client, Status, set_statuses
 from tests.github.conftest import FakeClock
 from tests.github.fake import FakeGitHub
@@ -35,6 +37,27 @@ def test_row_05_what_stands_is_not_written_again(github: FakeGitHub, client: Cli
     # The latest counts, not that it once stood.
     assert set_statuses(client, HEAD, [TOTAL]) == []
     assert standing(github)[-1][1] == "failure"
+
+
+@pytest.mark.parametrize(
+    ("standing_link", "kept"),
+    [
+        ("https://github.com/o/r/actions/runs/5002", True),
+        ("https://github.com/o/r/actions/runs/5001/attempts/2", True),
+        ("https://github.com/o/r/actions/runs/5000/attempts/9", False),
+        ("https://github.com/o/r/actions/runs/999", False),
+        ("https://ci.example.com/builds/9999", False),
+        (None, False),
+    ],
+)
+def test_an_older_run_that_posts_late_leaves_a_newer_one_s_status(
+    github: FakeGitHub, client: Client, standing_link: str | None, kept: bool
+) -> None:
+    red = {"context": "perfguard", "state": "failure", "description": "1 slower", "target_url": standing_link}
+    github.world.statuses[HEAD] = [red]
+    late = Status("perfguard", "success", "all passed", "https://github.com/o/r/actions/runs/5001")
+    assert set_statuses(client, HEAD, [late]) == []
+    assert (standing(github)[-1][1] == "failure") is kept
 
 
 def test_a_long_description_is_cut(github: FakeGitHub, client: Client) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from perfguard.config import Settings
 from perfguard.errors import ExitStatus
+from perfguard.github import Environ
 from perfguard.posting.job import Job, post
 from perfguard.records import Report
 from tests.github.conftest import FakeClock, _no_outside, _sockets, clock, github
@@ -65,7 +66,7 @@ class PostJob:
             **self.environ,
         }
         made = Settings(**{**self.settings, **settings})
-        job = Job(made, environ, dry=dry, output=self.folder / "out", section=section, clock=self.clock.clock)
+        job = Job(made, Environ(environ), dry=dry, output=self.folder / "out", section=section, clock=self.clock.clock)
         return post(replace(job, workflow=workflow) if workflow else job)
 
     @property

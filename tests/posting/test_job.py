@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from perfguard.config import settings_from
+from perfguard.config import Settings, settings_from
 from perfguard.errors import ExitStatus, UsageError
 from perfguard.github import contents, summary
+from perfguard.overview import Headline
 from perfguard.posting import keeping
+from perfguard.posting.telling import _state, wants_comment
 from perfguard.records import Report, dump_report
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN, sha
@@ -346,6 +350,14 @@ def test_row_41_another_driver_is_not_comparable_and_says_how_to_record(job: Pos
     assert job.statuses["perfguard"][1].startswith("not guarded")
     assert "pytest --perfguard --perfguard-update=changed" in job.comments[0]
     assert job.post(strict=True) is ExitStatus.UNGUARDED
+
+
+@pytest.mark.parametrize("headline", list(Headline))
+@pytest.mark.parametrize("strict", [False, True])
+def test_no_status_fails_without_a_comment(headline: Headline, strict: bool) -> None:
+    overview: Any = SimpleNamespace(headline=headline, edits=[], lanes=[], run_url="")
+    failing = _state(headline, strict) != "success"
+    assert wants_comment(overview, Settings(strict=strict)) >= failing
 
 
 def test_row_41_process_pairs_judge_under_another_driver_too(job: PostJob) -> None:
