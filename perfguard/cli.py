@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from perfguard import __version__, reporting
@@ -87,14 +88,20 @@ def run_doctor(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from perfguard.hardware import diagnose
+    from perfguard.config import read_settings
+    from perfguard.hardware import Finding, diagnose
 
+    try:
+        read_settings(Path.cwd())
+        settings = Finding("settings", "[tool.perfguard] can be read, or is left out")
+    except PerfguardError as error:
+        settings = Finding("settings", "", str(error), "mend it: every run stops there")
     table = Table("topic", "found", "missing", "next step", box=None, pad_edge=False)
-    for finding in diagnose():
+    for finding in [settings, *diagnose()]:
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     for column in table.columns:
         column.overflow = "fold"  # a slug or path that loses its end is of no use
     width = None if sys.stdout.isatty() else _FILE_WIDTH
-    Console(width=width, highlight=False).print(table)
+    Console(width=width, highlight=False, markup=False).print(table)  # extras are named in brackets
     return int(ExitStatus.PASSED)

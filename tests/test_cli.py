@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfguard import ExitStatus
+from perfguard import ExitStatus, hardware
 from perfguard.cli import main
 from perfguard.errors import EXIT_MEANINGS
-from perfguard.hardware import open_device
+from perfguard.hardware import Finding, open_device
 from perfguard.reports import read_report, save_report
 from tests.test_reports import REPORT
 
@@ -59,6 +59,20 @@ def test_wrong_usage_has_the_status_that_the_help_says(line: list[str], capsys: 
         main(line)
     assert ended.value.code == ExitStatus.USAGE_ERROR  # not argparse's 2, which is "interrupted" here
     assert "usage: perfguard" in capsys.readouterr().err
+
+
+def test_doctor_prints_brackets_and_reads_the_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.perfguard]\ncase_secnds = 1\n")
+    step = "pip install 'perfguard[kernels]'"
+    monkeypatch.setattr(hardware, "diagnose", lambda: [Finding("torch", "", "cannot be imported: [x]", step)])
+    assert main(["doctor"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert step in output
+    assert "cannot be imported: [x]" in output
+    assert "case_secnds" in output
 
 
 def test_doctor_names_the_device(capsys: pytest.CaptureFixture[str]) -> None:

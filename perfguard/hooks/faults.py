@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory", re.IGNORECASE)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
+_NO_TRITON_DRIVER = re.compile(r"\b0 active drivers")  # how Triton says that it found no GPU
+_INTERPRET = "Triton found no GPU: set TRITON_INTERPRET=1 to run its kernels in the interpreter (docs/interpreter.md)"
 _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free")
 
 
@@ -33,7 +35,8 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
     """
     error = excinfo.value
     if not is_out_of_memory(error):
-        return f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
+        said = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
+        return f"{said}; {_INTERPRET}" if _NO_TRITON_DRIVER.search(str(error)) else said
     asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
     said = f"{when} ran out of memory"
     if asked:

@@ -43,6 +43,18 @@ def test_words(error: Exception, words: str) -> None:
     assert is_out_of_memory(error) == ("ran out" in words)
 
 
+def test_triton_without_a_gpu_is_told_of_the_interpreter() -> None:
+    """Triton's own words are of drivers, which nobody on a CPU has heard of."""
+    driver = pytest.importorskip("triton.runtime").driver
+    if torch.cuda.is_available() or torch.xpu.is_available():
+        pytest.skip("Triton finds a GPU here")
+    with pytest.raises(RuntimeError) as excinfo:
+        driver.active.get_current_target()
+    assert describe_error("call", excinfo).endswith(
+        "Triton found no GPU: set TRITON_INTERPRET=1 to run its kernels in the interpreter (docs/interpreter.md)"
+    )
+
+
 def test_the_real_allocator_of_the_cpu_is_understood() -> None:
     with pytest.raises(RuntimeError) as excinfo:
         torch.empty(2**60, dtype=torch.uint8)
