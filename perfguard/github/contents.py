@@ -21,6 +21,7 @@ MOST_FILE_BYTES = 1_000_000
 MOST_FILES = 500
 MOST_ENTRIES = 1_000  # GitHub lists no more of a folder, and does not say so
 _DEPTH = 2
+_FILE, _SYMLINK, _SUBMODULE = ("100644", "100755"), "120000", "160000"  # git's modes
 
 
 class MergeBase(Struct, frozen=True):
@@ -53,7 +54,7 @@ class Tree(Struct, frozen=True):
 
     Attributes:
         files: path, relative to the repository -> file. At most 1 MB each, 500 in all.
-        problems: path -> why it was not read: too large, a link, a folder of more than 1,000 entries …
+        problems: path -> why it was not read: too large, a link, more than GitHub lists …
     """
 
     files: dict[str, File] = {}
@@ -86,6 +87,18 @@ class _Entry(Struct, frozen=True):
     size: int = 0
 
 
+class _Leaf(Struct, frozen=True):
+    path: str  # relative to the tree
+    mode: str
+    sha: str
+    size: int = 0
+
+
+class _Leaves(Struct, frozen=True):
+    tree: list[_Leaf]
+    truncated: bool = False
+
+
 class _Content(Struct, frozen=True):
     type: str
     sha: str
@@ -112,6 +125,8 @@ def find_merge_base(client: Client, base: str, head_sha: str) -> MergeBase:
 def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] | None = None) -> Tree:
     """The `*.yaml` files below `folder` at commit `ref`; an absent folder is an empty tree.
 
+    Two calls list it, however many folders it has: a stranger's head may hold thousands.
+
     Args:
         folder: relative to the repository, e.g. `baselines/nvidia-h200`; two levels of folders below it are read.
         known: files of another commit by any key: those with the same content are not downloaded again, so that
@@ -122,8 +137,7 @@ def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] 
     """
     tree = Tree({}, {})
     contents = {file.sha: file for file in (known or {}).values()}
-    entries = _listed(client, folder, ref, tree, 0)
-    for entry in entries:
+    for entry in _listed(client, folder, ref, tree):
         if entry.size > MOST_FILE_BYTES:
             tree.problems[entry.path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
         elif len(tree.files) >= MOST_FILES:
@@ -147,22 +161,29 @@ def fetch_file(client: Client, path: str, ref: str) -> bytes | None:
         return None
 
 
-def _listed(client: Client, folder: str, ref: str, tree: Tree, depth: int) -> list[_Entry]:
-    """The YAML files of a folder and of those below it."""
+def _listed(client: Client, folder: str, ref: str, tree: Tree) -> list[_Leaf]:
+    """The YAML files of a folder and of those below it, with their paths in the repository."""
+    parent = folder.rpartition("/")[0]
     try:
-        entries = _get(client, folder, list[_Entry], ref)
+        entries = _get(client, parent, list[_Entry], ref)
     except NotFound:
         return []
-    if len(entries) >= MOST_ENTRIES:
-        tree.problems[folder] = f"{MOST_ENTRIES:,} entries or more, and GitHub lists no more: not all are read"
-    files: list[_Entry] = []
-    for entry in entries:
-        if entry.type == "dir" and depth < _DEPTH:
-            files += _listed(client, entry.path, ref, tree, depth + 1)
-        elif entry.type == "file" and entry.path.endswith(".yaml"):
-            files.append(entry)
-        elif entry.type == "symlink" or entry.type == "submodule":
-            tree.problems[entry.path] = f"a {entry.type}: not followed"
+    found = next((entry for entry in entries if entry.path == folder), None)
+    if found is None or found.type != "dir":
+        if found is not None or len(entries) >= MOST_ENTRIES:
+            why = f"a {found.type}" if found else f"not among the {MOST_ENTRIES:,} entries that GitHub lists"
+            tree.problems[folder] = f"{why}: not read"
+        return []
+    listing = client.get(f"/repos/{client.repository}/git/trees/{found.sha}", _Leaves, {"recursive": "1"})
+    if listing.truncated:
+        tree.problems[folder] = "more entries than GitHub lists: not all are read"
+    files = []
+    for leaf in listing.tree:
+        path = f"{folder}/{leaf.path}"
+        if leaf.mode in (_SYMLINK, _SUBMODULE):
+            tree.problems[path] = f"a {'symlink' if leaf.mode == _SYMLINK else 'submodule'}: not followed"
+        elif leaf.mode in _FILE and path.endswith(".yaml") and leaf.path.count("/") <= _DEPTH:
+            files.append(_Leaf(path, leaf.mode, leaf.sha, leaf.size))
     return files
 
 

@@ -89,8 +89,24 @@ def test_more_files_than_are_listed_or_read(
     github.world.files[BASE] = {f"baselines/x/{number:04}.yaml": b"same" for number in range(1_001)}
     tree = fetch_tree(client, "baselines", BASE)
     assert len(tree.files) == 3
-    assert "1,000 entries or more" in tree.problems["baselines/x"]
     assert "more than 3 files" in tree.problems["baselines"]
+    github.world.most_leaves = 2
+    tree = fetch_tree(client, "baselines", BASE)
+    assert len(tree.files) == 2
+    assert "more entries than GitHub lists" in tree.problems["baselines"]
+    github.world.files[BASE] = {f"{number:04}": b"" for number in range(1_001)} | {"baselines/a.yaml": b""}
+    assert "not among the 1,000 entries" in fetch_tree(client, "baselines", BASE).problems["baselines"]
+
+
+def test_thousands_of_folders_cost_two_calls(github: FakeGitHub, client: Client) -> None:
+    github.world.files[BASE] = {"baselines/x/a.yaml": b"same"}
+    github.world.files[HEAD] = {f"baselines/{one}/{two}/a.yaml": b"same" for one in range(50) for two in range(50)}
+    before = fetch_tree(client, "baselines", BASE)
+    github.requests.clear()
+    after = fetch_tree(client, "baselines", HEAD, before.files)
+    assert len(github.requests) == 2
+    assert len(after.files) == 500
+    assert "more than 500 files" in after.problems["baselines"]
 
 
 @pytest.mark.parametrize(

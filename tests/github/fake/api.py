@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from tests.github.fake.world import BOT, World
+from tests.github.fake.world import BOT, World, sha
 
 
 @dataclass
@@ -164,7 +164,24 @@ class Api:
             whole = f"{start}{first}"
             kind = "dir" if deeper else ("symlink" if whole in self.world.links else "file")
             entries[whole] = self._entry(whole, kind, files.get(whole, b""))
+            if kind == "dir":
+                entries[whole]["sha"] = tree = sha(f"tree {query.get('ref', '')} {whole}")
+                self.world.trees[tree] = query.get("ref", ""), whole
         return Reply(200, list(entries.values())[:1000])
+
+    def get_tree(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
+        if path["sha"] not in self.world.trees:
+            return NOT_FOUND
+        ref, folder = self.world.trees[path["sha"]]
+        files, found = self.world.files[ref], []
+        for name in sorted(each for each in [*files, *self.world.links] if each.startswith(f"{folder}/")):
+            entry = self._entry(name, "file", files.get(name, b""))
+            link = name in self.world.links
+            mode = "120000" if link else "100644"
+            found.append({"path": name.removeprefix(f"{folder}/"), "mode": mode, "type": "blob", "sha": entry["sha"],
+                          "size": entry["size"]})  # fmt: skip
+        most = self.world.most_leaves
+        return Reply(200, {"sha": path["sha"], "tree": found[:most], "truncated": len(found) > most})
 
     def create_status(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
         if len(body.get("description", "")) > 140:

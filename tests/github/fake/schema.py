@@ -101,6 +101,7 @@ CALLS = [
     Call("download_artifact", "GET", "/{repo}/actions/artifacts/{id}/zip", "actions=read"),
     Call("compare", "GET", "/{repo}/compare/{base}...{head}", "contents=read", _PAGE),
     Call("get_contents", "GET", "/{repo}/contents/{path}", "contents=read", {"ref": ".+"}),
+    Call("get_tree", "GET", "/{repo}/git/trees/{sha}", "contents=read", {"recursive": "1"}),
     Call("create_status", "POST", "/{repo}/statuses/{sha}", "statuses=write", {}, STATUS, ("state",)),
     Call("combined_status", "GET", "/{repo}/commits/{sha}/status", "statuses=read", _PAGE),
 ]

@@ -91,6 +91,8 @@ class World:
     minimized: dict[str, str] = field(default_factory=dict)
     statuses: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    trees: dict[str, tuple[str, str]] = field(default_factory=dict)  # hash -> commit and folder
+    most_leaves: int = 100_000  # of a tree that GitHub lists
     artifacts: dict[int, Artifact] = field(default_factory=dict)
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
