@@ -6,8 +6,9 @@ follows: so it follows none, and always has an `auth` of ours.
 
 from __future__ import annotations
 
+import queue
 import ssl
-import time
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -125,7 +126,8 @@ class Transport:
         at_home = origin(url) == self._home
         auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] = self._token.sign if at_home else unsigned
         what = f"{method} {place(url)}{urlsplit(url).path}"
-        try:
+
+        def ask() -> Answer:
             response = self._session.request(
                 method,
                 url,
@@ -138,6 +140,9 @@ class Transport:
             )
             with response:
                 return self._answer(response, self._read(response, what, limit))
+
+        try:
+            return self._in_time(what, ask)
         except ValueError as error:  # a URL that requests or urllib3 cannot read, also one to be redirected to
             raise Unexpected(f"{what}: {type(error).__name__}; check GITHUB_API_URL") from None
         except OSError as error:  # of requests, or a CA bundle that is not there
@@ -150,15 +155,32 @@ class Transport:
         headers = CaseInsensitiveDict({name: self._token.scrub(value) for name, value in response.headers.items()})
         return Answer(response.status_code, headers, self._token.scrub_bytes(body), response.url)
 
+    def _in_time(self, what: str, ask: Callable[[], Answer]) -> Answer:
+        """The answer, if it is whole in time. requests limits the wait for the next bytes alone: whoever sends one a
+        second, header or body, is waited for without end. A thread that is still at it ends with the process."""
+        results: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                results.put(ask())
+            except BaseException as error:
+                results.put(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            result = results.get(timeout=self._timeouts.whole)
+        except queue.Empty:
+            raise Outage(f"{what}: no whole answer in {self._timeouts.whole:g} s; run the job again later") from None
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
     def _read(self, response: requests.Response, what: str, limit: int) -> bytes:
-        end = time.monotonic() + self._timeouts.whole
         body = bytearray()
         for chunk in response.iter_content(_CHUNK):
             body += chunk
             if len(body) > limit:
                 raise Unexpected(f"{what}: an answer of more than {limit:,} bytes; refused")
-            if time.monotonic() > end:
-                raise Outage(f"{what}: no whole answer in {self._timeouts.whole:g} s; run the job again later")
         return bytes(body)
 
     def _translated(self, what: str, error: OSError) -> GitHubError:

@@ -143,7 +143,7 @@ class Worker:
         if status in _GOOD:
             return ""
         if status == ExitStatus.USAGE_ERROR:
-            raise UsageError(f"{describe(self.side)}: pytest refused to start{self.last_words()}")
+            raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_words()}")
         return f"{describe(self.side)}: pytest ended with status {status}{self.last_words()}"
 
     def last_words(self) -> str:
