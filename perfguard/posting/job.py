@@ -24,6 +24,7 @@ from perfguard.github import (
     Environ,
     Posted,
     Rules,
+    Run,
     State,
     Status,
     fetch_run,
@@ -76,6 +77,7 @@ def post(job: Job) -> ExitStatus:
     Raises:
         UsageError: a job that is not set up as it has to be.
     """
+    client = measured = None
     try:
         client = open_client(job.environ, job.clock)
         measured = read_event(job.environ) if job.run is None else fetch_run(client, job.run)
@@ -86,6 +88,8 @@ def post(job: Job) -> ExitStatus:
         gathered = gather(client, measured, _settings(job), default_branch_of(job.environ))
     except GitHubError as error:
         _say(job, [f"comment skipped: {error}", "the lanes' reports are artifacts of their run; run this job again"])
+        if client is not None and measured is not None and not job.dry and not job.section:
+            _say(job, set_statuses(client, measured.head_sha, [_given_up(client, measured)]))
         return ExitStatus.NOT_POSTED
     gathered, eased = _ease(job, client, gathered)
     problems = keep_files(job.output, gathered.overview)
@@ -100,6 +104,12 @@ def post(job: Job) -> ExitStatus:
     _say(job, [*problems, *failures])
     verdict = exit_status(gathered.overview, job.settings.strict)
     return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
+
+
+def _given_up(client: Client, measured: Run) -> Status:
+    """The status of a commit that nobody could judge: not the one that an earlier run left green."""
+    link = f"{client.server}/{client.repository}/actions/runs/{measured.id}"
+    return Status("perfguard", "error", "not judged: the post job gave up; run it again", link)
 
 
 def _settings(job: Job) -> Settings:

@@ -234,10 +234,14 @@ def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None
 def test_baselines_that_were_not_all_read_judge_nobody(
     job: PostJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    job.measured({SLUG: GREEN})
+    job.post()
+    assert job.statuses["perfguard"][0] == "success"
     monkeypatch.setattr(contents, "MOST_FILES", 0)
     job.measured({SLUG: red()})
     assert job.post() is ExitStatus.NOT_POSTED
     assert "more than 0 files" in capsys.readouterr().err
+    assert job.statuses["perfguard"] == ("error", "not judged: the post job gave up; run it again")
 
 
 def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
