@@ -146,10 +146,11 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised."""
+        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. One that
+        was skipped, or expected to fail, is not: `Run.finish` names what it leaves unmeasured."""
         report = yield
         error = call.excinfo
-        if error is None or error.errisinstance((GuardFailure, *_NO_FAILURE)):
+        if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
             return report
         setattr(report, OTHERWISE, True)
         run = self._run
