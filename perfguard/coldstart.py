@@ -142,13 +142,12 @@ def starter(command: Command, report: Callable[[], Report], minutes: float) -> C
     def answered(case: Case, layers: int | None, caches: Path) -> list[Reading]:
         with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
             folder = Path(name)
-            tests = folder / "tests.txt"
-            tests.write_text(command.selection([case.nodeid]), encoding="utf-8")
+            command.select(folder, [case.nodeid])
             save_report(folder / REQUEST, report())
             environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
             environment |= {variable: str(caches / subfolder) for variable, subfolder in _CACHES.items()}
             (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic(), layers)))
-            problem = run_fresh(command.line(tests, folder), command.folder, minutes, environment)
+            problem = run_fresh(command.line(folder), command.folder, minutes, environment)
             try:
                 results = read_report(folder / ANSWER).results
             except UsageError:

@@ -84,9 +84,23 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         early_config.known_args_namespace.file_or_dir = known.file_or_dir
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
+    """A process that measures for another one leaves out what was not meant for it, before any plugin acts on it."""
+    if config.option.perfguard_session:
+        from perfguard.hooks.child import take_options_back
+
+        take_options_back(config)
+    return (yield)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
+    if option.perfguard_session:
+        from perfguard.hooks.child import drop_plugins
+
+        drop_plugins(config)
     worker = hasattr(config, "workerinput")
     if not (_measures(option) or option.perfguard_session):
         if option.perfguard_reason and not worker:

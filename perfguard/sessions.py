@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,9 @@ from perfguard.reports import read_report, save_report
 SESSION_OPTION = "--perfguard-session"
 REQUEST = "request.json"
 ANSWER = "session.json"
+TESTS = "tests.txt"  # which tests to run, one a line; without it those that the arguments select
 TIMES_ONLY = "times-only"  # a file of this name in a session's folder: its exact metrics are known
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
-
-# Options of the parent's command line that must not reach a fresh process: they select, repeat, report or stop.
-_SELECTING = ("-k", "-m", "--deselect")
-_WITH_VALUE = (
-    "-n", "-r", "--dist", "--durations", "--junit-prefix", "--junit-xml", "--junitxml",
-    "--log-file", "--maxfail", "--numprocesses", "--perfguard-base", "--perfguard-reason",
-    "--benchmark-json", "--report-log", "--tb",
-    "--html", "--color",
-)  # fmt: skip
-_FLAGS = (
-    "-x", "--exitfirst", "--lf", "--last-failed", "--ff", "--failed-first", "--nf", "--new-first", "--sw",
-    "--stepwise", "--pdb", "--trace", "-v", "-vv", "-q", "-s", "--perfguard-update", "--collect-only", "--co",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,52 +38,43 @@ class Command:
     """How to start pytest again as this run was started, for other tests.
 
     Attributes:
-        arguments: the parent's own, without the program.
-        positional: those of them that select tests.
+        arguments: the parent's own, without the program (`given_arguments`).
         folder: where the parent was started.
         extra: options of the fresh processes alone.
         root: what node ids are relative to; `folder` if left out.
     """
 
     arguments: tuple[str, ...]
-    positional: tuple[str, ...]
     folder: Path
     extra: tuple[str, ...] = ()
     root: Path | None = None
 
-    def selection(self, nodeids: Sequence[str]) -> str:
-        """What a file of tests holds: where each one is, whatever folder pytest was started in."""
+    def select(self, session_folder: Path, nodeids: Sequence[str]) -> None:
+        """Name the tests of the next process, each with its whole path: wherever pytest was started."""
         root = self.folder if self.root is None else self.root
-        return "".join(f"{root / nodeid}\n" for nodeid in nodeids)
+        text = "".join(f"{root / nodeid}\n" for nodeid in nodeids)
+        (session_folder / TESTS).write_text(text, encoding="utf-8")
 
-    def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
-        """The whole command of one fresh process."""
-        kept = list(kept_arguments(self.arguments, self.positional))
-        return [
-            sys.executable, "-m", "pytest", *kept, *self.extra, "-q", "-p", "no:cacheprovider", "--color=no",
-            f"{SESSION_OPTION}={session_folder}", f"@{nodeids_file}",
-        ]  # fmt: skip
+    def line(self, session_folder: Path) -> list[str]:
+        """The whole command of one fresh process. What of it is not meant for it, it leaves out by itself
+        (`perfguard.hooks.child`)."""
+        line = [sys.executable, "-m", "pytest", *self.arguments, *self.extra]
+        return [*line, "--color=no", f"{SESSION_OPTION}={session_folder}"]
 
 
-def kept_arguments(
-    arguments: Sequence[str], positional: Sequence[str] = (), *, selection: bool = False
-) -> Iterator[str]:
-    """Those of pytest's `arguments` that another process is to be started with.
+def given_arguments(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """pytest's arguments with those that stand in files (`@args.txt`, an argument a line) in their place.
 
-    Left out is what repeats, reports or stops, `positional`, and, unless `selection`, what selects tests.
+    A checkout of another commit may lack the file. One that is not there stays as it is: pytest says so.
     """
-    dropped = _WITH_VALUE if selection else (*_SELECTING, *_WITH_VALUE)
-    letters = [option for option in dropped if len(option) == 2]
-    skip_value = False
+    found: list[str] = []
     for argument in arguments:
-        name = argument.split("=", 1)[0]
-        glued = len(argument) > 2 and argument[:2] in letters  # -n4, -rA
-        if skip_value:
-            skip_value = False
-        elif argument in dropped:
-            skip_value = True
-        elif not (glued or argument in positional or name in dropped or name in _FLAGS):
-            yield argument
+        try:
+            lines = (folder / argument[1:]).read_text(encoding="utf-8").splitlines() if argument[:1] == "@" else None
+        except OSError:
+            lines = None
+        found += [argument] if lines is None else given_arguments(lines, folder)
+    return tuple(found)
 
 
 @dataclass
@@ -157,20 +136,24 @@ def measure_fresh(
     fresh = FreshSessions()
     with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
         folder = Path(name)
-        selection = folder / "tests.txt"
         save_report(folder / REQUEST, request)
         if not exact:
             (folder / TIMES_ONLY).touch()
         for number in range(1, count + 1):
             # What a case leaves behind for the next one (clocks, heat, caches) differs from process to process.
             order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
-            selection.write_text(command.selection(order), encoding="utf-8")
+            if order:
+                command.select(folder, order)
             progress(f"fresh process {number} of {count}: {len(nodeids)} test{'s' * (len(nodeids) != 1)}")
-            fresh.problem = run_fresh(command.line(selection, folder), command.folder, minutes)
+            fresh.problem = run_fresh(command.line(folder), command.folder, minutes)
             try:
                 report = read_report(folder / ANSWER)
             except UsageError:
                 fresh.problem = fresh.problem or "the fresh process measured nothing"
+                break
+            if request.hardware.slug not in ("", report.hardware.slug):
+                here, there = request.hardware.slug, report.hardware.slug
+                fresh.problem = f"the fresh process measured {there}, this run {here}; name it: --perfguard-device"
                 break
             fresh.reports.append(report)
             if fresh.problem:

@@ -76,7 +76,7 @@ class Started:
         return self.problem
 
 
-COMMAND = Command(("--perfguard",), (), Path("/project"))
+COMMAND = Command(("--perfguard",), Path("/project"))
 
 
 def test_how_the_process_is_started_and_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,41 +6,41 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
+import msgspec
 
 from perfguard.records import CaseResult
 from perfguard.reports import save_report
-from perfguard.sessions import Command, measure_fresh
+from perfguard.sessions import Command, given_arguments, measure_fresh
 from tests.test_reports import CASE, READINGS, REPORT
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        (["tests", "--perfguard"], ["--perfguard"]),
-        (["-k", "a or b", "--perfguard", "-x"], ["--perfguard"]),
-        (["-kfoo", "-n4", "-rA", "-vv"], []),
-        (["--junitxml=x.xml", "--junitxml", "y.xml", "-p", "plugin"], ["-p", "plugin"]),
-        (["--perfguard-update", "--perfguard-reason", "why", "--model=large"], ["--model=large"]),
-        (["-c", "other.ini", "--rootdir=/r", "--perfguard-device=fake"], ["-c", "other.ini", "--rootdir=/r",
-                                                                           "--perfguard-device=fake"]),
-    ],
-)  # fmt: skip
-def test_a_fresh_process_starts_as_the_parent_did(given: list[str], kept: list[str]) -> None:
-    line = Command(tuple(given), ("tests",), Path.cwd()).line(Path("tests.txt"), Path("folder"))
+def test_a_fresh_process_is_given_what_the_parent_was_given(tmp_path: Path) -> None:
+    given = ("tests", "-k", "a or b", "-c", "other.ini", "--junitxml", "x.xml", "--model=large")
+    command = Command(given, tmp_path, ("--perfguard-device=fake",), tmp_path / "root")
+    line = command.line(Path("folder"))
     assert line[:3] == [sys.executable, "-m", "pytest"]
-    assert line[3 : 3 + len(kept)] == kept
-    assert line[3 + len(kept)] == "-q"
-    assert line[-2:] == ["--perfguard-session=folder", "@tests.txt"]
+    assert tuple(line[3 : 3 + len(given)]) == given
+    assert line[3 + len(given) :] == ["--perfguard-device=fake", "--color=no", "--perfguard-session=folder"]
+    command.select(tmp_path, ["test_a.py::test_b[c d]", "test_e.py::test_f[::]"])
+    root = tmp_path / "root"
+    expected = f"{root}/test_a.py::test_b[c d]\n{root}/test_e.py::test_f[::]\n"
+    assert (tmp_path / "tests.txt").read_text() == expected
+
+
+def test_files_of_arguments_are_read(tmp_path: Path) -> None:
+    (tmp_path / "args.txt").write_text("--perfguard-device=fake\n-k\na or b\n@more.txt\n")
+    (tmp_path / "more.txt").write_text("tests\n")
+    given = given_arguments(["@args.txt", "-x", "@gone.txt"], tmp_path)
+    assert given == ("--perfguard-device=fake", "-k", "a or b", "tests", "-x", "@gone.txt")
 
 
 class Scripted(Command):
     """Runs a Python script in place of pytest; the session's folder is its only argument."""
 
     def __init__(self, script: str, folder: Path) -> None:
-        super().__init__((), (), folder, (script,))
+        super().__init__((), folder, (script,))
 
-    def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
+    def line(self, session_folder: Path) -> list[str]:
         return [sys.executable, "-c", self.extra[0], str(session_folder)]
 
 
@@ -60,6 +60,16 @@ def test_answers_are_collected_in_order(tmp_path: Path) -> None:
     assert said == ["fresh process 1 of 2: 2 tests", "fresh process 2 of 2: 2 tests"]
     assert fresh.of("suite", "double[64]/forward") == [CaseResult(case=CASE, readings=READINGS)] * 2
     assert fresh.of("suite", "double[64]/backward") == []
+
+
+def test_an_answer_of_another_device_is_refused(tmp_path: Path) -> None:
+    other = msgspec.structs.replace(REPORT, hardware=msgspec.structs.replace(REPORT.hardware, slug="cpu-other"))
+    save_report(tmp_path / "other.json", other)
+    fresh, _ = measure(f"shutil.copy({str(tmp_path / 'other.json')!r}, folder / 'session.json')", tmp_path)
+    assert fresh.reports == []
+    assert fresh.problem == (
+        f"the fresh process measured cpu-other, this run {REPORT.hardware.slug}; name it: --perfguard-device"
+    )
 
 
 def test_a_crash_keeps_what_it_measured_and_is_told(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from perfguard.pairing.interrupts import Interrupts
 from perfguard.pairing.tally import Tally
 from perfguard.pairing.worktrees import find_repository
 from perfguard.reports import write_atomically
+from perfguard.sessions import given_arguments
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -68,7 +69,8 @@ def compare_in(request: Request, interrupts: Interrupts) -> ExitStatus:
         _say(f"UNCHANGED: the working tree is {base.commit[:12]}, the merge base with {name}, but for documentation")
         return ExitStatus.PASSED
     with _Progress() as progress:
-        device, arguments = _open_device(settings, request.arguments)
+        given = given_arguments(request.arguments, request.folder)
+        device, arguments = _open_device(settings, given)
         site = Site(repository, request.folder, arguments, settings, interrupts, progress.begin, progress.at)
         comparison = _Comparing(request, site, device, name, base.commit).run()
     print_comparison(comparison, _console())

@@ -13,10 +13,12 @@ import pytest
 from perfguard import __version__
 from perfguard.benchmark_fixture import benchmark_result
 from perfguard.coldstart import starter
+from perfguard.compiling.walk import forget_compiled
 from perfguard.config import Config
 from perfguard.errors import ExitStatus, GuardFailure, PerfguardError
 from perfguard.guard import LOST, RUN, case_of, raise_for
 from perfguard.hardware import open_device
+from perfguard.hardware.device import Device
 from perfguard.hooks.collecting import Inventory, is_guarded
 from perfguard.hooks.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
@@ -25,7 +27,7 @@ from perfguard.pairing.times import Start
 from perfguard.pairing.worker import Worker, join
 from perfguard.records import Case, Verdict, Word
 from perfguard.run import Collected, Run, open_run, settle
-from perfguard.sessions import SESSION_OPTION, Command
+from perfguard.sessions import Command, given_arguments
 from perfguard.watchdog import Watchdog, stop_children
 
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
@@ -76,7 +78,11 @@ class Measuring(Ending):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Open the device and the baselines, once it is known that they are needed."""
+        device = None
         if self._worker is not None:
+            device = self._open()  # all sides at once, before any has its turn: it takes seconds
+            device.settle()
+            forget_compiled()  # the first time takes seconds too
             known = {item.nodeid: item for item in session.items}
             session.items[:] = [known[test] for test in self._worker.begin(list(known), self._uncollected)]
         guarded = [item for item in session.items if is_guarded(item)]
@@ -84,13 +90,14 @@ class Measuring(Ending):
             return
         self._collected.selected = [case_of(item) for item in guarded]
         suites = sorted({case.suite for case in self._collected.selected})
+        device = device or self._open()
         try:
-            device = open_device(self._config.settings.device)
             self._take(device.key, session)
             if self._worker is not None:
                 self._worker.take_pad(device)
             self._run = open_run(self._config, device, suites, __version__, self._collected.selected, self._worker)
-            if self._run.answering is None or self._run.answering.cold is None:  # a cold start counts every second
+            cold = self._run.answering is not None and self._run.answering.cold is not None
+            if self._worker is None and not cold:  # a cold start counts every second
                 device.settle()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
@@ -98,6 +105,12 @@ class Measuring(Ending):
             minutes = self._config.settings.session_minutes
             self._run.runner.cold = starter(self._command(session.config), self._run.snapshot, minutes)
         session.config.stash[RUN] = self._run
+
+    def _open(self) -> Device:
+        try:
+            return open_device(self._config.settings.device)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
 
     def _command(self, config: pytest.Config) -> Command:
         return command_of(config)
@@ -259,14 +272,10 @@ def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]
 
 def command_of(config: pytest.Config, device: str = "") -> Command:
     """How fresh processes are started: as this one was, for other tests; on `device`, if one is named."""
-    given = [str(argument) for argument in config.invocation_params.args]
-    arguments = tuple(each for each in given if not each.startswith((SESSION_OPTION, "@")))  # a session's own
-    positional = [str(argument) for argument in getattr(config.option, "file_or_dir", None) or []]
-    if config.option.perfguard_update:
-        positional.append(config.option.perfguard_update)
-    extra = ["-n0"] if config.pluginmanager.hasplugin("xdist") else []
-    extra += [f"--perfguard-device={device}"] if device else []
-    return Command(arguments, tuple(positional), config.invocation_params.dir, tuple(extra), config.rootpath)
+    folder = config.invocation_params.dir
+    given = given_arguments([str(argument) for argument in config.invocation_params.args], folder)
+    extra = (f"--perfguard-device={device}",) if device else ()
+    return Command(given, folder, extra, config.rootpath)
 
 
 def _forget_last_error() -> None:

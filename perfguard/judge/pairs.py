@@ -32,6 +32,8 @@ from perfguard.units import format_change, format_percent
 LEAST_PAIRS = 3  # before anything is SLOWER or FASTER
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
 MOST_PAIRS = 16
+COARSE = 0.1  # least effect from which on a time is coarse: host times, of which processes differ by a third
+MOST_PAIRS_COARSE = 6  # a coarse time must not make the others wait: what doubles is certain by then
 _LAST_SHARE = 0.5  # of what a time may err, for its last look: what is large is certain long before
 _WILD_PAIR = 0.03  # a pair beyond this and beyond WILD_SIGMAS robust deviations was no measurement of the case
 _WILD_EVERY = 4  # of so many pairs one may be left out: three agree against it
@@ -100,9 +102,7 @@ def judge_pairs(
     return _judge(_spread(slowdowns), len(slowdowns), theta, family, prior, most_pairs)
 
 
-def _judge(
-    history: History, pairs: int, theta: float, family: int, prior: Prior, most_pairs: int = MOST_PAIRS
-) -> PairVerdict:
+def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior, most_pairs: int) -> PairVerdict:
     effect, wild = history.centre, pairs - history.sessions
     noise = moderate(history, prior)
     if wild:  # who picks what counts knows less of its spread
@@ -183,7 +183,8 @@ def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVe
         for name, _ in open_now:
             track, name_of_class = tracks[name], tracks[name].timer_class
             history, pairs = classes[name_of_class][name], len(slowdowns[name])
-            verdicts[name] = _judge(history, pairs, track.theta, family, priors[name_of_class])
+            most = MOST_PAIRS_COARSE if track.theta >= COARSE else MOST_PAIRS
+            verdicts[name] = _judge(history, pairs, track.theta, family, priors[name_of_class], most)
     return verdicts
 
 

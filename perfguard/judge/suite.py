@@ -114,12 +114,15 @@ def _rename(result: CaseResult, old: _Id) -> CaseResult:
 def is_inconclusive(results: Iterable[CaseResult]) -> bool:
     """Whether most of the timed cases were in question, and nobody could tell: no success, and no regression.
 
-    A case is open where any of its gated times is: what one of them said does not answer for another.
+    A case is open where the time is of which it promises most is open: the device's, where there is one. A host time
+    beside it is promised to half of itself, and on a machine that others share nobody can tell even that.
     """
     told = []
     for result in results:
-        gated = {reading.metric for reading in result.readings if reading.timed and reading.gated}
-        words = [verdict.word for verdict in result.verdicts if verdict.metric in gated]
+        gated = [reading for reading in result.readings if reading.timed and reading.gated]
+        least = min((reading.promise for reading in gated), default=0.0)
+        judged = {reading.metric for reading in gated if reading.promise == least}
+        words = [verdict.word for verdict in result.verdicts if verdict.metric in judged]
         if words:
             told.append(any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in words))
     return 2 * sum(told) > len(told)

@@ -22,6 +22,7 @@ from perfguard.pairing.processes import SIDES, Side, describe
 from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Order, Ready, read_message
 from perfguard.timing.floor import AGREEING, floor, is_reached
 
+_ROUNDS = 3  # of blocks, a case and process pair
 _THERE_AND_BACK = 2  # blocks of each side in a round
 _MOST_WARM_UPS = 8
 _MOST_TRIES = 3
@@ -174,7 +175,6 @@ class _Lockstep:
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # what a side has announced so far
     blocks: dict[Side, int] = field(default_factory=dict)  # measured since its announcement
     lowest: set[Track] = field(default_factory=set)  # times of which the lowest blocks count
-    rounds: dict[Track, int] = field(default_factory=dict)  # of blocks, for each time
     base_timers: dict[str, str] = field(default_factory=dict)  # of the case at which the base stands, by metric
     work_waits: bool = True  # whose turn it was last where nothing tells who is ahead
 
@@ -250,7 +250,6 @@ class _Lockstep:
         self.behind[side].add(track)
         if message.lowest:
             self.lowest.add(track)
-        self.rounds[track] = message.rounds
         self.outcome.timers.setdefault(track, {})[side] = message.timer
 
     def choose(self) -> list[Side]:
@@ -304,12 +303,10 @@ class _Lockstep:
     def _measure_rounds(self, track: Track) -> None:
         """Rounds of blocks, there and back (b c w w c b), so that drift cancels; who comes first is drawn."""
         here = dict(self.at)
-        wanted = self.rounds[track]
-        if wanted > 1:  # else blocks differ less than processes do, warm or not
-            self._warm_up(here)
+        self._warm_up(here)
         changes: dict[Side, list[float]] = {"copy": [], "work": []}
         values: dict[Side, list[Measured]] = {side: [] for side in SIDES}
-        for _ in range(_MOST_TRIES * wanted):
+        for _ in range(_MOST_TRIES * _ROUNDS):
             order = self.chance.sample(SIDES, len(SIDES))
             logs: dict[Side, list[float]] = {side: [] for side in SIDES}
             for side in (*order, *reversed(order)):
@@ -320,9 +317,9 @@ class _Lockstep:
             if all(len(found) == _THERE_AND_BACK for found in logs.values()):
                 for side, found in changes.items():
                     found.append(fmean(logs[side]) - fmean(logs["base"]))
-            if len(changes["work"]) == wanted or any(self.at[side] is not here[side] for side in SIDES):
+            if len(changes["work"]) == _ROUNDS or any(self.at[side] is not here[side] for side in SIDES):
                 break
-        if len(changes["work"]) < wanted:
+        if len(changes["work"]) < _ROUNDS:
             self.outcome.unread.add(track)
             return
         base, work = values["base"], values["work"]

@@ -42,7 +42,6 @@ class Site:
         arguments: pytest's, device included.
         tell: told what is being done.
         at: told every time that is measured.
-        selecting: those of the arguments that select tests; None: those that name something that is there.
     """
 
     repository: Repository
@@ -52,7 +51,6 @@ class Site:
     interrupts: Interrupts
     tell: Tell
     at: Callable[[Track], None] = lambda track: None
-    selecting: tuple[str, ...] | None = None
     _workers: list[Worker] = field(default_factory=list)
     _temporary: Path = field(
         default_factory=lambda: (
@@ -73,7 +71,7 @@ class Site:
     def plan(self) -> Plan:
         """How workers are started."""
         inside = self.folder.resolve().relative_to(self.repository.root.resolve())
-        return Plan(self._temporary, self.repository.root, inside, self.arguments, self.selecting)
+        return Plan(self._temporary, self.repository.root, inside, self.arguments)
 
     def lay_out(self, base: str) -> Trees:
         """Make the three worktrees: of `base`, of its second checkout, and of the working tree.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import secrets
 import socket
@@ -18,13 +17,13 @@ from typing import Literal
 import msgspec
 
 import perfguard
-from perfguard.errors import UsageError
+from perfguard.errors import ExitStatus, UsageError
 from perfguard.pairing.interrupts import Interrupts
 from perfguard.pairing.worker import CONDUCTED, Conducted
 from perfguard.pairing.worktrees import environment
 from perfguard.records import Report
 from perfguard.reports import read_report, save_report
-from perfguard.sessions import ANSWER, REQUEST, SESSION_OPTION, kept_arguments, stop
+from perfguard.sessions import ANSWER, REQUEST, SESSION_OPTION, TESTS, stop
 
 # The merge base, a second checkout of it (the control), the working tree. Names of one length: the length of a
 # path or variable can shift where a program lies in memory, and with it its time.
@@ -42,13 +41,6 @@ _LAST_LINES = 15
 _PATIENCE_SECONDS = 60.0
 _MOST_PAD = 32 * 2**20  # bytes: where a process lies in memory can decide its times, so each lies elsewhere
 
-# pytest's options whose value, given as the next argument, is no test although it may be a path.
-_TAKE_VALUE = (
-    "-c", "-k", "-m", "-o", "-p", "-W", "--basetemp", "--confcutdir", "--config-file", "--deselect", "--ignore",
-    "--ignore-glob", "--import-mode", "--log-level", "--override-ini", "--pythonwarnings", "--rootdir",
-    "--perfguard-device", "--perfguard-reports",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -59,14 +51,12 @@ class Plan:
         original: top folder of the user's checkout.
         inside: where in it the command was started, relative to `original`.
         arguments: pytest's.
-        selecting: those of them that select tests; None: those that name something that is there.
     """
 
     folder: Path
     original: Path
     inside: Path
     arguments: tuple[str, ...]
-    selecting: tuple[str, ...] | None = None
 
     def worktree(self, side: Side) -> Path:
         return self.folder / side
@@ -81,54 +71,27 @@ class Plan:
                 return f"{option}={moved}" if path is value else moved
         return text
 
-    @property
-    def positional(self) -> list[str]:
-        """Those arguments that name tests by path."""
-        if self.selecting is not None:
-            return list(self.selecting)
-        found = []
-        before = ""
-        for argument in self.arguments:
-            if not argument.startswith("-") and before not in _TAKE_VALUE and self._names_tests(argument):
-                found.append(argument)
-            before = argument
-        return found
-
-    def _names_tests(self, argument: str) -> bool:
-        path = argument.partition("::")[0]
-        return argument.startswith("@") or (self.original / self.inside / path).exists()
-
-    def line(self, side: Side, session: Path, tests: Sequence[str] | None) -> list[str]:
-        """The command of one worker. `tests`: node ids of what it is to run, in place of what `arguments` select.
-
-        Raises:
-            UsageError: the tests that are named do not exist on this side.
-        """
-        positional = self.positional
-        if tests is not None:
-            # Their files: pytest refuses a node id that is not there, and a test may be new, or be gone.
-            files = dict.fromkeys(self.named(nodeid).partition("::")[0] for nodeid in tests)
-            kept = [*kept_arguments(self.arguments, positional), *(file for file in files if self._exists(file, side))]
-        else:
-            kept = list(kept_arguments(self.arguments, selection=True))
-            absent = [argument for argument in positional if not self._exists(argument, side)]
-            if absent and len(absent) == len(positional):
-                raise UsageError(f"{', '.join(absent)}: not there at the base; there is nothing to compare with")
-            kept = [argument for argument in kept if argument not in absent]
-        line = [sys.executable, "-P", "-c", _PYTEST, *(self.relocate(argument, side) for argument in kept)]
-        if importlib.util.find_spec("xdist") is not None:
-            line.append("-n0")
+    def line(self, side: Side, session: Path) -> list[str]:
+        """The command of one worker."""
+        line = [sys.executable, "-P", "-c", _PYTEST, *(self.relocate(argument, side) for argument in self.arguments)]
         # Both sides must come to the same tests in the same order.
-        line += ["-q", "-W", _QUIET, "-p", "no:cacheprovider", "-p", "no:randomly", "--color=no"]
+        line += ["-W", _QUIET, "-p", "no:randomly", "--color=no"]
         line.append("--continue-on-collection-errors")  # one broken file spoils its own cases alone
         return [*line, f"{SESSION_OPTION}={session}"]
+
+    def select(self, side: Side, session: Path, nodeids: Sequence[str]) -> None:
+        """Name the tests of a worker, in place of what the arguments select: their files, since pytest refuses a node
+        id that is not there, and a test may be new, or be gone."""
+        files = dict.fromkeys(self.named(nodeid).partition("::")[0] for nodeid in nodeids)
+        there = [file for file in files if self._exists(file, side)]
+        (session / TESTS).write_text("".join(f"{file}\n" for file in there), encoding="utf-8")
 
     def has(self, nodeid: str, side: Side) -> bool:
         """Whether the file of a test is there on a side."""
         return self._exists(self.named(nodeid), side)
 
     def _exists(self, argument: str, side: Side) -> bool:
-        path = Path(self.relocate(argument.partition("::")[0].removeprefix("@"), side))
+        path = Path(self.relocate(argument.partition("::")[0], side))
         return (self.worktree(side) / self.inside / path).exists()
 
     def named(self, nodeid: str) -> str:
@@ -168,13 +131,19 @@ class Worker:
     connection: Connection
 
     def ended(self) -> str:
-        """Wait for the end of a process that hung up; empty if it ended in order, else what went wrong."""
+        """Wait for the end of a process that hung up; empty if it ended in order, else what went wrong.
+
+        Raises:
+            UsageError: pytest refused what it was given.
+        """
         try:
             status = self.process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             return f"{describe(self.side)}: pytest did not end after its last test{self.last_words()}"
         if status in _GOOD:
             return ""
+        if status == ExitStatus.USAGE_ERROR:
+            raise UsageError(f"{describe(self.side)}: pytest refused to start{self.last_words()}")
         return f"{describe(self.side)}: pytest ended with status {status}{self.last_words()}"
 
     def last_words(self) -> str:
@@ -228,7 +197,9 @@ def start_worker(
     signal can come in between."""
     session.mkdir(parents=True)
     save_report(session / REQUEST, asked.request)
-    line, variables = plan.line(side, session, asked.tests), plan.environment(side)
+    line, variables = plan.line(side, session), plan.environment(side)
+    if asked.tests is not None:
+        plan.select(side, session, asked.tests)
     ours, theirs = socket.socketpair()
     with ours, theirs, open(session / _OUTPUT, "wb") as output:
         conducted = Conducted(

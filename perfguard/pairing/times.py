@@ -86,4 +86,4 @@ def _site(start: Start, config: Config, interrupts: Interrupts, tell: Tell) -> S
     root = repository.root.resolve()
     folder = command.folder if command.folder.resolve().is_relative_to(root) else config.root
     arguments = (*command.arguments, f"--perfguard-device={start.device}")
-    return Site(repository, Path(folder), arguments, config.settings, interrupts, tell, selecting=command.positional)
+    return Site(repository, Path(folder), arguments, config.settings, interrupts, tell)

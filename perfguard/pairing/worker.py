@@ -82,7 +82,7 @@ class Ready(Struct, frozen=True, tag=True):
 
 class Announced(Struct, frozen=True, tag=True):
     """A meter stands ready. `foreign` names a module loaded from the user's checkout; empty as it should be. `lowest`:
-    of its blocks the lowest count; `rounds`: how many rounds of blocks tell what this process can."""
+    of its blocks the lowest count."""
 
     suite: str
     key: str
@@ -91,7 +91,6 @@ class Announced(Struct, frozen=True, tag=True):
     floor_us: float
     foreign: str = ""
     lowest: bool = False
-    rounds: int = 3
 
 
 class Measured(Struct, frozen=True, tag=True):
@@ -172,7 +171,7 @@ class Worker:
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             announced = Announced(
-                case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign(), meter.lowest, meter.in_pass
+                case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign(), meter.lowest
             )
             self.say(announced)
             times: list[float] = []

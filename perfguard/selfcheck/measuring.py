@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from perfguard.answering import RIVALS, UNREAD
 from perfguard.errors import MeasurementError, UsageError
 from perfguard.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
 from perfguard.reports import read_report, save_report, write_atomically
-from perfguard.sessions import SESSION_OPTION, Command, measure_fresh
+from perfguard.sessions import Command, given_arguments, measure_fresh
 
 DEVICE_OPTION = "--perfguard-device"
 _PLUGIN = "perfguard.selfcheck.guarded_only"
@@ -34,15 +32,12 @@ class SuiteCommand(Command):
     rivals: bool = True
     unread: tuple[str, ...] = ()
 
-    def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
+    def line(self, session_folder: Path) -> list[str]:
         """The command of one session; its folder is told here what else is wanted, and what is not."""
         if self.rivals:
             (session_folder / RIVALS).touch()
         (session_folder / UNREAD).write_text("\n".join(self.unread), encoding="utf-8")
-        return [
-            sys.executable, "-m", "pytest", *self.arguments, *self.extra, "-q", "-p", "no:cacheprovider",
-            "-p", _PLUGIN, "--color=no", f"{SESSION_OPTION}={session_folder}",
-        ]  # fmt: skip
+        return super().line(session_folder)
 
 
 class _MadeBy(Struct, frozen=True):
@@ -53,9 +48,9 @@ class _MadeBy(Struct, frozen=True):
 
 
 def suite_command(arguments: Sequence[str], directory: Path, device: str) -> SuiteCommand:
-    """How a session on `device` is started in `directory`; workers of pytest-xdist would disturb each other."""
-    extra = ("-n0",) if importlib.util.find_spec("xdist") else ()
-    return SuiteCommand(tuple(arguments), (), directory, (*extra, f"{DEVICE_OPTION}={device}"))
+    """How a session on `device` is started in `directory`."""
+    extra = ("-p", _PLUGIN, f"{DEVICE_OPTION}={device}")
+    return SuiteCommand(given_arguments(arguments, directory), directory, extra)
 
 
 def stored_sessions(folder: Path) -> list[Path]:
@@ -141,7 +136,7 @@ def _claim(folder: Path, command: SuiteCommand) -> None:
 
 _NOTHING = Report(
     schema=SCHEMA,
-    hardware=Hardware(slug="unknown", vendor="unknown", name="unknown", architecture="unknown"),
+    hardware=Hardware(slug="", vendor="unknown", name="unknown", architecture="unknown"),
     toolchain=Toolchain(),
     started="",
 )

@@ -1,7 +1,8 @@
 """Host time per call on asynchronous devices: what enqueueing costs while the device sleeps.
 
-Ids: `host-u16`, 16 calls per group, fewer of long ones; `host-u16-blocked` where the call itself waits for the device,
-so that its host time holds device time too.
+Ids: `host-low-u16`, 16 calls per group, fewer of long ones, and of several groups the lowest, since other work on the
+processor and a process that has just woken up only add; `host-low-u16-blocked` where the call itself waits for the
+device, so that its host time holds device time too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from perfguard.collector import collector_paused
-from perfguard.timing.ahead import Filled, FilledQueue
+from perfguard.timing.ahead import FilledQueue
 from perfguard.timing.blocks import warm_up
 from perfguard.timing.timing import Meter, Workload, floor_us
 
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
 
 _WARM_UP_US = 5_000.0  # where nothing else was timed before: the device's clock need not settle
 _CALLS = 16
+_GROUPS = 5  # in a block; one after another, as the first one finds the caches cold
 _LEAST_CALLS = 4
 _GROUP_US = 10_000.0  # of a group: twice as much is waited for, and tells nothing more about the host
-# Between processes host times differ by 10 to 25 %: more blocks of one process tell nothing about that.
-_SETTLED = 0.1
 _IN_PASS = 1
 _CLOCK_GRID_US = 0.1
-_ID = re.compile(r"host-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
+_ID = re.compile(r"host-low-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
 
 
 def _parse(timer: str | None) -> tuple[int, bool] | None:
@@ -62,22 +62,21 @@ def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) ->
     while calls >= _LEAST_CALLS:
         queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # its size stands in the id
 
-        proof = queue.run(enqueue)
-        if proof is not None:
-            proven = [proof]  # is the first block as well
+        if queue.run(enqueue) is not None:
 
-            def block(queue: FilledQueue = queue, proven: list[Filled[None]] = proven) -> float | None:
-                group = proven.pop() if proven else queue.run(enqueue)
-                return None if group is None else max(group.host_us, _CLOCK_GRID_US) / group.size
+            def block(queue: FilledQueue = queue) -> float | None:
+                groups = [queue.run(enqueue) for _ in range(_GROUPS)]
+                found = [max(group.host_us, _CLOCK_GRID_US) / group.size for group in groups if group is not None]
+                return min(found) if len(found) == _GROUPS else None
 
             floor = floor_us(_CLOCK_GRID_US, calls)
-            return Meter(f"host-u{calls}", block, floor, 1, settled=_SETTLED, in_pass=_IN_PASS)
+            return Meter(f"host-low-u{calls}", block, floor, 1, in_pass=_IN_PASS, lowest=True)
         calls //= 2
     return None
 
 
 def _blocked(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter:
-    def block() -> float:
+    def group() -> float:
         device.synchronize()
         started = device.now_us()
         enqueue(calls)
@@ -86,11 +85,11 @@ def _blocked(enqueue: Callable[[int], None], device: Device, calls: int) -> Mete
         return host_us
 
     return Meter(
-        f"host-u{calls}-blocked",
-        block,
+        f"host-low-u{calls}-blocked",
+        lambda: min(group() for _ in range(_GROUPS)),
         floor_us(_CLOCK_GRID_US, calls),
         1,
         note="the call waits for the device: its host time includes device time",
-        settled=_SETTLED,
         in_pass=_IN_PASS,
+        lowest=True,
     )

@@ -35,7 +35,7 @@ PROVENANCE = Provenance(torch="2.11.0", triton="3.6.0", driver="580.1", python="
     [
         ("wall-u16", "wall"),
         ("queue-cold", "queue-cold"),
-        ("host-u16-blocked", "host-blocked"),
+        ("host-low-u16-blocked", "host-low-blocked"),
         ("queue-warm-u4-hostbound", "queue-warm-hostbound"),
         ("graph-cold-u64-r12", "graph-cold"),
     ],

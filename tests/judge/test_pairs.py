@@ -280,6 +280,18 @@ def test_noise_is_learnt_from_the_times_of_one_timer() -> None:
     assert all(verdict.word is None for verdict in apart.values())
 
 
+def test_a_coarse_time_makes_nobody_wait() -> None:
+    """Host times of processes differ by a third: after six pairs no more are asked for."""
+    noise = [0.3, -0.35, 0.2, -0.25, 0.4, -0.3]
+
+    def word(pairs: int, theta: float) -> Word | None:
+        readings = [PairReading(at + 1, noise[at], 0.0, 30.0, 30.0) for at in range(pairs)]
+        return judge_tracks({"time": Track(theta, "host", readings)}, 1)["time"].word
+
+    assert [word(5, math.log(1.15)), word(6, math.log(1.15))] == [None, Word.UNRESOLVED]
+    assert word(6, math.log(1.03)) is None
+
+
 def test_what_no_pair_read_is_left_out() -> None:
     assert judge_tracks({"a": Track(THETA, "clock", [])}, 1) == {}
     found = judge_tracks({"a": Track(THETA, "clock", []), "b": Track(THETA, "clock", readings([0.0]))}, 1)

@@ -177,6 +177,19 @@ def test_a_run_is_inconclusive_where_most_times_stay_in_question(words: list[Wor
     assert is_inconclusive(results) is inconclusive
 
 
+@pytest.mark.parametrize(("device", "inconclusive"), [(Word.PASS, False), (Word.UNRESOLVED, True)])
+def test_a_host_time_that_nobody_can_tell_leaves_the_device_s_judged(device: Word, inconclusive: bool) -> None:
+    times = [
+        Reading("device_time_us", Unit.MICROSECONDS, 50.0, timer="graph", promise=0.03),
+        Reading("host_time_us", Unit.MICROSECONDS, 30.0, timer="host", promise=0.5),
+    ]
+    verdicts = [Verdict(device, "device_time_us"), Verdict(Word.UNRESOLVED, "host_time_us")]
+    both = CaseResult(Case("area", "both", "forward"), readings=times, verdicts=verdicts)
+    assert is_inconclusive([both]) is inconclusive
+    alone = CaseResult(Case("area", "alone", "forward"), readings=times[1:], verdicts=verdicts[1:])
+    assert is_inconclusive([alone])
+
+
 @pytest.mark.parametrize(
     ("words", "tests_failed", "status"),
     [

@@ -107,7 +107,7 @@ def test_times_that_need_no_reading_are_left_out() -> None:
 
 
 def test_stored_timers_reach_their_metrics() -> None:
-    stored = {"device_time_us": "queue-warm-u8", "host_time_us": "host-u32"}
+    stored = {"device_time_us": "queue-warm-u8", "host_time_us": "host-low-u32"}
     subject = Subject(run=work, cache="warm", stored_timers=stored)
     timers = {reading.metric: reading.timer for reading in read_all(subject, quiet()) if reading.timed}
     assert timers == stored
@@ -130,7 +130,7 @@ def test_a_call_that_waits_for_the_device_is_timed_by_the_profiler() -> None:
     readings = {reading.metric: reading for reading in read_all(Subject(run=waits), device)}
     assert readings["device_time_us"].timer == "profile-cold"
     assert readings["device_time_us"].value == pytest.approx(30.0)
-    assert readings["host_time_us"].timer == "host-u16-blocked"
+    assert readings["host_time_us"].timer == "host-low-u16-blocked"
 
 
 def test_first_call_does_not_count() -> None:

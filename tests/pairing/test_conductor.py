@@ -59,7 +59,6 @@ class Script:
     dies_at: str = ""
     mhz: float | None = None
     lowest: bool = False
-    rounds: int = ROUNDS
     known: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # key, base's timers, as they came
 
     def __post_init__(self) -> None:
@@ -85,7 +84,7 @@ class Script:
                 with self.stage.turn(self.side):
                     if key == self.dies_at:
                         return
-                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.lowest, self.rounds))
+                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.lowest))
                 self._measure(end, key, say)
 
     def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:
@@ -157,15 +156,6 @@ def test_who_comes_first_is_drawn() -> None:
         return tuple(players[0].stage.order[-6 * ROUNDS :][:3])
 
     assert len({first(seed) for seed in range(40)}) == 6
-
-
-def test_where_one_round_tells_all_no_more_is_measured() -> None:
-    """Host times differ between processes, hardly between blocks."""
-    players = scripts(["a"])
-    for player in players:
-        player.rounds = 1
-    assert play(*players).differences[track("a")].change == 0
-    assert len(players[0].stage.order) == 6
 
 
 def test_a_round_that_could_not_be_read_is_measured_again() -> None:

@@ -11,7 +11,7 @@ import pytest
 import perfguard
 from perfguard.errors import UsageError
 from perfguard.pairing.interrupts import Interrupts
-from perfguard.pairing.processes import SIDES, Plan, run_setup
+from perfguard.pairing.processes import SIDES, Plan, Side, run_setup
 
 
 @pytest.fixture
@@ -29,30 +29,25 @@ def with_arguments(plan: Plan, *arguments: str, inside: str = ".") -> Plan:
     return Plan(plan.folder, plan.original, Path(inside), arguments)
 
 
-def test_the_first_pair_runs_what_the_user_selected(plan: Plan) -> None:
+def test_workers_are_given_what_pytest_was_given(plan: Plan) -> None:
     given = ["tests/test_a.py", "-k", "64", "-x", "-n4", "--junitxml=out.xml", "--perfguard-device", "fake"]
-    line = with_arguments(plan, *given).line("work", Path("/session"), None)
+    line = with_arguments(plan, *given).line("work", Path("/session"))
     assert line[:3] == [sys.executable, "-P", "-c"]
-    assert line[4:9] == ["tests/test_a.py", "-k", "64", "--perfguard-device", "fake"]
+    assert line[4 : 4 + len(given)] == given
     assert line[-1] == "--perfguard-session=/session"
-    assert not {"-x", "-n4", "--junitxml=out.xml"} & set(line)
 
 
-def test_other_pairs_are_given_the_files_of_their_tests(plan: Plan) -> None:
+def test_later_pairs_are_told_the_files_of_their_tests(plan: Plan, tmp_path: Path) -> None:
     """Not the node ids: a test may be new, and pytest refuses one that is not there."""
-    given = ["tests/test_a.py", "-k", "64", "-c", "tests", "-p", "plugin"]
     tests = ["tests/test_a.py::test_b[64]", "tests/test_new.py::test_c", "tests/test_a.py::test_d[x::y]"]
-    line = with_arguments(plan, *given).line("work", Path("/session"), tests)
-    assert line[4:10] == ["-c", "tests", "-p", "plugin", "tests/test_a.py", "tests/test_new.py"]
-    assert "tests/test_new.py" not in with_arguments(plan, *given).line("base", Path("/session"), tests)
+
+    def told(side: Side) -> list[str]:
+        plan.select(side, tmp_path, tests)
+        return (tmp_path / "tests.txt").read_text().splitlines()
+
+    assert told("work") == ["tests/test_a.py", "tests/test_new.py"]
+    assert told("base") == ["tests/test_a.py"]
     assert [plan.has(tests[1], side) for side in SIDES] == [False, False, True]
-
-
-def test_what_selects_tests_can_be_told(plan: Plan) -> None:
-    given = ("-c", "pyproject.toml", "new,faster", "tests")
-    told = Plan(plan.folder, plan.original, Path("."), given, ("new,faster", "tests"))
-    line = told.line("work", Path("/session"), ["tests/test_a.py::test_b"])
-    assert line[4:7] == ["-c", "pyproject.toml", "tests/test_a.py"]
 
 
 def test_node_ids_are_found_from_where_the_command_was_started(plan: Plan) -> None:
@@ -75,15 +70,6 @@ def test_paths_in_the_user_s_checkout_move_to_the_worktree(plan: Plan) -> None:
         ("-k=tests", "-k=tests"),
     ]:
         assert plan.relocate(text, "base") == moved
-
-
-def test_a_file_that_one_side_lacks_is_left_out_there(plan: Plan) -> None:
-    both = with_arguments(plan, "tests/test_a.py", "tests/test_new.py::test_c[1]")
-    assert "tests/test_a.py" in both.line("base", Path("s"), None)
-    assert "tests/test_new.py::test_c[1]" not in both.line("base", Path("s"), None)
-    assert "tests/test_new.py::test_c[1]" in both.line("work", Path("s"), None)
-    with pytest.raises(UsageError, match=r"tests/test_new.py: not there at the base"):
-        with_arguments(plan, "tests/test_new.py").line("base", Path("s"), None)
 
 
 def test_each_side_finds_its_own_code_and_everybody_the_same_perfguard(

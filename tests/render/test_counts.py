@@ -108,7 +108,7 @@ def test_a_lane_is_inconclusive_where_most_of_its_times_are(found: list[Verdict 
 
 
 def test_a_case_is_open_where_one_of_its_times_is() -> None:
-    host = Reading("host_time_us", SLOWER.unit, 9.0, timer="host-u16")
+    host = Reading("host_time_us", SLOWER.unit, 9.0, timer="host-low-u16")
     both = [UNPAIRED, msgspec.structs.replace(UNPAIRED, metric="host_time_us")]
     cases = [result("one", *both[:1], PASSED_HOST), result("two", *both), result("fine", PASSED, PASSED_HOST)]
     cases = [msgspec.structs.replace(case, readings=[*case.readings, host]) for case in cases]

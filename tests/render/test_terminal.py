@@ -222,7 +222,7 @@ def test_what_was_not_read_is_told_beside_the_times() -> None:
 
 def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> None:
     same = Verdict(Word.UNCHANGED, "device_time_us", "fingerprint is as recorded", before=61.2)
-    host = Reading("host_time_us", Unit.MICROSECONDS, 9.0, timer="host-u16")
+    host = Reading("host_time_us", Unit.MICROSECONDS, 9.0, timer="host-low-u16")
     unread = msgspec.structs.replace(result("unread", same), readings=[host])
     report = msgspec.structs.replace(of(unread, result("control", same)), pairings=[])
     assert lines(report)[1:] == [

@@ -20,8 +20,8 @@ ANSWER = "shutil.copy(answer, folder / 'session.json')\n"
 class Scripted(SuiteCommand):
     """Runs a Python script in place of pytest."""
 
-    def line(self, nodeids_file: Path, session_folder: Path) -> list[str]:
-        super().line(nodeids_file, session_folder)
+    def line(self, session_folder: Path) -> list[str]:
+        super().line(session_folder)
         answer = str(self.folder / "answer.json")
         return [sys.executable, "-c", PROLOGUE + self.arguments[0], str(session_folder), answer]
 
@@ -29,13 +29,13 @@ class Scripted(SuiteCommand):
 def measure(tmp_path: Path, script: str, count: int) -> tuple[list[Report], list[str]]:
     save_report(tmp_path / "answer.json", simulated_sessions(1, 2)[0])
     said: list[str] = []
-    command = Scripted((script,), (), tmp_path)
+    command = Scripted((script,), tmp_path)
     reports = measure_sessions(command, tmp_path / "out", count, minutes=1, progress=said.append)
     return reports, said
 
 
 def test_the_users_arguments_reach_pytest_and_rivals_are_asked_for(tmp_path: Path) -> None:
-    line = suite_command(["tests", "-k", "a or b"], Path.cwd(), "cuda:1").line(tmp_path / "tests.txt", tmp_path)
+    line = suite_command(["tests", "-k", "a or b"], Path.cwd(), "cuda:1").line(tmp_path)
     assert line[:6] == [sys.executable, "-m", "pytest", "tests", "-k", "a or b"]
     assert "--perfguard-device=cuda:1" in line
     assert f"--perfguard-session={tmp_path}" in line

@@ -150,7 +150,7 @@ def test_no_two_timers_understand_one_id(timer: str) -> None:
     assert sum(candidate.understands(timer) for candidate in TIMERS) == 1
 
 
-@pytest.mark.parametrize("timer", ["host-u16", "wall-u16"])
+@pytest.mark.parametrize("timer", ["host-low-u16", "wall-u16"])
 def test_other_times_are_no_device_times(timer: str) -> None:
     assert not any(candidate.understands(timer) for candidate in TIMERS)
 

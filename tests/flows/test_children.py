@@ -1,0 +1,87 @@
+"""Other processes are started as the user's own was, whatever that was given and from wherever it came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.flows.conftest import Project
+
+SLOWED_US = 60.0
+
+
+def configured(project: Project, addopts: str = "", ini: str = "") -> None:
+    text = (project.path / "pyproject.toml").read_text()
+    options, _, rest = text.partition("[tool.perfguard]")
+    options = options.replace("-p no:cacheprovider ", "").replace('test"\n', 'test"\n')
+    options = options.replace('addopts = "', f'addopts = "{addopts} ') + ini
+    (project.path / "pyproject.toml").write_text(f"{options}[tool.perfguard]{rest}")
+    ignored = project.path / ".gitignore"
+    ignored.write_text(ignored.read_text() + "\n.cache/\n.pytest_cache/\n" if ignored.exists() else "")
+
+
+def recorded_and_slowed(project: Project, *arguments: str) -> None:
+    """Recorded with `arguments`, unchanged once, then slower: each by fresh processes and by pairs."""
+    project.kernel()
+    project.test_file()
+    project.commit()
+    project.guard("--perfguard-update=new", *arguments).assert_outcomes(passed=2)
+    assert "fresh process" not in project.report().get("problem", "")
+    assert project.baseline.is_file()
+    project.commit()
+    project.kernel(us=SLOWED_US)
+    result = project.guard(*arguments)
+    assert result.ret == 10
+    assert project.words("device_time_us") == {"double[64]/forward": {"SLOWER"}, "double[96]/forward": {"SLOWER"}}
+
+
+@pytest.mark.parametrize(
+    ("addopts", "ini"),
+    [
+        ("--ff", ""),
+        ("--strict-config", 'cache_dir = ".cache"\n'),
+        ("-x --maxfail=1 --lf --tb=short -vv -rA --durations=3", ""),
+    ],
+    ids=["ff", "cache_dir", "many"],
+)
+def test_options_of_the_configuration_reach_nobody_else(project: Project, addopts: str, ini: str) -> None:
+    configured(project, addopts, ini)
+    recorded_and_slowed(project)
+
+
+def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
+    """The device stands in the file alone; the base has no such file."""
+    text = (project.path / "pyproject.toml").read_text()
+    (project.path / "pyproject.toml").write_text(text.replace('device = "fake"\n', ""))
+    project.kernel()
+    project.test_file()
+    project.commit()
+    arguments = project.path / "args.txt"
+    arguments.write_text("--perfguard\n--perfguard-device=fake\n-k\n64 or 96\n")
+    project.run("@args.txt", "--perfguard-update=new").assert_outcomes(passed=2)
+    assert [path.parent.name for path in project.path.glob("baselines/*/test_suite.yaml")] == ["fake-gpu"]
+    project.kernel(us=SLOWED_US)
+    assert project.run("@args.txt").ret == 10
+
+
+def test_a_value_that_is_also_a_path_stays_the_option_s(project: Project) -> None:
+    """`-k test_suite.py test_suite.py`: the second is what selects, the first a value."""
+    project.kernel()
+    project.test_file()
+    project.commit()
+    project.guard("--perfguard-update=new", "-k", "test_suite.py", "test_suite.py").assert_outcomes(passed=2)
+    project.kernel(us=SLOWED_US)
+    assert project.guard("-k", "test_suite.py", "test_suite.py").ret == 10
+
+
+def test_children_leave_the_user_s_cache_and_reports_alone(project: Project, tmp_path: Path) -> None:
+    configured(project)
+    project.kernel()
+    project.test_file()
+    project.commit()
+    result = project.guard("--perfguard-update=new", "--junitxml=out.xml", "--lf")
+    result.assert_outcomes(passed=2)
+    assert (project.path / "out.xml").read_text().count("<testcase") == 2
+    failed = project.path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    assert not failed.exists()
