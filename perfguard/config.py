@@ -102,20 +102,27 @@ def settings_from(data: bytes, name: str, **overrides: Any) -> Settings:
         raise UsageError(f"[tool.perfguard] in {name}: {error}; known keys: {known}") from error
 
 
+def is_categories(text: str) -> bool:
+    """Whether `--perfguard-update` can have this value."""
+    try:
+        return bool(parse_categories(text))
+    except UsageError:
+        return False
+
+
 def parse_categories(text: str) -> frozenset[Category]:
-    """`new,faster` -> {new, faster}; `all` -> every category.
+    """`new,faster` -> {new, faster}; `all` -> every category that writes: what is gone is removed by its own name only.
 
     Raises:
         UsageError: an unknown category; the message lists the known ones.
     """
     if text.strip() == "all":
-        return frozenset(CATEGORIES)
+        return frozenset(CATEGORIES) - {"stale"}
     names = [part.strip() for part in text.split(",") if part.strip()]
     unknown = [name for name in names if name not in CATEGORIES]
     if unknown or not names:
         named = ", ".join(unknown) or "nothing"
         raise UsageError(
-            f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}, all "
-            "(where tests are named after it, write --perfguard-update=all)"
+            f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}, all (all but stale)"
         )
     return frozenset(category for category in CATEGORIES if category in names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
@@ -16,6 +15,7 @@ from perfguard.config import read_settings
 from perfguard.configurations import check_configurations
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.hardware import open_device
+from perfguard.naming import name_of, suite_of
 from perfguard.passes import seeded
 from perfguard.records import Case, CaseResult, Word
 from perfguard.render.words import compare_command, describe_verdict, lane_of, reproduce_command
@@ -29,25 +29,6 @@ if TYPE_CHECKING:
 RUN = pytest.StashKey[Run]()
 DEVICE = pytest.StashKey["Device"]()
 LOST = pytest.StashKey[str]()  # set once the device answers this process no more: the case that did it, and how
-
-
-def suite_of(path: Path, root: Path) -> str:
-    """`tests/kernels/test_quantize.py` -> `kernels.quantize`: names the baseline file, unique in a repository."""
-    try:
-        parts = list(path.relative_to(root).with_suffix("").parts)
-    except ValueError:
-        parts = [path.stem]
-    if len(parts) > 1 and parts[0] in ("test", "tests"):
-        parts = parts[1:]
-    return ".".join([*parts[:-1], parts[-1].removeprefix("test_")])
-
-
-def name_of(nodeid: str) -> str:
-    """`tests/test_a.py::TestB::test_c[64]` -> `TestB.c[64]`."""
-    _, _, inside = nodeid.partition("::")
-    function, bracket, parameters = inside.partition("[")
-    parts = function.split("::")
-    return ".".join([*parts[:-1], parts[-1].removeprefix("test_")]) + bracket + parameters
 
 
 def case_of(item: pytest.Item) -> Case:

@@ -6,6 +6,8 @@ Importing this module costs a pytest run without perfguard almost nothing: every
 from __future__ import annotations
 
 import argparse
+import copy
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const="all",
         metavar="CATEGORIES",
         help="measure in fresh processes, show the changes and write them to the baselines; categories: "
-        "new, faster, slower, changed, stale (default: all)",
+        "new, faster, slower, changed, stale (default: all but stale, which removes what is gone)",
     )
     group.addoption("--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted")
     group.addoption(
@@ -58,6 +60,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check every configuration of every kernel, however long that takes",
     )
     group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """`--perfguard-update tests/test_a.py`, as it is typed: what is no category is the next argument, not a value.
+
+    Before conftest files are looked for, since that begins at the paths.
+    """
+    if "--perfguard-update" not in args:
+        return
+    from perfguard.config import is_categories
+
+    alone = [
+        place
+        for place, (argument, following) in enumerate(pairwise(args))
+        if argument == "--perfguard-update" and not following.startswith("-") and not is_categories(following)
+    ]
+    for place in alone:
+        args[place] = "--perfguard-update=all"
+    if alone:
+        known = parser.parse_known_args(args, copy.copy(early_config.option))
+        early_config.known_args_namespace.file_or_dir = known.file_or_dir
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from perfguard.baselines import Store
 from perfguard.binaries.targets import TARGETS, target_of
 from perfguard.judge import Lane
+from perfguard.naming import file_of
 from perfguard.records import NO_BASE, Baseline, BaseTree, Toolchain
 
 if TYPE_CHECKING:
@@ -55,21 +56,10 @@ def load_lane(
 
 
 def lost_suites(store: Store, device: Device, root: Path) -> list[str]:
-    """Suites that are remembered on `device` though `root` holds no file any more that could be theirs.
-
-    A suite is named after its file: `kernels.norm` is `kernels/test_norm.py`, in `tests` or not (`guard.suite_of`).
-    """
+    """Suites that are remembered on `device` though their file is gone."""
     identity = device.identity
     folders = [identity.slug, *([f"targets/{identity.target}"] if identity.target else [])]
-    return sorted({suite for folder in folders for suite in store.suites(folder) if not _has_file(root, suite)})
-
-
-def _has_file(root: Path, suite: str) -> bool:
-    *folders, name = suite.split(".")
-    places = (root.joinpath(*top, *folders) for top in ((), ("tests",), ("test",)))
-    return any(
-        path.is_file() for place in places for stem in (f"test_{name}", name) for path in place.glob(f"{stem}.*")
-    )
+    return sorted({suite for folder in folders for suite in store.suites(folder) if not file_of(suite, root).is_file()})
 
 
 def _files(store: Store, folder: str, suites: Sequence[str]) -> dict[str, Baseline]:

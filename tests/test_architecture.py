@@ -25,6 +25,7 @@ FLOORS = {
     "records": 1,
     "call": 1,
     "places": 0,
+    "naming": 0,
     "canaries": 1,
     "collector": 1,
     "dispatching": 1,

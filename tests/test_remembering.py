@@ -15,8 +15,7 @@ from perfguard.remembering import lost_suites
     ("file", "lost"),
     [
         ("tests/kernels/test_norm.py", []),
-        ("kernels/test_norm.py", []),
-        ("test/kernels/norm.py", []),
+        ("kernels/test_norm.py", ["kernels.norm"]),  # another file, which has another suite
         ("tests/kernels/test_renamed.py", ["kernels.norm"]),
         ("tests/test_norm.py", ["kernels.norm"]),
         (None, ["kernels.norm"]),

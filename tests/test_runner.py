@@ -11,7 +11,7 @@ from perfguard.binaries.calls import Binaries, OnTarget
 from perfguard.binaries.compiling import Compiler
 from perfguard.call import Call, Work
 from perfguard.config import Settings
-from perfguard.guard import Guarded, name_of, seed_of, suite_of
+from perfguard.guard import Guarded, seed_of
 from perfguard.hardware import fake
 from perfguard.hardware.device import Device
 from perfguard.passes import Followed, backward, seeded
@@ -260,29 +260,3 @@ def test_seeding_belongs_to_the_case_and_ends_with_it(device: fake.FakeDevice) -
     other = Case("suite", "double[96]", "forward")
     with seeded(seed_of(other), device):
         assert not torch.equal(torch.rand(2), first)
-
-
-@pytest.mark.parametrize(
-    ("path", "suite"),
-    [
-        ("tests/kernels/test_quantize.py", "kernels.quantize"),
-        ("tests/test_a.py", "a"),
-        ("test_a.py", "a"),
-        ("lib/tests/test_a.py", "lib.tests.a"),
-        ("benchmarks/bench_a.py", "benchmarks.bench_a"),
-    ],
-)
-def test_suites_are_named_after_files(path: str, suite: str) -> None:
-    assert suite_of(Path("/repo") / path, Path("/repo")) == suite
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "name"),
-    [
-        ("tests/test_a.py::test_b", "b"),
-        ("tests/test_a.py::test_b[64-bf16]", "b[64-bf16]"),
-        ("tests/test_a.py::TestC::test_b[a::b]", "TestC.b[a::b]"),
-    ],
-)
-def test_cases_are_named_after_tests(nodeid: str, name: str) -> None:
-    assert name_of(nodeid) == name

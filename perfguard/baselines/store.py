@@ -12,7 +12,7 @@ from perfguard.baselines.reading import Document, parse
 from perfguard.errors import BaselineError
 from perfguard.records import Baseline
 
-_PART = re.compile(r"\w[\w.+-]*")
+_PART = re.compile(r"[\w+-][\w.+-]*")
 
 
 def load(path: Path) -> Baseline:

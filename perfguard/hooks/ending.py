@@ -35,9 +35,12 @@ class Ending:
         self._config = config
         self._run: Run | None = None
         self._failed_otherwise = False
+        self._outcomes: dict[str, str] = {}  # node id -> why its test did not run to its end; empty where it did
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed_otherwise |= report.failed and bool(getattr(report, OTHERWISE, False))
+        if report.failed or report.skipped or (report.passed and report.when == "call"):
+            self._outcomes[report.nodeid] = _why_not(report)
 
     def _results(self, nodeid: str) -> list[CaseResult]:
         run = self._run
@@ -103,6 +106,16 @@ class Ending:
             inconclusive=self._config.update is None and is_inconclusive(results),
         )
         session.exitstatus = int(status)
+
+
+def _why_not(report: pytest.TestReport) -> str:
+    """Why a test did not run to its end; empty where it did."""
+    if report.skipped and hasattr(report, "wasxfail"):
+        return f"expected to fail: {report.wasxfail}".removesuffix(": ")
+    if report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        return f"skipped: {reason.removeprefix('Skipped: ')}".removesuffix(": ")
+    return f"not finished: it failed in its {report.when}" if report.failed else ""
 
 
 def failed_report(nodeid: str, location: Location, text: str, when: str = "call") -> pytest.TestReport:

@@ -16,9 +16,10 @@ from perfguard.coldstart import starter
 from perfguard.compiling.walk import forget_compiled
 from perfguard.config import Config
 from perfguard.errors import ExitStatus, GuardFailure, PerfguardError
-from perfguard.guard import LOST, RUN, case_of, name_of, raise_for, suite_of
+from perfguard.guard import LOST, RUN, case_of, raise_for
 from perfguard.hardware import open_device
 from perfguard.hardware.device import Device
+from perfguard.hooks.collecting import Inventory, is_guarded
 from perfguard.hooks.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
 from perfguard.locking import DeviceLock
@@ -29,7 +30,6 @@ from perfguard.run import Collected, Run, open_run, settle
 from perfguard.sessions import Command, given_arguments
 from perfguard.watchdog import Watchdog, stop_children
 
-FIXTURES = ("perfguard", "benchmark")
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _LAST_WORDS_SECONDS = 60.0  # for summary and JUnit after a hang; then the process ends without
 
@@ -45,6 +45,7 @@ class Measuring(Ending):
         super().__init__(config)
         self._stderr = stderr
         self._collected = Collected()
+        self._inventory = Inventory()
         self._worker: Worker | None = None  # of a process pair
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
@@ -52,19 +53,17 @@ class Measuring(Ending):
 
     # -- collection ---------------------------------------------------------------------------------------
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector):  # type: ignore[no-untyped-def]
+        """Note what a file holds before other plugins, such as --lf, take from it."""
+        report = yield
+        self._inventory.note(collector, report)
+        return report
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]):  # type: ignore[no-untyped-def]
-        """Note every guarded test before -k and -m deselect, so that deselected is not taken for gone."""
-        for item in items:
-            if is_guarded(item):
-                suite = suite_of(item.path, config.rootpath)
-                self._collected.names.setdefault(suite, set()).add(name_of(item.nodeid))
-        chosen = [argument for argument in config.args if "::" in argument]
-        self._collected.whole = {
-            suite_of(item.path, config.rootpath)
-            for item in items
-            if not any(argument.split("::")[0].endswith(item.path.name) for argument in chosen)
-        }
+        """Name every guarded test before -k and -m deselect, so that deselected is not taken for gone."""
+        self._inventory.take(self._collected, items, config.rootpath)
         answer = yield
         folder = self._config.session_folder
         self._worker = join(folder) if folder is not None else None
@@ -90,7 +89,7 @@ class Measuring(Ending):
         if not guarded or session.config.option.collectonly:
             return
         self._collected.selected = [case_of(item) for item in guarded]
-        suites = sorted({suite_of(item.path, session.config.rootpath) for item in guarded})
+        suites = sorted({case.suite for case in self._collected.selected})
         device = device or self._open()
         try:
             self._take(device.key, session)
@@ -149,8 +148,10 @@ class Measuring(Ending):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Nothing more is measured on a device that answers no more."""
+        """Nothing more is measured on a device that answers no more. A test that is run again is judged anew."""
         lost = item.config.stash.get(LOST, None)
+        if self._run is not None and not self._run.is_session:
+            self._run.forget(item.nodeid)
         if self._run is not None and lost is not None and is_guarded(item):
             reason = f"not measured: the device was lost in {lost}; mend that case first"
             self._run.broken(case_of(item), reason)
@@ -158,10 +159,11 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised."""
+        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. One that
+        was skipped, or expected to fail, is not: `Run.finish` names what it leaves unmeasured."""
         report = yield
         error = call.excinfo
-        if error is None or error.errisinstance((GuardFailure, *_NO_FAILURE)):
+        if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
             return report
         setattr(report, OTHERWISE, True)
         run = self._run
@@ -241,7 +243,7 @@ class Measuring(Ending):
             answer = yield
         except BaseException:  # -x, Ctrl-C: nobody waits for process pairs now
             if run is not None and not run.is_session:
-                run.judge_without_pairs("the run was cut short")
+                cut_short(run, self._here(), "the run was cut short")
                 run.save()
             raise
         if run is not None and not session.config.option.collectonly:
@@ -255,14 +257,9 @@ class Measuring(Ending):
         tell = teller(session)
         try:
             settle(run, Start(self._command(session.config), self._config.settings.device), tell)
-            run.finish(self._collected, tell)
+            run.finish(self._collected, self._outcomes, tell)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-
-
-def is_guarded(item: pytest.Item) -> bool:
-    """Whether a test uses a fixture that perfguard guards."""
-    return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
 
 
 def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -219,7 +219,7 @@ class Controller(Ending):
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
-                run.finish(collected, teller(session))
+                run.finish(collected, self._outcomes, teller(session))
             else:
                 run.save()
         except PerfguardError as error:

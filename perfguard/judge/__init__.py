@@ -5,7 +5,7 @@ from perfguard.judge.ladder import judge_case
 from perfguard.judge.lane import Lane, differing_versions, timer_class
 from perfguard.judge.pairs import PairVerdict, judge_pairs, judge_tracks
 from perfguard.judge.session import judge_session, screen_session, with_verdicts
-from perfguard.judge.suite import count_guarded, exit_status, find_stale, is_inconclusive
+from perfguard.judge.suite import count_guarded, exit_status, find_stale, is_inconclusive, test_of
 from perfguard.judge.unchanged import covered
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "judge_session",
     "judge_tracks",
     "screen_session",
+    "test_of",
     "timer_class",
     "with_verdicts",
 ]

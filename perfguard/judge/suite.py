@@ -21,6 +21,7 @@ def find_stale(
     suites_collected_whole: Collection[str],
     names_collected: Mapping[str, Collection[str]],
     results: Sequence[CaseResult],
+    ended: Collection[_Id],
 ) -> tuple[list[Verdict], list[CaseResult]]:
     """Baseline entries whose case is gone, and the new cases that look like them under another name.
 
@@ -30,12 +31,13 @@ def find_stale(
     Args:
         names_collected: suite -> names of its guarded tests, deselected ones too. A test's further calls are
             named `<test>:<label>`.
+        ended: suite and name of the tests that ran to their end and guarded something.
 
     Returns:
         A verdict for every gone entry, with its `suite` and `case`: STALE, or RENAMED where a new case has
         the same pass and inputs and a similar name. And those new cases, with RENAMED in place of NEW.
     """
-    gone = sorted(_gone(lane, suites_collected_whole, names_collected, results))
+    gone = sorted(_gone(lane, suites_collected_whole, names_collected, results, ended))
     new = {
         (result.case.suite, result.case.key): result
         for result in results
@@ -48,29 +50,23 @@ def find_stale(
 
 
 def _gone(
-    lane: Lane, whole: Collection[str], names: Mapping[str, Collection[str]], results: Sequence[CaseResult]
+    lane: Lane,
+    whole: Collection[str],
+    names: Mapping[str, Collection[str]],
+    results: Sequence[CaseResult],
+    ended: Collection[_Id],
 ) -> list[_Id]:
     present = {(result.case.suite, result.case.key) for result in results}
-    reached_end: dict[_Id, bool] = {}
-    for result in results:
-        test = (result.case.suite, _test_of(result.case.name, names.get(result.case.suite, ())))
-        quiet = result.word in (
-            Word.PASS,
-            Word.UNCHANGED,
-            Word.FASTER,
-            Word.NEW,
-        )  # any other may have ended the test early
-        reached_end[test] = reached_end.get(test, True) and quiet
     gone = []
     for suite, key in lane.remembered - present:
         collected = names.get(suite, ())
-        test = (suite, _test_of(key.rpartition("/")[0], collected))
-        if suite in whole and (test[1] not in collected or reached_end.get(test, False)):
+        test = test_of(key.rpartition("/")[0], collected)
+        if (suite in whole and test not in collected) or (suite, test) in ended:
             gone.append((suite, key))
     return gone
 
 
-def _test_of(name: str, collected: Collection[str]) -> str:
+def test_of(name: str, collected: Collection[str]) -> str:
     """The collected test that guards `name`: itself, or what stands before the label of a further call."""
     if name in collected:
         return name

@@ -5,7 +5,7 @@ Knows nothing of pytest: cases come in as `Case` and `Call`, tests are named by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,9 @@ from perfguard.baselines import Change, Store, apply, category_of, plan, select
 from perfguard.call import Call
 from perfguard.coldstart import first_results
 from perfguard.config import Config
-from perfguard.judge import Lane, count_guarded, find_stale, judge_case, judge_session, with_verdicts
-from perfguard.records import Case, CaseResult, Pairing, Pass, Report, TimedEntry, Verdict, Word
+from perfguard.errors import UsageError
+from perfguard.judge import Lane, count_guarded, find_stale, judge_case, judge_session, test_of, with_verdicts
+from perfguard.records import Case, CaseResult, Pairing, Report, TimedEntry, Verdict, Word
 from perfguard.reports import save_report
 from perfguard.run.recording import say_recorded
 from perfguard.runner import Runner
@@ -79,6 +80,11 @@ class Run:
         return judged
 
     def _judged(self, result: CaseResult) -> CaseResult:
+        known = self.results.get((result.case.suite, result.case.key))
+        if known is not None and known.case.nodeid != result.case.nodeid:
+            raise UsageError(
+                f"{result.case.nodeid}: {known.case.nodeid} has the same name, {result.case.key}; rename one of them"
+            )
         result = msgspec.structs.replace(result, device=self.device.identity.index)
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.case.suite, result.case.key] = result
@@ -91,6 +97,12 @@ class Run:
         verdict = Verdict(word=Word.UNSUPPORTED, reason=reason)
         self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
         self.save()
+
+    def forget(self, nodeid: str) -> None:
+        """Drop what an earlier attempt at a test showed: it is run again."""
+        for held in (self.results, self.measured):
+            for key in [key for key, result in held.items() if result.case.nodeid == nodeid]:
+                del held[key]
 
     def broken(self, case: Case, reason: str) -> None:
         """Record a case that was selected but gave no reading."""
@@ -134,14 +146,18 @@ class Run:
             told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # by what came after it
             self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
 
-    def finish(self, collected: Collected, tell: Callable[[str], None]) -> None:
-        """Name the entries whose cases are gone, show and write the update, save the complete report."""
+    def finish(self, collected: Collected, outcomes: Mapping[str, str], tell: Callable[[str], None]) -> None:
+        """Name the entries whose cases are gone, show and write the update, save the complete report.
+
+        Args:
+            outcomes: node id -> why its test did not run to its end; empty where it did.
+        """
         if self.answering is not None:
             for result in self.answering.later_passes(list(self.results.values())):
                 self.results[result.case.suite, result.case.key] = result
         else:
-            self._find_unmeasured(collected)
-            self._find_stale(collected)
+            self._find_stale(collected, outcomes)
+            self._find_unmeasured(collected, outcomes)
             if self.config.update is not None:
                 self._update(tell)
         self.report = msgspec.structs.replace(
@@ -152,25 +168,35 @@ class Run:
         )
         self.save()
 
-    def _find_unmeasured(self, collected: Collected) -> None:
-        """A selected test that was skipped guards nothing; its remembered cases say so."""
-        spoken = {(result.case.suite, result.case.name.partition(":")[0]) for result in self.results.values()}
-        for case in collected.selected:
-            keys = [key for suite, key in self.lane.remembered if suite == case.suite]
-            for key in sorted(key for key in keys if key.rpartition("/")[0] == case.name):
-                if (case.suite, case.name) not in spoken:
-                    direction: Pass = "backward" if key.endswith("/backward") else "forward"
-                    skipped = msgspec.structs.replace(case, direction=direction)
-                    verdict = Verdict(word=Word.UNRESOLVED, reason="remembered, but its test was skipped")
-                    self.results[case.suite, key] = CaseResult(case=skipped, verdicts=[verdict])
-
-    def _find_stale(self, collected: Collected) -> None:
+    def _find_stale(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
+        reached = {result.case.nodeid for result in self.results.values()}
+        ended = {
+            (case.suite, case.name)
+            for case in collected.selected
+            if outcomes.get(case.nodeid) == "" and case.nodeid in reached
+        }
         stale, renamed = find_stale(
-            self.lane, collected.whole | self.lost, collected.names, list(self.results.values())
+            self.lane, collected.whole | self.lost, collected.names, list(self.results.values()), ended
         )
         for result in renamed:
             self.results[result.case.suite, result.case.key] = result
         self.report = msgspec.structs.replace(self.report, stale=stale)
+
+    def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
+        """Remembered cases that a selected test did not guard say why: it was skipped, for one."""
+        gone = {(verdict.suite, verdict.case) for verdict in self.report.stale}
+        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # a verdict that speaks for all calls of a test
+        told = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
+        selected = {(case.suite, case.name): case for case in collected.selected}
+        for suite, key in sorted(self.lane.remembered - gone - self.results.keys()):
+            name, _, direction = key.rpartition("/")
+            test = test_of(name, collected.names.get(suite, ()))
+            case = selected.get((suite, test))
+            if case is not None and case.nodeid not in told:
+                why = outcomes.get(case.nodeid, "not run") or "run and guarded nothing"
+                verdict = Verdict(word=Word.UNRESOLVED, reason=f"remembered, but its test was {why}")
+                case = Case(suite, name, "backward" if direction == "backward" else "forward", case.nodeid)
+                self.results[suite, key] = CaseResult(case=case, verdicts=[verdict])
 
     def _update(self, tell: Callable[[str], None]) -> None:
         assert self.config.update is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
 
-CPU = Path("baselines/targets/cpu/moe.yaml")
+CPU = Path("baselines/targets/cpu/test_moe.yaml")
 FULL = """
 import errno
 import os
@@ -79,18 +79,18 @@ MUTANTS = [
         (removed, Append("pyproject.toml", "strict = true")), Expect("NEW", cases=("*",), status=13),
     ),
     hygiene(
-        "an empty baseline", "aiter", rewritten(None, ""), Expect("", says=("targets/cpu/moe.yaml",), status=4),
+        "an empty baseline", "aiter", rewritten(None, ""), Expect("", says=("targets/cpu/test_moe.yaml",), status=4),
     ),
     hygiene(
-        "a truncated baseline", "aiter", cut, Expect("", says=("targets/cpu/moe.yaml",), status=4),
+        "a truncated baseline", "aiter", cut, Expect("", says=("targets/cpu/test_moe.yaml",), status=4),
     ),
     hygiene(
         "a foreign baseline", "aiter", rewritten("target: cpu", "target: sm_90"),
-        Expect("", says=("targets/cpu/moe.yaml", "sm_90"), status=4),
+        Expect("", says=("targets/cpu/test_moe.yaml", "sm_90"), status=4),
     ),
     hygiene(
         "a baseline from the future", "aiter", rewritten("schema: 1", "schema: 99"),
-        Expect("", says=("targets/cpu/moe.yaml", "schema 99"), status=4),
+        Expect("", says=("targets/cpu/test_moe.yaml", "schema 99"), status=4),
     ),
     hygiene(
         "a skip on half the cases", "torchao#4090: a file stopped running, unnoticed",

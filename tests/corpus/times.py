@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
 
 SUITE, OPS = "test_simulated.py", "kernels/fp8/ops.py"
-BASELINE = "baselines/fake-gpu/simulated.yaml"
+BASELINE = "baselines/fake-gpu/test_simulated.yaml"
 ANOTHER_DRIVER = Edit(BASELINE, "driver: fake-1", "driver: fake-0")
 RECORDED_ELSEWHERE = Edit(BASELINE, "driver: fake-1", "driver: fake-1, board: fake-a")
 OTHER_CODE = Edit(SUITE, 'CODE = {"odd": "one"}', 'CODE = {"odd": "two"}')

@@ -94,7 +94,7 @@ class Project:
 
     @property
     def baseline(self) -> Path:
-        return self.path / "baselines" / "fake-gpu" / "suite.yaml"
+        return self.path / "baselines" / "fake-gpu" / "test_suite.yaml"
 
     def report(self, slug: str = "fake-gpu") -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.path / ".perfguard" / f"report-{slug}.json").read_text())

@@ -27,7 +27,7 @@ def test_a_kernel_that_no_longer_fits_a_chip_that_is_not_here(project: Project) 
     project.test_file(TEST)
     (project.path / "scale.py").write_text(SCALE)
     assert project.guard("--perfguard-update=new").ret == 0
-    stored = (project.path / "baselines" / "targets" / "gfx942" / "suite.yaml").read_text()
+    stored = (project.path / "baselines" / "targets" / "gfx942" / "test_suite.yaml").read_text()
     assert "gfx942.load_bits: {scale_kernel: 128.0, scale_kernel@0: 64.0}" in stored
 
     # On a CPU of any other model, too: the kernels are compiled for the target, whoever compiles them.
@@ -45,7 +45,7 @@ def test_a_kernel_that_no_longer_fits_a_chip_that_is_not_here(project: Project) 
     )
 
     # Another Triton compiles another binary: whoever recorded the baseline saw other facts, so nobody is accused.
-    file = project.path / "baselines" / "targets" / "gfx942" / "suite.yaml"
+    file = project.path / "baselines" / "targets" / "gfx942" / "test_suite.yaml"
     file.write_text(re.sub(r"triton: [^,}]+", "triton: 3.0.0", file.read_text()))
     run = project.guard()
     assert run.ret == 0

@@ -60,7 +60,7 @@ def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
     arguments = project.path / "args.txt"
     arguments.write_text("--perfguard\n--perfguard-device=fake\n-k\n64 or 96\n")
     project.run("@args.txt", "--perfguard-update=new").assert_outcomes(passed=2)
-    assert [path.parent.name for path in project.path.glob("baselines/*/suite.yaml")] == ["fake-gpu"]
+    assert [path.parent.name for path in project.path.glob("baselines/*/test_suite.yaml")] == ["fake-gpu"]
     project.kernel(us=SLOWED_US)
     assert project.run("@args.txt").ret == 10
 

@@ -28,9 +28,9 @@ def test_an_update_writes_what_holds_on_every_machine_in_one_process(project: Pr
     assert result.ret == ExitStatus.PASSED
     result.stdout.no_fnmatch_line("*fresh process*")
     assert [path.relative_to(project.path) for path in project.path.glob("baselines/**/*.yaml")] == [
-        Path("baselines/targets/cpu/suite.yaml")
+        Path("baselines/targets/cpu/test_suite.yaml")
     ]
-    text = (project.path / "baselines/targets/cpu/suite.yaml").read_text()
+    text = (project.path / "baselines/targets/cpu/test_suite.yaml").read_text()
     assert "operators: " in text
     assert "_us" not in text
 

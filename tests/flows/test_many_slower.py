@@ -67,7 +67,7 @@ def report_path(project: Project) -> Path:
 def judged_again(project: Project) -> dict[str, set[str]]:
     """What whoever holds nothing but the report and the baselines says of the times."""
     report = read_report(report_path(project))
-    files = {"baselines/fake-gpu/suite.yaml": project.baseline.read_bytes()} if project.baseline.exists() else {}
+    files = {"baselines/fake-gpu/test_suite.yaml": project.baseline.read_bytes()} if project.baseline.exists() else {}
     lane = read_files(files, "baselines").lane(report.hardware, report.toolchain)
     return {
         result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
@@ -125,7 +125,7 @@ def record(project: Project, names: list[str]) -> None:
         for reading in report.results[0].readings
         if reading.timed and reading.gated and isinstance(reading.value, float)
     }
-    baseline = Baseline("fake-gpu", "suite", report.provenance, {name: CaseBaseline(entries) for name in names})
+    baseline = Baseline("fake-gpu", "test_suite", report.provenance, {name: CaseBaseline(entries) for name in names})
     project.baseline.parent.mkdir(parents=True)
     project.baseline.write_text(render(baseline))
 

@@ -134,7 +134,7 @@ def test_slower_is_told_accepted_and_mended(
     assert main(line) == ExitStatus.PASSED
     head = pull_request.github.world.pulls[7]["head"]["sha"]
     judged_by = pull_request.github.world.files[head]
-    edited = "baselines/fake-gpu/suite.yaml"
+    edited = "baselines/fake-gpu/test_suite.yaml"
     pull_request.github.world.files[head] = {**judged_by, edited: project.baseline.read_bytes()}
     pull_request.run += 1
     pull_request.github.world.add_run(pull_request.run, head_sha=head)

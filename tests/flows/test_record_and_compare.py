@@ -34,7 +34,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
             "*fresh process 5 of 5: 2 tests",
             "perfguard: update: new: *double?64?/forward: *",
             "NEW  2 cases: recorded now, judged from the next run on",
-            "written: baselines/fake-gpu/suite.yaml",
+            "written: baselines/fake-gpu/test_suite.yaml",
         ]
     )
     recorded.stdout.no_fnmatch_line("*record: *")  # it is done

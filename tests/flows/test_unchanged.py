@@ -83,7 +83,7 @@ def as_recorded(report: Report) -> Baseline:
     tools = report.toolchain
     provenance = Provenance(torch=tools.torch, triton=tools.triton, driver=tools.driver, toolkit=tools.toolkit,
                             python=tools.python, power_limit_watts=300.0, board="gpu-a")  # fmt: skip
-    return Baseline("fake-gpu", "suite", provenance, {result.case.key: case(result) for result in report.results})
+    return Baseline("fake-gpu", "test_suite", provenance, {result.case.key: case(result) for result in report.results})
 
 
 def read_report(project: Project) -> Report:

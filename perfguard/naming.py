@@ -1,0 +1,59 @@
+"""Names: a suite is a file of tests, a case is a test. Each has one name, and no two share one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_SHORT = re.compile(r"tests/((?:\w[\w-]*/)*)test_(?!test_)([\w-]+)\.py")
+_WHOLE = re.compile(r"((?:\w[\w-]*/)*test_[\w-]*)\.py")
+
+
+def suite_of(path: Path, root: Path) -> str:
+    """The name of a file of tests, and of its baseline files.
+
+    `tests/kernels/test_norm.py` is `kernels.norm`. Outside `tests`, the whole path is the name:
+    `kernels/test_norm.py` is `kernels.test_norm`. In all other names `+` stands for a dot, and `++20` for a
+    character, here a space, that a baseline file's name should not have.
+    """
+    name = Path(os.path.relpath(path, root)).as_posix()
+    if short := _SHORT.fullmatch(name):
+        return f"{short[1]}{short[2]}".replace("/", ".")
+    if whole := _WHOLE.fullmatch(name):
+        return whole[1].replace("/", ".")
+    written = re.sub(r"(\.)(?=\w)|[^\w/-]", _escape, name).replace("/", ".")
+    return written if "+" in written else f"{written}+"
+
+
+def file_of(suite: str, root: Path) -> Path:
+    """The file whose suite this is: the inverse of `suite_of`."""
+    name = suite.replace(".", "/")
+    if "+" in suite:
+        name = re.sub(r"(?:\+\+[0-9a-f]{2})+|\+", _unescape, name)
+    elif name.rpartition("/")[2].startswith("test_"):
+        name += ".py"
+    else:
+        folders, slash, last = name.rpartition("/")
+        name = f"tests/{folders}{slash}test_{last}.py"
+    return root / name
+
+
+def name_of(nodeid: str) -> str:
+    """`tests/test_a.py::TestB::test_c[64]` -> `TestB.c[64]`."""
+    _, _, inside = nodeid.partition("::")
+    function, bracket, parameters = inside.partition("[")
+    *classes, last = function.split("::")
+    rest = last.removeprefix("test_")
+    # pytest collects `testc`, too: it must not be the name of `test_testc`.
+    return ".".join([*classes, last if rest.startswith("test") else rest]) + bracket + parameters
+
+
+def _escape(found: re.Match[str]) -> str:
+    return "+" if found[1] else "".join(f"++{byte:02x}" for byte in os.fsencode(found[0]))
+
+
+def _unescape(found: re.Match[str]) -> str:
+    if found[0] == "+":
+        return "" if found.end() == len(found.string) else "."
+    return os.fsdecode(bytes.fromhex(found[0].replace("++", "")))

@@ -1,0 +1,84 @@
+"""What pytest was asked to leave out is not gone, what it skipped is named, and a case is its node id."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfguard import ExitStatus
+from tests.flows.conftest import TEST, Project
+
+# `--perfguard-update` writes everything but what is gone, `stale` removes: neither may touch what was not collected.
+_FILTERS = [
+    ("--lf",),
+    ("-k", "64"),
+    ("-m", "small"),
+    ("--deselect", "test_suite.py::test_double[96]"),
+    ("test_suite.py::test_double[64]",),
+    ("--pyargs", "test_suite::test_double[64]"),
+    ("--ignore=test_suite.py",),
+]
+_MARKED = "import os\n" + TEST.replace("[64, 96]", "[pytest.param(64, marks=pytest.mark.small), 96]").replace(
+    "    x = ", "    assert n == 96 or 'FAILING' not in os.environ\n    x = "
+)
+_OTHER = "def test_nothing():\n    pass\n"
+
+
+@pytest.fixture
+def filtered(recorded: Project) -> Project:
+    """Two recorded cases, of which the first failed in the last run."""
+    recorded.test_file(_MARKED)
+    recorded.test_file(_OTHER, "test_other.py")
+    recorded.configure(sessions=1)
+    pyproject = recorded.path / "pyproject.toml"
+    text = pyproject.read_text().replace("-p no:cacheprovider", "")
+    pyproject.write_text(text.replace("[tool.pytest.ini_options]", '[tool.pytest.ini_options]\nmarkers = ["small"]'))
+    failing = {"FAILING": "1"}
+    (recorded.path / "conftest.py").write_text(f"import os\nos.environ |= {failing}")
+    recorded.run("-q")
+    (recorded.path / "conftest.py").unlink()
+    return recorded
+
+
+@pytest.mark.parametrize("arguments", _FILTERS, ids=" ".join)
+def test_what_was_filtered_is_not_gone(filtered: Project, arguments: tuple[str, ...]) -> None:
+    before = filtered.baseline.read_text()
+    for category in ("stale", "all"):
+        filtered.guard(f"--perfguard-update={category}", *arguments)
+        assert filtered.baseline.exists()
+        assert "double[96]/forward" in filtered.baseline.read_text()
+        assert filtered.baseline.read_text().count("timer") == before.count("timer")
+
+
+def test_what_is_gone_is_removed_only_where_stale_is_named(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("[64, 96]", "[64]"))
+    result = recorded.guard("--perfguard-update")
+    result.stdout.fnmatch_lines(["STALE  1 case: *--perfguard-update=stale*"])
+    assert "double[96]/forward" in recorded.baseline.read_text()
+    assert recorded.guard("--perfguard-update=stale").ret == ExitStatus.PASSED
+    assert "double[96]/forward" not in recorded.baseline.read_text()
+
+
+def test_categories_may_stand_before_the_paths(recorded: Project) -> None:
+    """As typed: an option with an optional value must not take the path for its value."""
+    recorded.test_file(_OTHER, "test_other.py")
+    recorded.configure(sessions=1)
+    recorded.test_file(TEST.replace("[64, 96]", "[32]"), "test_new.py")
+    for update in (["--perfguard-update"], ["--perfguard-update", "new"], ["--perfguard-update=new"]):
+        result = recorded.run(*update, "test_new.py", "-q")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["written: baselines/fake-gpu/test_new.yaml"])
+        (recorded.baseline.parent / "test_new.yaml").unlink()
+
+
+def test_a_skipped_test_with_labelled_calls_is_named_with_its_reason(project: Project) -> None:
+    labelled = TEST.replace("work=Work", "label='fp8: e4m3', work=Work")
+    project.test_file(labelled)
+    project.configure(sessions=1)
+    assert project.guard("--perfguard-update=new").ret == ExitStatus.PASSED
+    project.test_file(labelled.replace("    x = ", "    if n == 64: pytest.skip('needs two GPUs')\n    x = "))
+    result = project.guard()
+    result.stdout.fnmatch_lines(["*1 of 2 cases guarded*", "UNRESOLVED  1 case: *skipped: needs two GPUs"])
+    assert project.words()["double[64]:fp8: e4m3/forward"] == {"UNRESOLVED"}
+    project.test_file(labelled.replace("    perfguard(", "    if n == 64: return\n    perfguard("))
+    result = project.guard()
+    result.stdout.fnmatch_lines(["*1 of 2 cases guarded*", "UNRESOLVED  1 case: *its test was run and guarded nothing"])
