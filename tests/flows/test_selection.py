@@ -82,3 +82,15 @@ def test_a_skipped_test_with_labelled_calls_is_named_with_its_reason(project: Pr
     project.test_file(labelled.replace("    perfguard(", "    if n == 64: return\n    perfguard("))
     result = project.guard()
     result.stdout.fnmatch_lines(["*1 of 2 cases guarded*", "UNRESOLVED  1 case: *its test was run and guarded nothing"])
+
+
+def test_a_class_that_was_not_collected_is_not_gone(project: Project) -> None:
+    method = "\n    @pytest.mark.parametrize('n', [64])\n    def test_double(self, perfguard, n):\n        {}\n"
+    call = "perfguard(kernel.double, torch.randn(n, 16), reference=lambda x: 2 * x)"
+    classes = "".join(f"\nclass Test{name}:{method.format(call)}" for name in "AB")
+    project.test_file(f"import pytest\nimport torch\nimport kernel\n{classes}")
+    project.configure(sessions=1)
+    assert project.guard("--perfguard-update").ret == ExitStatus.PASSED
+    stored = project.baseline.read_text()
+    project.guard("--perfguard-update=stale", "test_suite.py::TestA")
+    assert project.baseline.read_text() == stored
