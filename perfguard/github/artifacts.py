@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -17,7 +16,6 @@ MOST_LANES = 20
 MOST_LANE_BYTES = 2_000_000
 MOST_BYTES = 10_000_000
 NO_RESULT = "no result"
-_NAME = re.compile(r"perfguard-(.+)-([1-9][0-9]{0,4})")
 
 
 class LaneArtifact(Struct, frozen=True):
@@ -65,25 +63,23 @@ def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> list[Lane
     """
     if len(lanes) > MOST_LANES:
         raise UsageError(f"lanes: {len(lanes)} are expected, {MOST_LANES} at most; split them over two workflows")
-    pages = client.pages(f"/repos/{client.repository}/actions/runs/{run.id}/artifacts", _Page)
-    uploaded: dict[tuple[str, int], list[_Artifact]] = {}
-    for artifact in (artifact for page in pages for artifact in page.artifacts):
-        name = _NAME.fullmatch(artifact.name)
-        if name and name[1] in lanes and int(name[2]) <= run.attempt:
-            uploaded.setdefault((name[1], int(name[2])), []).append(artifact)
     found: list[LaneArtifact] = []
     for lane in lanes:
         left = MOST_BYTES - sum(len(other.data or b"") for other in found)
-        found.append(_fetch_lane(client, lane, uploaded, left))
+        found.append(_fetch_lane(client, run, lane, left))
     return found
 
 
-def _fetch_lane(client: Client, lane: str, uploaded: dict[tuple[str, int], list[_Artifact]], left: int) -> LaneArtifact:
-    attempts = [attempt for name, attempt in uploaded if name == lane]
-    if not attempts:
+def _fetch_lane(client: Client, run: Run, lane: str, left: int) -> LaneArtifact:
+    """Asked for by name: a stranger's run may hold thousands of others."""
+    path = f"/repos/{client.repository}/actions/runs/{run.id}/artifacts"
+    for attempt in range(run.attempt, 0, -1):  # a lane that was not run again has an earlier one
+        pages = client.pages(path, _Page, {"name": f"perfguard-{lane}-{attempt}"})
+        same = [artifact for page in pages for artifact in page.artifacts]
+        if same:
+            break
+    else:
         return LaneArtifact(lane, problem=NO_RESULT)
-    attempt = max(attempts)
-    same = uploaded[lane, attempt]
     if len(same) > 1:
         names = f"{len(same)} artifacts of one name, {same[0].name}"
         return LaneArtifact(lane, problem=f"{names}; which is right cannot be told", attempt=attempt)

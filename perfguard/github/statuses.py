@@ -53,10 +53,14 @@ def set_statuses(client: Client, sha: str, statuses: Sequence[Status]) -> list[s
     """
     try:
         standing = _standing(client, sha)
-    except GitHubError:  # then all are written, which does no harm
-        standing = {}
+        unread = ""
+    except GitHubError as error:
+        standing, unread = {}, f"what stands there could not be read ({error})"
     problems = []
     for status in statuses:
+        if unread and status.state == "success":  # a newer run may have found something
+            problems.append(f"status {status.context}: not set, since {unread}")
+            continue
         wanted = _standing_like(status)
         found = standing.get(status.context.lower())
         if found == wanted:

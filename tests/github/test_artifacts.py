@@ -42,6 +42,15 @@ def test_row_29_no_artifact_is_no_result(github: FakeGitHub, client: Client, run
     assert one(client, run) == LaneArtifact("h200", problem="no result")
 
 
+def test_thousands_of_others_cost_nothing(github: FakeGitHub, client: Client, run: Run) -> None:
+    for number in range(5_100):
+        github.world.add_artifact(5001, f"junk-{number}", b"")
+    github.world.add_artifact(5001, "perfguard-h200-1", b"fine")
+    github.requests.clear()
+    assert one(client, run).data == b"fine"
+    assert len([path for _, path in github.requests if path.endswith("/artifacts")]) == 2  # one for each attempt
+
+
 def test_row_30_expired(github: FakeGitHub, client: Client, run: Run) -> None:
     github.world.add_artifact(5001, "perfguard-h200-2", b"zip", expired=True)
     assert one(client, run).problem == "perfguard-h200-2: expired; run the lane again"

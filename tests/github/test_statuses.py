@@ -68,9 +68,18 @@ def test_a_long_description_is_cut(github: FakeGitHub, client: Client) -> None:
 def test_trouble_with_one_leaves_the_others(github: FakeGitHub, client: Client) -> None:
     github.fail(method="GET", path="/status$", times=9, status=404, body={"message": "Not Found"})
     github.fail(method="POST", status=422, body={"message": "No commit found for SHA"})
-    problems = set_statuses(client, HEAD, [LANE, TOTAL])
+    red = Status("perfguard/h200", "failure", "1 slower")
+    problems = set_statuses(client, HEAD, [red, TOTAL])
     assert len(problems) == 1
     assert problems[0].startswith("status perfguard/h200: POST")
+    assert [context for context, *_ in standing(github)] == ["perfguard"]
+
+
+def test_green_is_not_set_where_nobody_knows_what_stands_there(github: FakeGitHub, client: Client) -> None:
+    """A newer run may have set it to red."""
+    github.fail(method="GET", path="/status$", times=9, status=404, body={"message": "Not Found"})
+    (problem,) = set_statuses(client, HEAD, [LANE, TOTAL])
+    assert problem.startswith("status perfguard/h200: not set, since what stands there could not be read (")
     assert [context for context, *_ in standing(github)] == ["perfguard"]
 
 
