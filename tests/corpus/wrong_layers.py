@@ -26,6 +26,7 @@ MUTANTS = [
                 cases=("router[*]/forward",),
                 says=("output chosen experts: ", " of 1024 rows ("),
                 also=("output scores",),
+                beside=("router[*]/backward",),  # a token that goes elsewhere has its gradient from there
             )
         },
     ),

@@ -210,7 +210,7 @@ def matrix(project: Project, matrix_recording: list[Path]) -> Project:
     return project
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may come back to this file
 def matrix_recording() -> list[Path]:
     return []
 
