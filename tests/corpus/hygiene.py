@@ -63,7 +63,10 @@ MUTANTS = [
         Expect("RENAMED", cases=("spread_rows/*",), says=("was spread/forward",)),
     ),
     hygiene(
-        "a renamed file", "torchao#4090", renamed, Expect("RENAMED", cases=("*",), says=("was spread/forward of test_moe",)),
+        "a renamed file",
+        "torchao#4090",
+        renamed,
+        Expect("RENAMED", cases=("*",), says=("was spread/forward of test_moe",)),
     ),
     hygiene(
         "a set-up that raises", "TileOPs#1928: set-up errors counted as passed",
