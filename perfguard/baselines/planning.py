@@ -16,6 +16,7 @@ from perfguard.baselines.times import TimeRecord, anchor_of, grow, is_stored
 from perfguard.baselines.writing import as_stored
 from perfguard.config import Category
 from perfguard.judge.lane import Lane
+from perfguard.judge.statistics import counted
 from perfguard.records import (
     Baseline,
     Better,
@@ -34,8 +35,7 @@ from perfguard.records import (
 from perfguard.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # stored of one timed metric: the last ones
-NEAR, FAR, AGREEING = 0.03, 0.10, 4  # a session FAR off goes if AGREEING ones lie NEAR the median
-UNSTABLE = 1.5  # slowest over fastest session from which a time is not recorded
+UNSTABLE = 1.5  # slowest over fastest session that counts, from which a time is not recorded
 
 # Values recorded under these words may not stand beside older ones of the same case.
 _OTHER_CONDITIONS = (Word.METHOD_CHANGED, Word.DRIFT, Word.OTHER_HARDWARE)
@@ -277,12 +277,11 @@ class _Planner:
         )
 
     def timed(self, timer: str, values: list[float]) -> tuple[TimedEntry, list[str], str]:
-        kept, wild = _without_wild(values)
-        notes = [f"a wild session of {format_time(value)} left out" for value in wild]
-        refused = ""
-        if max(kept) > UNSTABLE * min(kept):
+        alike = counted(values)  # a wild session is stored with the others, and the judge does not count it
+        notes, refused = [], ""
+        if max(alike) > UNSTABLE * min(alike):
             unstable = (
-                f"unstable: sessions from {format_time(min(kept))} to {format_time(max(kept))} lie more than "
+                f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
                 f"{format_percent(UNSTABLE - 1, 0)} apart; free the machine and record again"
             )
             # A CPU shares its cores with everybody: its noise is stored, and the judge says what it can tell.
@@ -290,12 +289,12 @@ class _Planner:
                 refused = unstable
             else:
                 notes.append(unstable)
-        missing = self.sessions - len(kept)
+        missing = self.sessions - len(values)
         if missing > 0:
             nodeid = [self.result.case.nodeid] if self.result.case.nodeid else []
             command = shlex.join(["pytest", "--perfguard", "--perfguard-update=new", *nodeid])
-            notes.append(f"{len(kept)} of {self.sessions} sessions; add the missing {missing} with: {command}")
-        stored = [significant(value) for value in kept[-MOST_SESSIONS:]]
+            notes.append(f"{len(values)} of {self.sessions} sessions; add the missing {missing} with: {command}")
+        stored = [significant(value) for value in values[-MOST_SESSIONS:]]
         return TimedEntry(sessions=stored, timer=timer), notes, refused
 
 
@@ -321,15 +320,6 @@ def _bind(covering: Reading, moved: dict[str, Change]) -> None:
 
 def _toolchain(provenance: Provenance) -> Toolchain:
     return Toolchain(**{name: getattr(provenance, name) for name in Toolchain.__struct_fields__})
-
-
-def _without_wild(sessions: list[float]) -> tuple[list[float], list[float]]:
-    """Sessions to keep, and wild ones. Where few agree, nobody can say which one is wild: all stay."""
-    middle = median(sessions)
-    if sum(abs(value - middle) <= NEAR * middle for value in sessions) < AGREEING:
-        return sessions, []
-    wild = [value for value in sessions if abs(value - middle) > FAR * middle]
-    return [value for value in sessions if value not in wild], wild
 
 
 def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:

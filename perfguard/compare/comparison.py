@@ -13,6 +13,7 @@ from perfguard.judge.pairs import PairVerdict, in_cycles, noisy
 from perfguard.judge.session import CaseId, track_of
 from perfguard.judge.unchanged import covered_beside
 from perfguard.pairing.conductor import Track
+from perfguard.pairing.processes import Side
 from perfguard.pairing.tally import Progress, Tally, bad, why_not_compared
 from perfguard.records import CaseResult, PairedTime, Reading, Value, Word
 
@@ -21,6 +22,7 @@ def rows_of(tally: Tally) -> list[Row]:
     """One row for each time, for each exact metric that moved, and for each case that is not compared; worst first."""
     cases = dict.fromkeys([*tally.results["work"], *tally.results["base"]])
     rows = [row for case in cases for row in _case_rows(tally, case)]
+    rows += [_lost_row(test, *lost) for test, lost in tally.lost.items()]
     rows += [_timed_row(tally, track, progress) for track, progress in tally.times.items()]
     order = list(Word)
     return sorted(rows, key=lambda row: (order.index(row.word), -(row.effect or 0.0), row.suite, row.case))
@@ -28,6 +30,8 @@ def rows_of(tally: Tally) -> list[Row]:
 
 def _case_rows(tally: Tally, case: CaseId) -> list[Row]:
     base, work = tally.results["base"].get(case), tally.results["work"].get(case)
+    if any(side is not None and side.case.nodeid in tally.lost for side in (base, work)):
+        return []
     if base is None or work is None:
         return _lonely(tally, base, work)
     why = why_not_compared(base, work)
@@ -48,6 +52,10 @@ def _lonely(tally: Tally, base: CaseResult | None, work: CaseResult | None) -> l
         return [_row(work, "", *(bad(work) or (Word.NEW, "in the working tree only; nothing to compare it with")))]
     assert base is not None
     return [_row(base, "", Word.STALE, "at the base only: its test is gone, renamed or skipped now")]
+
+
+def _lost_row(test: str, side: Side, how: str) -> Row:
+    return Row("", test, "", Word.BROKEN if side == "work" else Word.UNRESOLVED, how, nodeid=test)
 
 
 def _timed_row(tally: Tally, track: Track, progress: Progress) -> Row:

@@ -134,6 +134,8 @@ class Measuring(Ending):
         run = self._run
         if run is None or not is_guarded(item):
             return (yield)
+        if self._worker is not None:
+            self._worker.enter(item.nodeid)
         settings = self._config.settings
         # A worker of a process pair waits for its turns inside the test: its conductor limits the whole process.
         minutes = settings.case_minutes if self._worker is None else settings.session_minutes

@@ -88,7 +88,7 @@ def _upper_quantile(alpha: float, degrees: float) -> float:
 
 def remember(sessions: Sequence[float]) -> History:
     """Centre and variance of stored session values (µs, at least one)."""
-    logs = _without_wild([math.log(value) for value in sessions])
+    logs = [math.log(value) for value in counted(sessions)]
     return History(median(logs), _variance(logs), len(logs))
 
 
@@ -102,16 +102,18 @@ def _variance(logs: Sequence[float]) -> float:
     return math.fsum((y - mean) ** 2 for y in logs) / degrees if degrees else 0.0
 
 
-def _without_wild(logs: list[float]) -> list[float]:
+def counted(sessions: Sequence[float]) -> list[float]:
+    """The stored session values (µs) that count: all of them, but for a wild one."""
+    logs = [math.log(value) for value in sessions]
     if len(logs) < MIN_SESSIONS:
-        return logs
+        return list(sessions)
     middle = median(logs)
     farthest = max(range(len(logs)), key=lambda index: abs(logs[index] - middle))
     rest = logs[:farthest] + logs[farthest + 1 :]
     centre = median(rest)
     sigma = 1.4826 * median(abs(y - centre) for y in rest)
     wild = abs(logs[farthest] - centre) > max(WILD_SHIFT, WILD_SIGMAS * sigma)
-    return rest if wild else logs
+    return [value for index, value in enumerate(sessions) if not (wild and index == farthest)]
 
 
 def fit_prior(histories: Sequence[History]) -> Prior:

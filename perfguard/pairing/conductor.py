@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from statistics import fmean, median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import msgspec
 
 from perfguard.errors import UsageError
 from perfguard.pairing.processes import SIDES, Side, describe
-from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Order, Ready, read_message
+from perfguard.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready, read_message
 from perfguard.timing.floor import AGREEING, floor, is_reached
 
 _ROUNDS = 3  # of blocks, a case and process pair
@@ -86,6 +86,7 @@ class Outcome:
         tests: node ids of what each side has collected.
         problem: why it ended early; empty if it did not.
         out_of_time: it ended early because its limit was over.
+        lost: the side whose process died, and the node id of the test in which it did; None where nobody knows.
     """
 
     differences: dict[Track, Difference] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class Outcome:
     tests: dict[Side, set[str]] = field(default_factory=dict)
     problem: str = ""
     out_of_time: bool = False
+    lost: tuple[Side, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ class _Lockstep:
     tests: list[str] | None = None  # to run, of those that are collected; None: all
     outcome: Outcome = field(default_factory=Outcome)
     at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
+    inside: dict[Side, str] = field(default_factory=dict)  # the test that a side has begun last
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # what a side has announced so far
     blocks: dict[Side, int] = field(default_factory=dict)  # measured since its announcement
     lowest: set[Track] = field(default_factory=set)  # times of which the lowest blocks count
@@ -360,14 +363,19 @@ class _Lockstep:
         try:
             player.connection.send_bytes(msgspec.json.encode(what))
         except OSError:
-            raise _Lost(player.ended() or f"{describe(player.side)}: hung up{player.last_words()}") from None
+            self._lose(player, player.ended() or f"{describe(player.side)}: hung up{player.last_words()}")
 
     def _hear(self, player: Player) -> Message | None:
-        """The next message; None where the process ended in order.
+        """The next message that needs an answer; None where the process ended in order.
 
         Raises:
             _Lost: it ended otherwise, or the limit is over.
         """
+        while isinstance(message := self._receive(player), Entered):
+            self.inside[player.side] = message.test
+        return message
+
+    def _receive(self, player: Player) -> Message | None:
         # In short looks: a signal that comes just before a wait begins is handled only when that wait ends.
         while not player.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
             if not self.limit.left:
@@ -379,8 +387,13 @@ class _Lockstep:
         except (EOFError, OSError):
             problem = player.ended()
             if problem:
-                raise _Lost(problem) from None
+                self._lose(player, problem)
             return None
+
+    def _lose(self, player: Player, problem: str) -> NoReturn:
+        test = self.inside.get(player.side)
+        self.outcome.lost = (player.side, test) if test else None
+        raise _Lost(problem) from None
 
 
 def _times(blocks: Sequence[Measured]) -> list[float]:

@@ -99,7 +99,7 @@ class Site:
 
     def measure(self, tally: Tally, tracks: Sequence[Track] | None, deadline: float, *, numerics: bool = False) -> None:
         """Process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is over, or
-        one of the processes died.
+        processes died of more than one test or another can be blamed for.
 
         Args:
             deadline: s on the monotonic clock.
@@ -109,22 +109,27 @@ class Site:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
         started, first = time.monotonic(), tally.pairs
+        looked = False  # whether all sides came to their end once
         while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
-            looked = tally.pairs > first
+            finds = tracks is None and not looked
             left = tally.undecided_times if tracks is None else [each for each in tracks if not tally.is_decided(each)]
-            if not left and (looked or tracks is not None):
+            if not left and not finds:
                 return
             self.tell(_progress(tally, len(left), tally.pairs - first, time.monotonic() - started, deadline))
-            tests = None if tracks is None and not looked else self._drawn(tally.nodeids(left))
-            asked = Asked(_request(tally.request()), tests, numerics and not looked, exact=not looked)
-            self._pair(tally, asked, None if tracks is None else left, deadline)
+            tests = tally.others if finds else tally.nodeids(left)
+            asked = Asked(
+                _request(tally.request()), None if tests is None else self._drawn(tests), numerics and not looked,
+                exact=not looked, common_only=not finds,
+            )  # fmt: skip
+            looked |= self._pair(tally, asked, None if tracks is None else left, deadline)
 
     def _drawn(self, nodeids: Sequence[str]) -> list[str]:
         """What a case leaves behind for the next one differs from pair to pair."""
         return self._random.sample(nodeids, len(nodeids))
 
-    def _pair(self, tally: Tally, asked: Asked, tracks: Sequence[Track] | None, deadline: float) -> None:
-        """Start new processes, lead them through what is undecided, and take what they found."""
+    def _pair(self, tally: Tally, asked: Asked, tracks: Sequence[Track] | None, deadline: float) -> bool:
+        """Start new processes, lead them through what is undecided, and take what they found; whether all came to
+        their end."""
         folder = self._temporary / f"pair-{tally.pairs + 1}"
         folder.mkdir()
         wanted = tally.wants
@@ -133,11 +138,12 @@ class Site:
         workers = {worker.side: worker for worker in self._workers}
         outcome: Outcome = conduct(
             [workers[side] for side in SIDES], wanted, limit=self._limit(deadline), progress=self.at,
-            chance=self._random, common_only=asked.tests is not None,
+            chance=self._random, common_only=asked.common_only,
         )  # fmt: skip
         self._stop_workers()
         reports: dict[Side, Report | None] = {side: worker.report() for side, worker in workers.items()}
         tally.take(outcome, reports, tracks)
+        return not outcome.problem
 
     def _limit(self, deadline: float) -> Limit:
         minutes = self.settings.session_minutes

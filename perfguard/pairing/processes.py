@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -144,7 +145,8 @@ class Worker:
             return ""
         if status == ExitStatus.USAGE_ERROR:
             raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_words()}")
-        return f"{describe(self.side)}: pytest ended with status {status}{self.last_words()}"
+        how = f"ended with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
+        return f"{describe(self.side)}: pytest {how}{self.last_words()}"
 
     def last_words(self) -> str:
         """The last lines of its output, on lines of their own."""
@@ -182,12 +184,14 @@ class Asked:
         tests: node ids, in the order to run them; None: what the user selected.
         numerics: whether results are checked too.
         exact: whether exact metrics are read too.
+        common_only: whether tests that a side lacks are left out on all.
     """
 
     request: Report
     tests: list[str] | None
     numerics: bool
     exact: bool
+    common_only: bool
 
 
 def start_worker(

@@ -16,6 +16,7 @@ from perfguard.pairing.processes import SIDES, Side
 from perfguard.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Verdict, Word
 
 _MOST_MISSED = 2  # process pairs in which a time could not be measured
+_MOST_LOST = 3  # tests in which a process may die: of more of them the machine dies, and each costs a process pair
 
 
 @dataclass
@@ -34,7 +35,8 @@ class Tally:
     Attributes:
         results: what each side measured when it measured a case for the first time.
         pairs: how many process pairs there were.
-        problem: why the last one ended early; empty if it did not.
+        problem: why no more process pairs can be measured; empty while they can.
+        lost: node id of a test in which a process died -> which one, and how. The others go on without it.
         verdicts: of the times that any pair read, as far as they can be told.
     """
 
@@ -50,6 +52,8 @@ class Tally:
         self.whole = False  # whether every side came to the end of its tests once
         self.times: dict[Track, Progress] = {track: Progress() for track in asked or ()}
         self.verdicts: dict[Track, PairVerdict] = {}
+        self.lost: dict[str, tuple[Side, str]] = {}
+        self._tests: set[str] = set()  # that any side has collected
         self._asked = asked
         self._family = family
 
@@ -63,19 +67,30 @@ class Tally:
         """
         self.pairs += 1
         self.problem = outcome.problem
+        self._lose(outcome)
+        self._tests.update(*outcome.tests.values())
+        finds = self._asked is None and not self.whole
         self.whole = self.whole or not outcome.problem
         latest: dict[Side, dict[CaseId, CaseResult]] = {}
         for side in SIDES:
             report = reports[side]
             latest[side] = {case_id(result): result for result in (report.results if report else [])}
             self.results[side] = {**latest[side], **self.results[side]}
-        if self._asked is None and self.pairs == 1:
+        if finds:
             self._find_times()
         for track in self.undecided_times:
             if tracks is None or track in tracks or track in outcome.differences:
                 self._add(track, outcome, latest)
         self._drop_covered()
         self._judge()
+
+    def _lose(self, outcome: Outcome) -> None:
+        """Go on without the test in which a process died."""
+        if outcome.lost is None or outcome.lost[1] in self.lost or len(self.lost) == _MOST_LOST:
+            return
+        side, test = outcome.lost
+        self.lost[test] = side, outcome.problem
+        self.problem = ""
 
     def _find_times(self) -> None:
         """Every gated time that both sides read."""
@@ -85,7 +100,7 @@ class Tally:
                 continue
             for reading in base.readings:
                 if reading.timed and reading.gated and not reading.rival and work.reading(reading.metric) is not None:
-                    self.times[Track(*case, reading.metric)] = Progress()
+                    self.times.setdefault(Track(*case, reading.metric), Progress())
 
     def _drop_covered(self) -> None:
         """Times whose code on the device is the base's are not judged any more."""
@@ -97,6 +112,10 @@ class Tally:
 
     def _add(self, track: Track, outcome: Outcome, latest: Mapping[Side, Mapping[CaseId, CaseResult]]) -> None:
         progress = self.times[track]
+        test = self.nodeids([track])[0]
+        if test in self.lost:
+            self.give_up(track, self.lost[test][1].partition("\n")[0].removesuffix(":"))
+            return
         base, work = self.results["base"].get(track[:2]), self.results["work"].get(track[:2])
         why = why_not_compared(base, work) if base is not None and work is not None else None
         if why is not None:
@@ -123,7 +142,7 @@ class Tally:
         elif not outcome.problem:
             progress.missed += 1
             progress.why = self._why_missed(track, outcome, timers or {})
-            if self._asked is not None and self.nodeids([track])[0] not in outcome.tests.get("base", set()):
+            if self._asked is not None and test not in outcome.tests.get("base", set()):
                 progress.missed = _MOST_MISSED  # another pair will not find it there either
 
     def _why_missed(self, track: Track, outcome: Outcome, timers: Mapping[Side, str]) -> str:
@@ -156,7 +175,7 @@ class Tally:
 
     def wants(self, track: Track) -> bool:
         """Whether a process pair is to measure `track`; where nothing is asked for, the first one measures all."""
-        if self._asked is None and self.pairs == 0:
+        if self._asked is None and not self.whole:
             return True
         return track in self.times and not self.is_decided(track)
 
@@ -167,6 +186,11 @@ class Tally:
         verdict = self.verdicts.get(track)
         given_up = self.times[track].missed >= _MOST_MISSED
         return given_up or (verdict is not None and verdict.word is not None)
+
+    @property
+    def others(self) -> list[str] | None:
+        """Node ids of all tests but those in which a process died; None while none did."""
+        return sorted(self._tests - self.lost.keys()) if self.lost else None
 
     @property
     def undecided_times(self) -> list[Track]:

@@ -80,6 +80,12 @@ class Ready(Struct, frozen=True, tag=True):
     tests: list[str] = []
 
 
+class Entered(Struct, frozen=True, tag=True):
+    """A test begins: if the process dies, it is in this one."""
+
+    test: str
+
+
 class Announced(Struct, frozen=True, tag=True):
     """A meter stands ready. `foreign` names a module loaded from the user's checkout; empty as it should be. `lowest`:
     of its blocks the lowest count."""
@@ -101,7 +107,7 @@ class Measured(Struct, frozen=True, tag=True):
     mhz: float | None = None
 
 
-Message = Ready | Announced | Measured
+Message = Ready | Entered | Announced | Measured
 Order = Measure | Go
 
 
@@ -142,6 +148,10 @@ class Worker:
         self.say(Ready(uncollected, tests))
         order = self.hear()
         return tests if not isinstance(order, Go) or order.tests is None else order.tests
+
+    def enter(self, test: str) -> None:
+        """Say which test begins, by its node id."""
+        self.say(Entered(test))
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that what comes next lies elsewhere in every process."""

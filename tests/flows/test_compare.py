@@ -225,6 +225,22 @@ def test_a_crash_is_told_with_its_last_words(checkout: Checkout) -> None:
     assert "the working tree: pytest ended with status 7" in said
 
 
+def test_a_crash_in_one_case_spares_the_others(checkout: Checkout) -> None:
+    checkout.project.kernel(us=60.0)
+    source = (checkout.path / "kernel.py").read_text()
+    (checkout.path / "kernel.py").write_text(
+        source.replace("    out =", "    import os; len(x) == 64 and os.kill(os.getpid(), 11)\n    out =")
+    )
+    status, said = checkout.compare("main", "--json", "found.json")
+    assert status == ExitStatus.REGRESSED, said
+    words = {(row["case"], row["metric"]): row["word"] for row in checkout.rows()}
+    assert words["test_suite.py::test_double[64]", ""] == "BROKEN"
+    assert words["double[96]/forward", "device_time_us"] == "SLOWER"
+    assert not any(case == "double[64]/forward" for case, _ in words)
+    assert "the working tree: pytest was killed by SIGSEGV" in said
+    assert "ended early" not in said
+
+
 def test_code_from_the_user_s_checkout_is_refused(checkout: Checkout) -> None:
     """As after `pip install -e`: the path of the checkout comes before all others."""
     source = f"import sys\nsys.path.insert(0, {str(checkout.path)!r})\nimport kernel\n"

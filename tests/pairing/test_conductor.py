@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from perfguard.errors import UsageError
 from perfguard.pairing.conductor import Limit, Outcome, Track, conduct
 from perfguard.pairing.processes import SIDES, Side
-from perfguard.pairing.worker import Announced, Go, Measure, Measured, Message, Ready, read_order
+from perfguard.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Ready, read_order
 
 TIMER = "queue-cold"
 ROUNDS = 3
@@ -82,6 +82,7 @@ class Script:
             wanted = first.tests if isinstance(first, Go) and first.tests is not None else self.keys
             for key in wanted:
                 with self.stage.turn(self.side):
+                    end.send_bytes(msgspec.json.encode(Entered(f"test_{key}")))
                     if key == self.dies_at:
                         return
                     say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.lowest))
@@ -269,7 +270,7 @@ def test_a_side_that_ends_early_in_order_does_not_stop_the_others() -> None:
 def test_a_worker_that_dies_ends_it_and_what_came_before_stands() -> None:
     outcome = play(*scripts(["a", "b", "c"], dies_at="b"))
     assert set(outcome.differences) == {track("a")}
-    assert outcome.problem == "work died"
+    assert (outcome.problem, outcome.lost) == ("work died", ("work", "test_b"))
 
 
 def test_a_worker_that_hangs_is_named_with_the_limit() -> None:
