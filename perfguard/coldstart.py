@@ -10,7 +10,6 @@ the caches kept, and with candidates of other numbers of layers.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from perfguard.errors import MeasurementError, UsageError
 from perfguard.passes import steps
 from perfguard.records import Case, CaseResult, Reading, Report
 from perfguard.reports import read_report, save_report
-from perfguard.sessions import ANSWER, REQUEST, Command, run_fresh
+from perfguard.sessions import ANSWER, REQUEST, Command, environment, run_fresh
 from perfguard.units import Unit
 
 if TYPE_CHECKING:
@@ -144,10 +143,9 @@ def starter(command: Command, report: Callable[[], Report], minutes: float) -> C
             folder = Path(name)
             command.select(folder, [case.nodeid])
             save_report(folder / REQUEST, report())
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
-            environment |= {variable: str(caches / subfolder) for variable, subfolder in _CACHES.items()}
+            variables = environment() | {variable: str(caches / folder) for variable, folder in _CACHES.items()}
             (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic(), layers)))
-            problem = run_fresh(command.line(folder), command.folder, minutes, environment)
+            problem = run_fresh(command.line(folder), command.folder, minutes, variables)
             try:
                 results = read_report(folder / ANSWER).results
             except UsageError:

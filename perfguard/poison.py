@@ -127,7 +127,7 @@ def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
             return tensor  # fake and functional tensors hold no memory; subclasses know their own
         if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
             value, canaries = _open[-1]
-            if canaries is not None:
+            if canaries is not None and kwargs.get("out") is None:  # else it is the caller's, and stays where it is
                 tensor = canaries.surround(tensor, original.__name__)
             if value is not None:
                 fill(tensor, value)

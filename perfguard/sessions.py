@@ -162,10 +162,15 @@ def measure_fresh(
     return fresh
 
 
-def run_fresh(line: list[str], folder: Path, minutes: float, environment: Mapping[str, str] | None = None) -> str:
+def environment() -> dict[str, str]:
+    """This process's, without what makes pytest a worker of pytest-xdist."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+
+
+def run_fresh(line: list[str], folder: Path, minutes: float, variables: Mapping[str, str] | None = None) -> str:
     """Run one fresh process; empty when it ended by itself, else what went wrong with its last words."""
     with subprocess.Popen(
-        line, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        line, cwd=folder, env=environment() if variables is None else variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", start_new_session=True,
     ) as process:  # fmt: skip
         try:

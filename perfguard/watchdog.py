@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import signal
 import sys
@@ -11,9 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-
-# A thread of Python cannot look while the hanging call holds the interpreter; after this the process ends without.
-GRACE_SECONDS = 60.0
 
 _PACKAGE = str(Path(__file__).parent)
 # The innermost of perfguard's own files on the stack tells the step.
@@ -34,14 +30,11 @@ class Watchdog:
         minutes: the limit.
         expired: called on a thread of the watchdog's own when the limit is over, with the step that hangs. What
             was watched cannot end meanwhile; `expired` is expected to end the process.
-        stderr: file descriptor for the last resort's stack, where not even a thread of Python runs; None: no
-            last resort.
     """
 
-    def __init__(self, minutes: float, expired: Callable[[str], None], stderr: int | None = None) -> None:
+    def __init__(self, minutes: float, expired: Callable[[str], None]) -> None:
         self._seconds = 60 * minutes
         self._expired = expired
-        self._stderr = stderr
         self._watched: object | None = None
         self._lock = threading.Lock()
 
@@ -53,16 +46,12 @@ class Watchdog:
         timer.daemon = True
         self._watched = token
         timer.start()
-        if self._stderr is not None:
-            faulthandler.dump_traceback_later(self._seconds + GRACE_SECONDS, exit=True, file=self._stderr)
         try:
             yield
         finally:
             with self._lock:  # not while `expired` speaks
                 self._watched = None
             timer.cancel()
-            if self._stderr is not None:
-                faulthandler.cancel_dump_traceback_later()
 
     def _end(self, token: object, thread: int) -> None:
         with self._lock:

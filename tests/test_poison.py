@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from perfguard.canaries import Canaries
 from perfguard.numerics.codes import FP8_DTYPES
 from perfguard.poison import ALLOCATORS, CODES, LARGE, RAW_BYTES, VALUES, Value, fill, poisoned, recycle
 
@@ -33,6 +34,13 @@ def test_every_allocator_is_filled() -> None:
         assert all(bool((tensor == LARGE).all()) for tensor in allocations())
     with poisoned("zero"):
         assert all(bool((tensor == 0).all()) for tensor in allocations())
+
+
+def test_a_tensor_that_the_caller_brings_is_the_one_that_comes_back() -> None:
+    mine = torch.zeros(4)
+    with poisoned("nan", Canaries()):
+        assert torch.empty(4, out=mine) is mine
+    assert bool(mine.isnan().all())
 
 
 @pytest.mark.parametrize("value", VALUES)

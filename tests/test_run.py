@@ -28,6 +28,7 @@ from perfguard.records import (
     PairReading,
     Provenance,
     Reading,
+    Report,
     TimedEntry,
     Word,
 )
@@ -133,3 +134,22 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
 def test_a_run_is_no_lane_of_other_hardware(tmp_path: Path, lane: str) -> None:
     with pytest.raises(UsageError, match=rf"--perfguard-lane={lane}: this run is on fake-gpu; look at the runner"):
         open_run(Config(root=tmp_path, measure=True, lane=lane), FakeDevice(seed=1), ["suite"], "0")
+
+
+def test_a_long_report_is_not_written_anew_after_every_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 cases, each of which makes the report 0.1 ms dearer to write; a case itself takes 20 ms."""
+    now, writing = 0.0, 0.0
+
+    def save(path: Path, report: Report) -> None:
+        nonlocal now, writing
+        now += 1e-4 * len(report.results)
+        writing += 1e-4 * len(report.results)
+
+    monkeypatch.setattr("perfguard.run.run.save_report", save)
+    monkeypatch.setattr("perfguard.run.run.time.monotonic", lambda: now)
+    run = run_of(tmp_path)
+    for number in range(2_000):
+        now += 0.02
+        run.take(result(str(number)))
+    assert writing < 0.15 * now
+    assert writing > 1.0  # it is written, though

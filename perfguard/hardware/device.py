@@ -101,6 +101,9 @@ class Device(abc.ABC):
         What a launch costs must not depend on which cases came before, nor on what was read of them.
         """
 
+    def close(self) -> None:  # noqa: B027  # as above
+        """Give back what `settle` took of the process."""
+
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait for all enqueued work."""
@@ -128,7 +131,8 @@ class Device(abc.ABC):
     def aside(self) -> AbstractContextManager[None]:
         """Work inside goes to the queue that `capture` captures on; waits for all work before and after.
 
-        Calls that are to be captured must be made and warmed up inside: autograd runs a backward pass where its
+        A guarded test lies inside as a whole: on an H200 each launch takes 0.1 to 0.4 µs more once two queues have
+        taken turns, on and off from then on. Calls that are to be captured must be made and warmed up inside: autograd runs a backward pass where its
         forward pass ran, and libraries keep a workspace for each queue.
         """
         return nullcontext()

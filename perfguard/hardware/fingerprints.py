@@ -7,7 +7,6 @@ leaves no fingerprint at all.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import gc
 import hashlib
@@ -42,6 +41,9 @@ _DEVICE_CODE = (b".nv_fatbin", b".hip_fatbin")
 # Where libraries lie that go by the versions of the toolchain.
 _PACKAGES = ("torch/", "nvidia/", "triton/", "cusparselt/", "rocm", "_rocm")
 _TOOLKITS = ("/usr/local/cuda", "/opt/rocm", "/opt/intel/oneapi")
+
+
+_froze = False  # whether this module did
 
 
 @dataclass(frozen=True)
@@ -216,9 +218,18 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
 def forget_objects_without_kernels() -> None:
     """Keep from `loaded_kernels` all objects that are there now: of a million that imports leave behind none is a
     kernel, and looking at each took 50 ms a case. Nothing happens where one is."""
+    global _froze
     if not _compiled():
+        _froze = not gc.get_freeze_count()  # else somebody else did, and it stays as it was
         gc.freeze()
-        atexit.register(gc.unfreeze)  # else what the interpreter lets go of at its end looks like a leak
+
+
+def remember_objects() -> None:
+    """Leave the garbage collector as it was before `forget_objects_without_kernels`."""
+    global _froze
+    if _froze:
+        gc.unfreeze()
+        _froze = False
 
 
 def _compiled() -> list[Any]:

@@ -124,6 +124,8 @@ class Measuring(Ending):
     def pytest_unconfigure(self) -> None:
         if self._lock is not None:
             self._lock.release()
+        if self._run is not None:
+            self._run.device.close()
         os.close(self._stderr)
 
     # -- running ------------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ class Measuring(Ending):
         settings = self._config.settings
         # A worker of a process pair waits for its turns inside the test: its conductor limits the whole process.
         minutes = settings.case_minutes if self._worker is None else settings.session_minutes
-        with Watchdog(minutes, lambda step: self._hung(item, step), self._stderr).watch():
+        with Watchdog(minutes, lambda step: self._hung(item, step)).watch(), run.device.aside():
             answer = yield
         if self._ran_out:
             self._ran_out = False

@@ -8,7 +8,6 @@ the run.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -91,8 +90,6 @@ class Worker(Measuring):
         return 1
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
-        for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
-            del os.environ[name]  # fresh processes are no workers
         try:
             settle(run, Start(self._command(session.config), self._config.settings.device), teller(session))
         except PerfguardError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfguard import sessions
 from perfguard.errors import UsageError
 
 # Set inside git's own hooks; they would point every git command at another repository, index or folder.
@@ -28,8 +28,8 @@ _IDENTITY = {
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without what git sets inside its hooks."""
-    return {name: value for name, value in os.environ.items() if name not in _LOCAL_VARIABLES}
+    """This process's environment without what git sets inside its hooks, and pytest-xdist in its workers."""
+    return {name: value for name, value in sessions.environment().items() if name not in _LOCAL_VARIABLES}
 
 
 @dataclass(frozen=True)

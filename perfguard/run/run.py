@@ -5,6 +5,7 @@ Knows nothing of pytest: cases come in as `Case` and `Call`, tests are named by 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ from perfguard.units import format_value
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
+
+_QUICK_SECONDS = 0.005  # saving that takes no longer is done after every case
+_REST = 10  # else it takes at most one part in so many of the time
 
 
 @dataclass
@@ -59,6 +63,7 @@ class Run:
     changes: list[Change] = field(default_factory=list)  # that the update makes
     written: list[Path] = field(default_factory=list)  # the files it changed
     left: list[tuple[Change, str]] = field(default_factory=list)  # not written, and why
+    _save_again: float = 0.0  # s on the monotonic clock
 
     @property
     def is_session(self) -> bool:
@@ -66,17 +71,17 @@ class Run:
         return self.config.session_folder is not None
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
-        """Measure and judge one guarded call; the report is saved before this returns."""
+        """Measure and judge one guarded call; the report is saved on the way."""
         cold = self.answering.cold if self.answering is not None else None
         found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
         results = [self._judged(result) for result in found]
-        self.save()
+        self._keep()
         return results
 
     def take(self, result: CaseResult) -> CaseResult:
-        """Judge a result that somebody else measured; the report is saved before this returns."""
+        """Judge a result that somebody else measured; the report is saved on the way."""
         judged = self._judged(result)
-        self.save()
+        self._keep()
         return judged
 
     def _judged(self, result: CaseResult) -> CaseResult:
@@ -96,7 +101,7 @@ class Run:
         """Record a case that its test declares unsupported on this hardware."""
         verdict = Verdict(word=Word.UNSUPPORTED, reason=reason)
         self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
-        self.save()
+        self._keep()
 
     def forget(self, nodeid: str) -> None:
         """Drop what an earlier attempt at a test showed: it is run again."""
@@ -109,7 +114,7 @@ class Run:
         if (case.suite, case.key) not in self.results:
             verdict = Verdict(word=Word.BROKEN, reason=reason)
             self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
-            self.save()
+            self._keep()
 
     def accepts(self, verdict: Verdict) -> bool:
         """Whether this run's update will write what `verdict` reports, so that it does not fail the test."""
@@ -258,4 +263,12 @@ class Run:
 
     def save(self) -> None:
         """Write what is known so far."""
+        started = time.monotonic()
         save_report(self.report_path, self.snapshot())
+        ended = time.monotonic()
+        self._save_again = ended + _REST * (ended - started) if ended - started > _QUICK_SECONDS else ended
+
+    def _keep(self) -> None:
+        """Save, unless the report is long and was saved a moment ago: a run of n cases must not write n² of them."""
+        if time.monotonic() >= self._save_again:
+            self.save()

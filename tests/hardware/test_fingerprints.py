@@ -208,6 +208,19 @@ def test_without_handles_registers_and_threads_must_tell() -> None:
     assert fingerprint([kernel()], []) is not None  # of the same code
 
 
+@pytest.mark.parametrize("user_froze", [False, True])
+def test_the_collector_is_left_as_it_was(user_froze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(fingerprints, "_compiled", list)
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: int(user_froze))
+    fingerprints.forget_objects_without_kernels()
+    fingerprints.remember_objects()
+    fingerprints.remember_objects()
+    assert calls == ["freeze"] + ["unfreeze"] * (not user_froze)
+
+
 @pytest.fixture
 def frozen() -> Iterator[int]:
     """How many objects are frozen: all there are, since kernels of other tests and their freezing are chance here."""

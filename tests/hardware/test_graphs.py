@@ -202,7 +202,7 @@ def test_a_gpu_captures_on_one_stream_whatever_fails(backend: Backend) -> None:
         assert backend.current == [1]
 
 
-def test_a_settled_gpu_does_everything_on_the_stream_that_it_captures_on(
+def test_a_guarded_test_runs_on_the_stream_that_it_captures_on_and_leaves_the_user_s(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second stream, and a first profile, make each launch dearer from then on: after settling there is neither."""
@@ -210,12 +210,17 @@ def test_a_settled_gpu_does_everything_on_the_stream_that_it_captures_on(
     monkeypatch.setattr(torch_gpu.kineto, "raw_events", lambda call, _activities: (profiles.append(1), call(), [])[2])
     gpu = Gpu(backend=backend)
     gpu.settle()
-    assert (backend.current, profiles) == ([1], [1])
-    with gpu.aside():
-        gpu.capture([backend.launch], 1)
-    with pytest.raises(DeviceError):
-        gpu.capture([backend.forbidden], 1)
-    assert backend.current == [1]
+    gpu.close()
+    assert profiles == [1]
+    users = list(backend.current)
+    with gpu.aside():  # a guarded test
+        assert backend.current[-1] == 1
+        with gpu.aside():
+            gpu.capture([backend.launch], 1)
+        with pytest.raises(DeviceError):
+            gpu.capture([backend.forbidden], 1)
+        assert backend.current[-1] == 1
+    assert backend.current == users
     assert backend.streams == 1
 
 
@@ -224,8 +229,9 @@ def test_without_a_profiler_a_gpu_settles_all_the_same(backend: Backend, monkeyp
         raise RuntimeError("no profiler")
 
     monkeypatch.setattr(torch_gpu.kineto, "raw_events", absent)
-    Gpu(backend=backend).settle()
-    assert backend.current == [1]
+    gpu = Gpu(backend=backend)
+    gpu.settle()
+    gpu.close()
 
 
 def test_a_gpu_that_does_not_capture_says_so(backend: Backend) -> None:

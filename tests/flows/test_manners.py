@@ -1,0 +1,48 @@
+"""What a guarded run leaves behind in the process of its user: nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfguard import ExitStatus
+from tests.flows.conftest import TEST, Project
+
+CONFTEST = """
+import faulthandler, gc, json, os, threading
+
+def state():
+    mask = next(line for line in open("/proc/self/status") if line.startswith("Umask"))
+    return {"frozen": gc.get_freeze_count() > 0, "umask": mask, "environment": dict(os.environ), "folder": os.getcwd(),
+            "threads": threading.active_count()}
+
+BEFORE = state()
+STACK = open("stack.txt", "w")
+faulthandler.dump_traceback_later(0.5, file=STACK)  # the user's own, for the whole run
+
+def pytest_unconfigure(config):
+    import atexit
+    after = state()
+    for each in (BEFORE, after):
+        each["environment"].pop("PYTEST_CURRENT_TEST", None)
+    moved = {name: (BEFORE[name], after[name]) for name in BEFORE if BEFORE[name] != after[name]}
+    atexit.register(lambda: json.dump(moved, open("moved.json", "w")))
+"""
+
+
+def test_nothing_of_the_user_s_process_is_changed(project: Project) -> None:
+    (project.path / "conftest.py").write_text(CONFTEST)
+    late = "\n\ndef test_late():\n    import time\n    time.sleep(0.6)\n"
+    project.test_file(TEST + late)
+    assert project.run("--perfguard", "-p", "no:faulthandler").ret == ExitStatus.PASSED
+    assert (project.path / "moved.json").read_text() == "{}"
+    assert "Timeout" in (project.path / "stack.txt").read_text()  # nobody cancelled the user's timer
+
+
+def test_a_worker_of_xdist_stays_one(project: Project) -> None:
+    seen = (
+        "\n\nimport atexit, os\natexit.register(lambda: open('seen.txt', 'w').write(os.environ['PYTEST_XDIST_WORKER']))"
+    )
+    project.test_file(TEST + seen)
+    project.configure(device="fake*1")
+    assert project.guard("-n1", "--perfguard-update=new").ret == ExitStatus.PASSED
+    assert Path(project.path, "seen.txt").read_text() == "gw0"
