@@ -12,9 +12,8 @@ import pytest
 from perfguard.call import Call, Configurations, Layers, Tolerance, Work
 from perfguard.compiling import forget_compiled, settings
 from perfguard.config import read_settings
-from perfguard.configurations import check_configurations
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
-from perfguard.hardware import open_device
+from perfguard.hardware import open_device, require_torch
 from perfguard.naming import name_of, suite_of
 from perfguard.passes import seeded
 from perfguard.records import Case, CaseResult, Word
@@ -164,6 +163,8 @@ class Guarded:
             rival,
         )
         if self._run is None:
+            from perfguard.configurations import check_configurations
+
             problems = check_configurations(call).wrong
             if problems:
                 raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
@@ -229,6 +230,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     """The fixture of one test, with the case's random numbers seeded while the test runs."""
     config = request.config
     case = case_of(request.node)
+    require_torch(f"{case.nodeid}: the perfguard fixture")
     run = config.stash.get(RUN, None)
     if run is not None:
         device = run.device

@@ -108,12 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
-    try:
-        from perfguard.hooks import start, start_worker
-    except ImportError as error:
-        if "torch" not in str(error):
-            raise
-        raise pytest.UsageError(f"--perfguard: {error}; pip install 'perfguard[kernels]', or leave it out") from error
+    from perfguard.hooks import start, start_worker
 
     (start_worker if worker else start)(config)
 

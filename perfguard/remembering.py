@@ -41,7 +41,7 @@ def load_lane(
     for name in targets:
         target_of(name)
     # A GPU is asked for its own architecture alone: what its kernels are elsewhere, a machine without one tells.
-    compiled_for = targets if device.torch_device.type == "cpu" else {identity.architecture} & set(TARGETS)
+    compiled_for = targets if device.holds_cpu_tensors else {identity.architecture} & set(TARGETS)
     target = f"targets/{identity.target}" if identity.target else None
     portable = {suite: store.load(target, suite) for suite in suites} if target else {}
     return Lane(

@@ -11,13 +11,10 @@ import msgspec
 
 from perfguard.binaries.calls import Binaries
 from perfguard.call import Call
-from perfguard.check import Checked
 from perfguard.compiling import forget_compiled
 from perfguard.config import Settings
-from perfguard.configurations import check_configurations
 from perfguard.metrics import read_exact, read_timed, wall_time
 from perfguard.metrics.subject import Subject
-from perfguard.numerics.trial import Inputs
 from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, steps, touched_bytes, weights
 from perfguard.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
@@ -25,6 +22,7 @@ from perfguard.timing.timing import Workload
 from perfguard.units import format_bandwidth, format_percent
 
 if TYPE_CHECKING:
+    from perfguard.check import Checked
     from perfguard.hardware.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
@@ -107,6 +105,9 @@ class Runner:
 
     def _measured(self, call: Call, case: Case) -> list[CaseResult]:
         started = time.monotonic()
+        from perfguard.configurations import check_configurations  # torch, which a suite of benchmarks may lack
+        from perfguard.numerics.trial import Inputs
+
         checked = check_configurations(call, lambda: self._begin(call)) if self.numerics else None
         results = []
         for direction in _passes(call, checked):

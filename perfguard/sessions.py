@@ -170,8 +170,8 @@ def environment() -> dict[str, str]:
 def run_fresh(line: list[str], folder: Path, minutes: float, variables: Mapping[str, str] | None = None) -> str:
     """Run one fresh process; empty when it ended by itself, else what went wrong with its last words."""
     with subprocess.Popen(
-        line, cwd=folder, env=environment() if variables is None else variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", start_new_session=True,
+        line, cwd=folder, env=environment() if variables is None else variables, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
     ) as process:  # fmt: skip
         try:
             output, _ = process.communicate(timeout=60 * minutes)

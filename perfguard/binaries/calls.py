@@ -55,7 +55,7 @@ class Binaries:
     def begin(self, followed: Followed, device: Device) -> None:
         """Follow a call that was right once, and compile what it launches while the rest is checked. Not on a GPU:
         following is calling there."""
-        if knows_triton() and device.torch_device.type == "cpu":
+        if knows_triton() and device.holds_cpu_tensors:
             recorded = self._follow(followed, device)
             self._begun = followed, recorded
             self.compiler.begin(_wanted(recorded))
@@ -87,7 +87,7 @@ class Binaries:
         def trace(recorder: Recorder) -> None:
             recorder.follow(followed)
 
-        if device.torch_device.type == "cpu":
+        if device.holds_cpu_tensors:
             targets = [target_of(name) for name in self.names]
             recordings = record_elsewhere(trace, targets, RECORDING_SECONDS, self._sources)
         else:

@@ -9,7 +9,7 @@ from perfguard.hardware import diagnosis
 from perfguard.hardware.device import Device, Event
 from perfguard.hardware.diagnosis import Finding
 
-__all__ = ["Device", "Event", "Finding", "diagnose", "open_device"]
+__all__ = ["Device", "Event", "Finding", "diagnose", "open_device", "require_torch"]
 
 KNOWN = (
     "auto", "cpu", "cuda", "cuda:<index>", "xpu", "xpu:<index>", "fake", "fake:<index>", "fake:<slug>", "fake*<count>",
@@ -17,7 +17,8 @@ KNOWN = (
 
 
 def open_device(name: str) -> Device:
-    """The device called `name`: one of `KNOWN`. 'auto' takes a CUDA or ROCm GPU, else Intel's, else the CPU.
+    """The device called `name`: one of `KNOWN`. 'auto' takes a CUDA or ROCm GPU, else Intel's, else the CPU, which is
+    there without torch as well.
 
     Raises:
         UsageError: no such name.
@@ -32,19 +33,35 @@ def open_device(name: str) -> Device:
         return FakeDevice(index=int(rest)) if rest.isdecimal() else FakeDevice(rest or SLUG)
     if name not in ("auto", "cpu") and not (kind in ("cuda", "xpu") and (rest.isdecimal() or not colon)):
         raise UsageError(f"device {name!r}: unknown; known: {', '.join(KNOWN)}")
-    try:
-        import torch
-    except ImportError as error:
-        raise DeviceError(
-            f"device {name!r}: torch cannot be imported ({error}); pip install 'perfguard[kernels]'"
-        ) from error
-    if name == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "xpu" if torch.xpu.is_available() else "cpu"
+    if kind == "auto":
+        kind = _best_kind()
     if kind == "cpu":
         from perfguard.hardware.cpu import CpuDevice
 
         return CpuDevice()
+    require_torch(f"device {name!r}")
+    import torch
+
     return _open_gpu(kind, int(rest or 0), rocm=torch.version.hip is not None)
+
+
+def require_torch(what: str) -> None:
+    """
+    Raises:
+        DeviceError: torch cannot be imported, without which there is no `what`.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise DeviceError(f"{what}: torch cannot be imported ({error}); pip install 'perfguard[kernels]'") from error
+
+
+def _best_kind() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "xpu" if torch.xpu.is_available() else "cpu"
 
 
 def find_devices(name: str) -> dict[str, str]:

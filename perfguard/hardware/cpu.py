@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import cpu_memory, facts, operators
+from perfguard.hardware import facts
 from perfguard.hardware.activity import Activity, Growth, MemoryUse
 from perfguard.hardware.device import Device, Event
-from perfguard.hardware.torch_gpu import triton_version
 from perfguard.records import Conditions, Hardware, Toolchain
+
+if TYPE_CHECKING:
+    import torch
 
 _LEAST_COPY_BYTES = 256 * 2**20
 _LEAST_FLUSH_BYTES = 64 * 2**20
@@ -58,7 +59,7 @@ class CpuDevice(Device):
             memory_bytes=_memory_bytes(),
             cache_bytes=cache,
             units=cores_in_use(self._root),
-            fp8_dtypes=[dtype for dtype in _FP8 if hasattr(torch, dtype)],  # codes by torch's casts
+            fp8_dtypes=[dtype for dtype in _FP8 if hasattr(_torch(), dtype)],  # codes by torch's casts
             warnings=warnings,
         )
 
@@ -68,12 +69,18 @@ class CpuDevice(Device):
 
     @property
     def torch_device(self) -> torch.device:
+        import torch
+
         return torch.device("cpu")
+
+    @property
+    def holds_cpu_tensors(self) -> bool:
+        return True
 
     def toolchain(self) -> Toolchain:
         return Toolchain(
-            torch=str(torch.__version__),
-            triton=triton_version(),
+            torch=None if _torch() is None else str(_torch().__version__),
+            triton=facts.triton_version(),
             python=".".join(platform.python_version_tuple()[:2]),
         )
 
@@ -89,6 +96,9 @@ class CpuDevice(Device):
         for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_THRESHOLD), (_TRIM_THRESHOLD, 2**31 - 1)):
             if mallopt is not None:
                 mallopt(parameter, value)
+
+    def take_memory(self, count: int) -> object:
+        return bytearray(count)
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
@@ -107,16 +117,24 @@ class CpuDevice(Device):
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
         """Counts what torch's CPU allocator gives out, inside custom operators as well."""
+        from perfguard.hardware import cpu_memory
+
         return cpu_memory.use_of(call)
 
     def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        from perfguard.hardware import cpu_memory
+
         return cpu_memory.growth_of(call, calls)
 
     def activity(self, call: Callable[[], object]) -> Activity:
+        from perfguard.hardware import operators
+
         return operators.of_call(call)
 
     def copy_bytes_per_second(self) -> float:
         count = max(_LEAST_COPY_BYTES, 4 * (self.identity.cache_bytes or 0))
+        import torch
+
         source = torch.ones(count, dtype=torch.uint8)
         target = torch.ones_like(source)
         times_us = []
@@ -128,7 +146,18 @@ class CpuDevice(Device):
 
     @cached_property
     def _flush_buffer(self) -> torch.Tensor:
+        import torch
+
         return torch.zeros(max(_LEAST_FLUSH_BYTES, 2 * (self.identity.cache_bytes or 0)), dtype=torch.uint8)
+
+
+def _torch() -> Any:
+    """torch; None where it is not installed, as for a suite of benchmarks that needs none."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
 
 
 def model_name(root: Path) -> str:
@@ -153,7 +182,9 @@ def cpu_slug(name: str) -> str:
 
 def cores_in_use(root: Path) -> int:
     """Least of torch's threads, the cores this process may run on, and its control group's quota."""
-    limits = [torch.get_num_threads(), len(_cores())]
+    limits = [len(_cores())]
+    if (torch := _torch()) is not None:
+        limits.append(torch.get_num_threads())
     quota = _text(root / "sys/fs/cgroup/cpu.max").split()
     if len(quota) == 2 and quota[0].isdigit():
         limits.append(math.ceil(int(quota[0]) / int(quota[1])))

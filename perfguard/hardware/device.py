@@ -87,6 +87,11 @@ class Device(abc.ABC):
     def torch_device(self) -> torch.device:
         """Where the inputs of a case belong."""
 
+    @property
+    def holds_cpu_tensors(self) -> bool:
+        """Whether kernels of a GPU cannot be launched here, though they may be compiled."""
+        return self.torch_device.type == "cpu"
+
     @abc.abstractmethod
     def toolchain(self) -> Toolchain:
         """Versions that times depend on."""
@@ -132,8 +137,8 @@ class Device(abc.ABC):
         """Work inside goes to the queue that `capture` captures on; waits for all work before and after.
 
         A guarded test lies inside as a whole: on an H200 each launch takes 0.1 to 0.4 µs more once two queues have
-        taken turns, on and off from then on. Calls that are to be captured must be made and warmed up inside: autograd runs a backward pass where its
-        forward pass ran, and libraries keep a workspace for each queue.
+        taken turns, on and off from then on. Calls that are to be captured must be made and warmed up inside: autograd
+        runs a backward pass where its forward pass ran, and libraries keep a workspace for each queue.
         """
         return nullcontext()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 
 _OCP = ["float8_e4m3fn", "float8_e5m2"]
 _FNUZ = ["float8_e4m3fnuz", "float8_e5m2fnuz"]
@@ -51,3 +52,13 @@ def slugify(name: str, vendor: str) -> str:
     """'NVIDIA H100 80GB HBM3' -> 'nvidia-h100-80gb'; the vendor comes first, once."""
     words = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
     return "-".join([vendor, *(word for word in words if word != vendor)])
+
+
+def triton_version() -> str | None:
+    """Version of triton, under any of the names it is distributed as."""
+    for distribution in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-xpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

@@ -220,7 +220,7 @@ def forget_objects_without_kernels() -> None:
     kernel, and looking at each took 50 ms a case. Nothing happens where one is."""
     global _froze
     if not _compiled():
-        _froze = not gc.get_freeze_count()  # else somebody else did, and it stays as it was
+        _froze = _froze or not gc.get_freeze_count()  # else somebody else did, and it stays as it was
         gc.freeze()
 
 

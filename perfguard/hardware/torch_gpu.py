@@ -11,14 +11,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from importlib import metadata
 from typing import Any, ClassVar
 
 import torch
 from torch.profiler import ProfilerActivity
 
 from perfguard.errors import DeviceError
-from perfguard.hardware import fingerprints, gpu_activity, gpu_memory, graphs, intervals, kineto, waiting
+from perfguard.hardware import facts, fingerprints, gpu_activity, gpu_memory, graphs, intervals, kineto, waiting
 from perfguard.hardware.activity import Activity, Growth, MemoryUse
 from perfguard.hardware.device import Device, Event, Graph, Interval
 from perfguard.records import Toolchain
@@ -114,7 +113,7 @@ class TorchGpu(Device):
     def toolchain(self) -> Toolchain:
         return Toolchain(
             torch=str(torch.__version__),
-            triton=triton_version(),
+            triton=facts.triton_version(),
             driver=self.driver,
             toolkit=self.toolkit,
             python=".".join(platform.python_version_tuple()[:2]),
@@ -248,13 +247,3 @@ def device_key(kind: str, index: int, properties: Any) -> str:
         domain, slot = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
         return f"{kind}-{domain:04x}-{bus:02x}-{slot:02x}"
     return f"{kind}-{index}"
-
-
-def triton_version() -> str | None:
-    """Version of triton, under any of the names it is distributed as."""
-    for distribution in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-xpu"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None

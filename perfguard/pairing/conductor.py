@@ -329,8 +329,8 @@ class _Lockstep:
         self.outcome.differences[track] = Difference(
             fmean(changes["work"]),
             fmean(changes["copy"]),
-            median(_times(base)),
-            median(_times(work)),
+            median(block.us for block in base if block.us),
+            median(block.us for block in work if block.us),
             _mhz(base),
             _mhz(work),
         )
@@ -385,8 +385,7 @@ class _Lockstep:
         try:
             return read_message(player.connection.recv_bytes())
         except (EOFError, OSError):
-            problem = player.ended()
-            if problem:
+            if problem := player.ended():
                 self._lose(player, problem)
             return None
 
@@ -394,10 +393,6 @@ class _Lockstep:
         test = self.inside.get(player.side)
         self.outcome.lost = (player.side, test) if test else None
         raise _Lost(problem) from None
-
-
-def _times(blocks: Sequence[Measured]) -> list[float]:
-    return [block.us for block in blocks if block.us]
 
 
 def _mhz(blocks: Sequence[Measured]) -> float | None:

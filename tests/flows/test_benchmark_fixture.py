@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+
+import pytest
 
 from perfguard import ExitStatus
 from perfguard.cli import main
@@ -58,3 +61,55 @@ def test_export_is_pytest_benchmark_json(project: Project) -> None:
     project.pytester.makepyfile(test_read="def test_it(benchmark):\n    benchmark(len, [])\n")
     compared = project.run("test_read.py", f"--benchmark-compare={target}", "--benchmark-max-time=0.1")
     assert compared.ret == ExitStatus.PASSED, compared.stdout.str()
+
+
+NO_TORCH = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "triton"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+SPINS = """
+import time
+
+def busy():
+    until = time.process_time() + {ms} * 1e-3
+    while time.process_time() < until:
+        pass
+
+def test_busy(benchmark):
+    benchmark.pedantic(busy, rounds=21, warmup_rounds=1)
+"""
+
+
+@pytest.fixture
+def no_torch(real_processes: None, project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An environment that lacks torch, for processes that start in it."""
+    folder = project.path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(NO_TORCH)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    project.configure(device="auto", pair_minutes=2.0)
+    return project
+
+
+def test_a_suite_without_torch_is_guarded_on_host_time(no_torch: Project) -> None:
+    no_torch.test_file(SPINS.format(ms=2))
+    no_torch.commit()
+    same = no_torch.guard()
+    assert same.ret == ExitStatus.PASSED, same.stdout.str()
+    no_torch.test_file(SPINS.format(ms=4))
+    slower = no_torch.guard()
+    assert slower.ret == ExitStatus.REGRESSED, slower.stdout.str()
+    slower.stdout.fnmatch_lines(["SLOWER  busy/forward  host_time_us *"])
+
+
+def test_the_fixture_of_kernels_names_what_is_missing(no_torch: Project) -> None:
+    no_torch.test_file("def test_double(perfguard):\n    perfguard(len, [], reference=len)\n")
+    done = no_torch.run()
+    assert done.ret == ExitStatus.TESTS_FAILED
+    done.stdout.fnmatch_lines(["*DeviceError: *: the perfguard fixture: torch cannot be imported (*); pip install *"])

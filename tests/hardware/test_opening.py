@@ -65,8 +65,9 @@ def test_absent_device(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torch_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(DeviceError, match=r"^device 'cpu': torch .*perfguard\[kernels\]"):
-        open_device("cpu")
+    with pytest.raises(DeviceError, match=r"^device 'cuda': torch .*perfguard\[kernels\]"):
+        open_device("cuda")
+    assert open_device("auto").identity.vendor == "cpu"
     assert open_device("fake").identity.vendor == "fake"
     assert any(finding.topic == "torch" and finding.missing for finding in hardware.diagnose())
 
