@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,14 +39,15 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     """What `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
 
     Of a torch.compile'd region only the operators that it calls show; its fused loops do not. What a custom
-    operator reads or copies inside is its own affair.
+    operator reads or copies inside is its own affair. So it is with a kernel in Triton's interpreter, which is one
+    entry, e.g. `triton._rms_norm`: on a GPU it would be one launch.
 
     Args:
         kind: of device whose tensors count as read.
         waiting: methods whose call reads data, or waits for the device, without any operator.
     """
     seen = _Operators(kind)
-    with collector_paused(), _noted(waiting, seen.waits), seen:
+    with collector_paused(), _noted(waiting, seen.waits), _interpreted(seen), seen:
         result = call()
     del result
     return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
@@ -61,10 +63,13 @@ class _Operators(DispatchMode):
         self.copies: list[Copied] = []
         self.waits: list[Waited] = []
         self.ledger = Ledger()
+        self.interpreting = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self.interpreting:
+            return func(*args, **(kwargs or {}))
         packet = str(func.overloadpacket)
         self.names.append(str(func).removesuffix(".default"))
         given = _tensors((args, kwargs))
@@ -111,6 +116,32 @@ def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
                 delattr(owner, attribute)  # inherited, as Tensor's are from the C base class
             else:
                 setattr(owner, attribute, original)
+
+
+@contextmanager
+def _interpreted(seen: _Operators) -> Iterator[None]:
+    """A kernel's launch in Triton's interpreter is one entry; the operators, copies and reads inside are its own."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    if interpreter is None:
+        yield
+        return
+    executor = interpreter.GridExecutor
+    original = executor.__call__
+
+    def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.names.append(f"triton.{self.fn.__name__}")
+        waits, seen.interpreting = len(seen.waits), True
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            seen.interpreting = False
+            del seen.waits[waits:]
+
+    executor.__call__ = launch
+    try:
+        yield
+    finally:
+        executor.__call__ = original
 
 
 def _noting(name: str, original: Callable[..., Any], waits: list[Waited]) -> Callable[..., Any]:
