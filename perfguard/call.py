@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from perfguard.errors import UsageError
 
+GRADIENTS: Literal["gradients"] = "gradients"
 Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
 
 
@@ -84,6 +85,8 @@ class Call:
         oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
+        clobbers: positions in `args` whose memory the candidate may overwrite with whatever it likes, in the forward
+            or the backward pass; `GRADIENTS`: that of the incoming gradients.
         cold_start: whether processes of their own read how long the first result takes; or, by numbers of layers,
             functions that build the candidate with so many.
         seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
@@ -105,6 +108,7 @@ class Call:
     work: Work | None = None
     oracle: Literal["auto", "float64", "float32"] = "auto"
     mutates: tuple[int, ...] = ()
+    clobbers: tuple[int | Literal["gradients"], ...] = ()
     timed: bool = True
     cache: Literal["cold", "warm"] = "cold"
     seed: int = 0

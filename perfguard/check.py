@@ -7,6 +7,7 @@ gradients of other layouts. docs/numerics.md is the rule.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from functools import partial
 import msgspec
 import torch
 
-from perfguard.call import Call
+from perfguard.call import GRADIENTS, Call
 from perfguard.canaries import GUARD, Canaries
 from perfguard.errors import MeasurementError
 from perfguard.numerics.differences import change_between, real_numbers, unequal_positions
@@ -175,7 +176,7 @@ class _Check:
                 "let every call return the same"
             )
         self.names = trial.names
-        self.problems += trial.modified
+        self.problems += map(_or_declared, trial.modified)
         return trial
 
     def _same_structure(self, base: Trial, eager: Trial) -> bool:
@@ -324,10 +325,10 @@ class _Check:
         """Incoming gradients of other strides; those by stride 0 have other values, so another truth."""
         swapped = [None if gradient is None else transposed(gradient) for gradient in upstream]
         spread = [None if gradient is None else expanded(gradient) for gradient in upstream]
-        for layout, incoming in (
-            ("transposed, at an odd storage offset", swapped),
-            ("expanded (stride 0)", spread),
-        ):
+        layouts = {"transposed, at an odd storage offset": swapped, "expanded (stride 0)": spread}
+        if self.inputs.gives_gradients:  # what repeats a row has no memory of its own to give away
+            del layouts["expanded (stride 0)"]
+        for layout, incoming in layouts.items():
             if all(gradient is None or gradient.ndim == 0 for gradient in incoming):
                 continue
             try:
@@ -344,6 +345,15 @@ class _Check:
                 problem = truth.judge(position, trial.tensors()[position]).problem
                 if problem and position in right:
                     self.problems.append(f"{problem}; this with incoming gradients {layout}")
+
+
+def _or_declared(modified: str) -> str:
+    """With what to write where the candidate means it."""
+    found = re.match(r"(?:argument (\d+)|the incoming gradient of output \d+) was modified", modified)
+    if found is None:
+        return modified
+    place = found[1] or f'"{GRADIENTS}"'
+    return f"{modified}; where that is meant, declare it: clobbers=({place},)"
 
 
 def _with_hint(accuracy: Accuracy, hint: str) -> Accuracy:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
-from perfguard.call import Call, Configurations, Layers, Tolerance, Work
+from perfguard.call import GRADIENTS, Call, Configurations, Layers, Tolerance, Work
 from perfguard.compiling import forget_compiled, settings
 from perfguard.config import read_settings
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
@@ -82,6 +82,7 @@ class Guarded:
         oracle: Literal["auto", "float64", "float32"] = "auto",
         kwargs: Mapping[str, Any] | None = None,
         mutates: tuple[int, ...] = (),
+        clobbers: tuple[int | Literal["gradients"], ...] = (),
         timed: bool = True,
         cache: Literal["cold", "warm"] = "cold",
         cold_start: bool | Layers = False,
@@ -94,7 +95,7 @@ class Guarded:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
 
         Args:
-            fn: the candidate. It may not modify its inputs unless `mutates` names them.
+            fn: the candidate. It may not modify its inputs unless `mutates` or `clobbers` names them.
             args: its inputs; tensors on `perfguard.device`, also inside tuples, lists and dicts.
             reference: the eager truth, callable with the same inputs in their own dtype and in the oracle's.
             tolerance: overrides of the numerics rule, with a reason.
@@ -102,6 +103,8 @@ class Guarded:
             oracle: dtype of the oracle; "auto" is float64, and float32 for fp8 outputs.
             kwargs: keyword inputs of `fn` and `reference`.
             mutates: positions in `args` that the candidate writes; compared like outputs.
+            clobbers: positions in `args` whose memory the candidate uses up, e.g. for a gradient in place: (0,), or
+                (0, "gradients") where it overwrites the incoming gradients too. What is left there is not compared.
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
             cold_start: True: processes of their own, with empty compiler caches and with kept ones, read how long the
@@ -147,20 +150,21 @@ class Guarded:
             args,
             reference,
             dict(kwargs or {}),
-            tolerance,
-            work,
-            oracle,
-            tuple(mutates),
-            timed,
-            cache,
-            seed_of(case, "calls"),
-            _layers(cold_start),
-            _walk(walk),
-            configurations,
-            self._every,
-            self._settings,
-            groups,
-            rival,
+            tolerance=tolerance,
+            work=work,
+            oracle=oracle,
+            mutates=tuple(mutates),
+            clobbers=_clobbers(clobbers, args),
+            timed=timed,
+            cache=cache,
+            seed=seed_of(case, "calls"),
+            cold_start=_layers(cold_start),
+            walk=_walk(walk),
+            configurations=configurations,
+            every=self._every,
+            settings=self._settings,
+            groups=groups,
+            rival=rival,
         )
         if self._run is None:
             from perfguard.configurations import check_configurations
@@ -181,6 +185,24 @@ def _layers(given: bool | Layers) -> bool | Layers:
             f"perfguard(cold_start={given!r}): give True, or a function for each of two or more numbers of layers"
         )
     return given
+
+
+def _clobbers(
+    given: Sequence[int | Literal["gradients"]], args: Sequence[Any]
+) -> tuple[int | Literal["gradients"], ...]:
+    """As it is, if each names the incoming gradients or an argument, and none whose values decide what is computed:
+    what is timed many times in a row finds what its last call has left."""
+    for each in given:
+        if each == GRADIENTS:
+            continue
+        if not (isinstance(each, int) and 0 <= each < len(args)):
+            raise UsageError(
+                f"perfguard(clobbers=…): {each!r} is neither a position of the {len(args)} arguments nor "
+                f'"{GRADIENTS}"; write (0,) for the first argument, (0, "{GRADIENTS}") for the incoming gradients too'
+            )
+        if not getattr(getattr(args[each], "dtype", None), "is_floating_point", False):
+            raise UsageError(f"perfguard(clobbers=…): argument {each} is no tensor of floats; clone it in the call")
+    return tuple(given)
 
 
 def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...]:

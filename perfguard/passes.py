@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from perfguard.call import Call
+from perfguard.call import GRADIENTS, Call
 from perfguard.compiling import replayable, replayed
 from perfguard.errors import DeviceError
 from perfguard.records import Pass
@@ -78,7 +78,7 @@ def steps(
         def run() -> object:
             args = inputs() if callable(inputs) else inputs
             entering("forward")
-            outputs, leaves = _differentiable(replace(call, args=_unwritten(args, call.mutates)))
+            outputs, leaves = _differentiable(replace(call, args=_unwritten(args, (*call.mutates, *call.clobbers))))
             if not outputs or not leaves:
                 return None
             entering("backward")
@@ -104,7 +104,15 @@ def _buffers_kept(call: Call) -> Callable[[], None]:
     return put_back
 
 
-def _unwritten(args: Sequence[Any], written: Sequence[int]) -> tuple[Any, ...]:
+def clobbered_kept(call: Call) -> Callable[[], None]:
+    """What makes the arguments that the call may overwrite as they are now."""
+    from perfguard.numerics.snapshot import Snapshot
+
+    tensors = [tensor for at in call.clobbers if at != GRADIENTS for tensor in _tensors(call.args[at])]
+    return Snapshot([("", tensor.detach(), True) for tensor in tensors]).restore if tensors else lambda: None
+
+
+def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...]:
     """The arguments with copies of those that a call writes."""
     import torch
     from torch.utils import _pytree

@@ -15,7 +15,17 @@ from perfguard.compiling import forget_compiled
 from perfguard.config import Settings
 from perfguard.metrics import read_exact, read_timed, wall_time
 from perfguard.metrics.subject import Subject
-from perfguard.passes import Followed, backward, copies, differentiable_outputs, forward, steps, touched_bytes, weights
+from perfguard.passes import (
+    Followed,
+    backward,
+    clobbered_kept,
+    copies,
+    differentiable_outputs,
+    forward,
+    steps,
+    touched_bytes,
+    weights,
+)
 from perfguard.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.timing.blocks import Collect, collect
 from perfguard.timing.timing import Workload
@@ -165,6 +175,7 @@ class Runner:
     def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:
         if case.direction == "backward":
             forget_compiled()  # what was compiled for one backward pass cannot be replayed
+        put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward one
         run = forward(call) if case.direction == "forward" else backward(call)
         timed = call.timed and not self.exact_only
         # The check has made the forward call ten times. Where there are times, or a queue, the readings make their own.
@@ -191,6 +202,7 @@ class Runner:
             cold=self._cold(call, case),
             warm=made,
             differentiated=made and checked is not None and checked.backward is not None,
+            put_back=put_back,
         )
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:

@@ -378,7 +378,7 @@ def test_a_modified_input_is_named_and_undone() -> None:
     x, y = normal(8, 48), normal(8, 48, seed=1)
     kept = x.clone(), y.clone()
     text = only_problem(checked(lambda x, y: x + y.mul_(1).add_(1), x, y, reference=lambda x, y: x + y + 1))
-    assert text == "argument 1 was modified"
+    assert text == "argument 1 was modified; where that is meant, declare it: clobbers=(1,)"
     assert torch.equal(x, kept[0])
     assert torch.equal(y, kept[1])
 
@@ -390,7 +390,53 @@ def test_an_input_modified_in_the_backward_pass_is_named() -> None:
 
     held = [normal(8, 48, grad=True)]
     result = checked(lambda x: Doubles.apply(x, backward), held[0], reference=lambda x: x * 2)
-    assert result.problems == ["argument 0 was modified in the backward pass"]
+    assert result.problems == [
+        "argument 0 was modified in the backward pass; where that is meant, declare it: clobbers=(0,)"
+    ]
+
+
+class InPlace(torch.autograd.Function):
+    """Sums of squares by row. The gradient takes the memory of x (forward), what comes in is used up (backward)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = (x * x).sum(dim=1)
+        memory = x.detach().data  # as a kernel writes: autograd sees nothing of it
+        memory.mul_(2)
+        ctx.gradient = memory
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (dy,) = gradients
+        ctx.gradient *= dy[:, None]
+        dy.data.zero_()
+        return ctx.gradient
+
+
+def squares(x: torch.Tensor) -> torch.Tensor:
+    return (x * x).sum(dim=1)
+
+
+def test_inputs_that_are_used_up_on_purpose_are_declared() -> None:
+    x = normal(8, 48, grad=True)
+    kept = x.detach().clone()
+    accused = checked(InPlace.apply, x, reference=squares)
+    gradients = "the incoming gradient of output 0 was modified in the backward pass; where that is meant, declare it: "
+    gradients += 'clobbers=("gradients",)'
+    argument = "argument 0 was modified; where that is meant, declare it: clobbers=(0,)"
+    assert accused.problems == [argument, gradients]
+    assert checked(InPlace.apply, x, reference=squares, clobbers=(0,)).problems == [gradients]
+    assert checked(InPlace.apply, x, reference=squares, clobbers=(0, "gradients")).wrong == []
+    assert torch.equal(x, kept)
+
+
+def test_what_is_used_up_is_still_checked() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        y = InPlace.apply(x)
+        return y * 1.1
+
+    assert checked(wrong, normal(8, 48, grad=True), reference=squares, clobbers=(0, "gradients")).wrong
 
 
 def test_a_write_beside_a_sliced_input_is_found() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from perfguard.metrics.subject import Subject
@@ -43,10 +43,18 @@ def all_metrics() -> tuple[Metric, ...]:
 
 def read_exact(subject: Subject, device: Device) -> list[Reading]:
     """The exact readings of `subject`."""
-    return [reading for metric in all_metrics() if not metric.TIMED for reading in metric.read(subject, device)]
+    return _read([metric for metric in all_metrics() if not metric.TIMED], subject, device)
 
 
 def read_timed(subject: Subject, device: Device, skipped: Collection[str] = ()) -> list[Reading]:
     """The timed readings of `subject`, but for those named in `skipped`."""
     wanted = [metric for metric in all_metrics() if metric.TIMED and metric.METRIC not in skipped]
-    return [reading for metric in wanted for reading in metric.read(subject, device)]
+    return _read(wanted, subject, device)
+
+
+def _read(metrics: Sequence[Metric], subject: Subject, device: Device) -> list[Reading]:
+    readings = []
+    for metric in metrics:
+        readings += metric.read(subject, device)
+        subject.put_back()
+    return readings

@@ -48,6 +48,7 @@ class Subject:
             not wanted.
         warm: what compiling and autotuning do has been done by calls before.
         differentiated: the outputs are known to have a graph.
+        put_back: makes the inputs that the call uses up what they were; done after each metric.
     """
 
     run: Callable[[], Outputs]
@@ -70,6 +71,7 @@ class Subject:
     cold: Callable[[], list[Reading]] | None = None
     warm: bool = False
     differentiated: bool = False
+    put_back: Callable[[], None] = lambda: None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
     _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from perfguard.call import Call
+from perfguard.call import GRADIENTS, Call
 from perfguard.canaries import GUARD_BYTES, Canaries, within
 from perfguard.numerics.oracle import widened
 from perfguard.numerics.rule import bits, dtype_name
@@ -51,7 +51,10 @@ class Inputs:
         flat, self._spec = pytree.tree_flatten_with_path((call.args, dict(call.kwargs)))
         self._leaves = [leaf for _, leaf in flat]
         self._names = ["argument " + _path(path[1:]) for path, _ in flat]
-        self._mutable = [len(path) > 1 and _key(path[0]) == 0 and _key(path[1]) in call.mutates for path, _ in flat]
+        places = [_key(path[1]) if len(path) > 1 and _key(path[0]) == 0 else None for path, _ in flat]  # in args
+        self._mutable = [place in call.mutates for place in places]
+        self._writable = [place in (*call.mutates, *call.clobbers) and place is not None for place in places]
+        self.gives_gradients = GRADIENTS in call.clobbers  # away: the incoming ones
         self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
         parameters = self.module.named_parameters() if self.module else ()
         self.parameters = [(name, value) for name, value in parameters if value.requires_grad]
@@ -71,8 +74,8 @@ class Inputs:
         """The inputs' bytes as they were when this was first asked for."""
         return Snapshot(
             [
-                (name, leaf.detach(), mutable)
-                for name, leaf, mutable in zip(self._names, self._leaves, self._mutable, strict=True)
+                (name, leaf.detach(), writable)
+                for name, leaf, writable in zip(self._names, self._leaves, self._writable, strict=True)
                 if isinstance(leaf, torch.Tensor)
             ]
         )
@@ -203,6 +206,8 @@ def run_trial(
     """
     seed_all(seed)
     saved = inputs.saved if restore else None
+    named = [(f"the incoming gradient of output {at}", each) for at, each in enumerate(upstream) if each is not None]
+    incoming = Snapshot([(name, gradient, inputs.gives_gradients) for name, gradient in named])
     args, kwargs, leaves, written = inputs.bind(wide)
     leaves += [value for _, value in inputs.parameters] if parameters is None else parameters
     try:
@@ -220,10 +225,11 @@ def run_trial(
         trial.gradients = _backward(tensors, upstream, leaves)
         if saved and any(gradient is not None for gradient in upstream):
             after = [words for words in [*saved.freed(), *saved.changes()] if words not in trial.modified]
-            trial.modified += [f"{words} in the backward pass" for words in after]
+            trial.modified += [f"{words} in the backward pass" for words in [*after, *incoming.changes()]]
         trial.written = [tensor.detach().clone() for tensor in written]
         return trial
     finally:
+        incoming.restore()
         if saved:
             saved.restore()
 

@@ -26,7 +26,8 @@ PROGRAM = """
     assert torch.equal(scale(x), 2 * x)
     found = operators.of_call(lambda: scale(x))
     again = operators.of_call(lambda: x.sum().item())
-    print(json.dumps([list(found.launches), [each.name for each in found.copies], len(found.waits), list(again.launches)]))
+    copies = [each.name for each in found.copies]
+    print(json.dumps([list(found.launches), copies, len(found.waits), list(again.launches)]))
 """
 
 
