@@ -25,8 +25,8 @@ from perfguard.compiling import cached_graphs, traced
 from perfguard.errors import MeasurementError, UsageError
 from perfguard.passes import steps
 from perfguard.records import Case, CaseResult, Reading, Report
-from perfguard.reports import read_report, save_report
-from perfguard.sessions import ANSWER, REQUEST, Command, environment, run_fresh
+from perfguard.reports import save_report
+from perfguard.sessions import REQUEST, Command, environment, read_answer, run_fresh
 from perfguard.units import Unit
 
 if TYPE_CHECKING:
@@ -142,14 +142,16 @@ def starter(command: Command, report: Callable[[], Report], minutes: float) -> C
         with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
             folder = Path(name)
             command.select(folder, [case.nodeid])
-            save_report(folder / REQUEST, report())
+            asked = report()
+            save_report(folder / REQUEST, asked)
             variables = environment() | {variable: str(caches / folder) for variable, folder in _CACHES.items()}
             (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic(), layers)))
             problem = run_fresh(command.line(folder), command.folder, minutes, variables)
             try:
-                results = read_report(folder / ANSWER).results
-            except UsageError:
-                results = []
+                answer = read_answer(folder, asked.hardware.slug)
+            except UsageError as error:
+                raise MeasurementError(f"cold_start_us: the process that started cold {error}") from error
+            results = answer.results if answer is not None else []
             found = next((result for result in results if result.case.name == case.name and result.readings), None)
             if found is None:
                 raise MeasurementError(

@@ -147,19 +147,37 @@ def measure_fresh(
             progress(f"fresh process {number} of {count}: {len(nodeids)} test{'s' * (len(nodeids) != 1)}")
             fresh.problem = run_fresh(command.line(folder), command.folder, minutes)
             try:
-                report = read_report(folder / ANSWER)
-            except UsageError:
-                fresh.problem = fresh.problem or "the fresh process measured nothing"
+                report = read_answer(folder, request.hardware.slug)
+            except UsageError as error:
+                fresh.problem = f"the fresh process {error}"
                 break
-            if request.hardware.slug not in ("", report.hardware.slug):
-                here, there = request.hardware.slug, report.hardware.slug
-                fresh.problem = f"the fresh process measured {there}, this run {here}; name it: --perfguard-device"
+            if report is None:
+                fresh.problem = fresh.problem or "the fresh process measured nothing"
                 break
             fresh.reports.append(report)
             if fresh.problem:
                 break
             (folder / ANSWER).unlink()
     return fresh
+
+
+def read_answer(folder: Path, slug: str) -> Report | None:
+    """What a process answered into its session folder; None where it measured nothing.
+
+    Args:
+        slug: of the hardware that it was to measure; empty where that is not known.
+
+    Raises:
+        UsageError: it measured another device; the message lacks its subject, the process.
+    """
+    try:
+        report = read_report(folder / ANSWER)
+    except UsageError:
+        return None
+    there = report.hardware.slug
+    if slug not in ("", there):
+        raise UsageError(f"measured {there}, this run {slug}; name the device: --perfguard-device")
+    return report
 
 
 def environment() -> dict[str, str]:

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from perfguard.records import CaseResult
+from perfguard.errors import UsageError
+from perfguard.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
 from perfguard.reports import save_report
-from perfguard.sessions import Command, given_arguments, measure_fresh
+from perfguard.sessions import ANSWER, Command, given_arguments, measure_fresh, read_answer
 from tests.test_reports import CASE, READINGS, REPORT
 
 
@@ -68,7 +70,7 @@ def test_an_answer_of_another_device_is_refused(tmp_path: Path) -> None:
     fresh, _ = measure(f"shutil.copy({str(tmp_path / 'other.json')!r}, folder / 'session.json')", tmp_path)
     assert fresh.reports == []
     assert fresh.problem == (
-        f"the fresh process measured cpu-other, this run {REPORT.hardware.slug}; name it: --perfguard-device"
+        f"the fresh process measured cpu-other, this run {REPORT.hardware.slug}; name the device: --perfguard-device"
     )
 
 
@@ -101,3 +103,15 @@ def test_the_report_gets_what_judging_again_needs(tmp_path: Path) -> None:
         assert (result.case, result.verdicts) == (CASE, [])
         for slim, whole in zip(result.readings, READINGS, strict=True):
             assert (slim.metric, slim.value, slim.timer, slim.blocks) == (whole.metric, whole.value, whole.timer, [])
+
+
+@pytest.mark.parametrize("asked", ["", "cpu-a"])
+def test_an_answer_is_of_the_device_that_was_asked_for(tmp_path: Path, asked: str) -> None:
+    assert read_answer(tmp_path, asked) is None
+    hardware = Hardware(slug="cpu-b", vendor="cpu", name="", architecture="")
+    save_report(tmp_path / ANSWER, Report(SCHEMA, hardware, Toolchain(), "2026-01-01T00:00:00+00:00"))
+    if asked:
+        with pytest.raises(UsageError, match=r"^measured cpu-b, this run cpu-a; name the device: --perfguard-device$"):
+            read_answer(tmp_path, asked)
+    else:
+        assert read_answer(tmp_path, asked) is not None

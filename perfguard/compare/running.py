@@ -71,7 +71,10 @@ def compare_in(request: Request, interrupts: Interrupts) -> ExitStatus:
     with _Progress() as progress:
         given = given_arguments(request.arguments, request.folder)
         device, arguments = _open_device(settings, given)
-        site = Site(repository, request.folder, arguments, settings, interrupts, progress.begin, progress.at)
+        site = Site(
+            repository, request.folder, arguments, device.identity.slug, settings, interrupts, progress.begin,
+            progress.at,
+        )  # fmt: skip
         comparison = _Comparing(request, site, device, name, base.commit).run()
     print_comparison(comparison, _console())
     if request.json is not None:

@@ -115,6 +115,9 @@ class Measuring(Ending):
     def _command(self, config: pytest.Config) -> Command:
         return command_of(config)
 
+    def _start(self, config: pytest.Config, run: Run) -> Start:
+        return Start(self._command(config), self._config.settings.device, run.device.identity.slug)
+
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
         if self._config.session_folder is None:
@@ -260,7 +263,7 @@ class Measuring(Ending):
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
         try:
-            settle(run, Start(self._command(session.config), self._config.settings.device), tell)
+            settle(run, self._start(session.config, run), tell)
             run.finish(self._collected, self._outcomes, tell)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error

@@ -24,7 +24,6 @@ from perfguard.hardware import open_device
 from perfguard.hooks.ending import Ending, add_verdict, cut_short, teller
 from perfguard.hooks.measuring import Measuring, command_of
 from perfguard.locking import DeviceLock
-from perfguard.pairing.times import Start
 from perfguard.records import Case, Report, Verdict, Word
 from perfguard.reports import make_folder, read_report, save_report, write_atomically
 from perfguard.run import Collected, Run, open_run, settle
@@ -91,7 +90,7 @@ class Worker(Measuring):
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
         try:
-            settle(run, Start(self._command(session.config), self._config.settings.device), teller(session))
+            settle(run, self._start(session.config, run), teller(session))
         except PerfguardError as error:
             self._fail(str(error))
         for number, report in enumerate(run.fresh.reports):

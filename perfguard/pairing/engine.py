@@ -40,6 +40,7 @@ class Site:
     Attributes:
         folder: where the command was started, inside the checkout.
         arguments: pytest's, device included.
+        slug: of that device: whoever measured another one is refused.
         tell: told what is being done.
         at: told every time that is measured.
     """
@@ -47,6 +48,7 @@ class Site:
     repository: Repository
     folder: Path
     arguments: tuple[str, ...]
+    slug: str
     settings: Settings
     interrupts: Interrupts
     tell: Tell
@@ -141,7 +143,7 @@ class Site:
             chance=self._random, common_only=asked.common_only,
         )  # fmt: skip
         self._stop_workers()
-        reports: dict[Side, Report | None] = {side: worker.report() for side, worker in workers.items()}
+        reports: dict[Side, Report | None] = {side: worker.report(self.slug) for side, worker in workers.items()}
         tally.take(outcome, reports, tracks)
         return not outcome.problem
 

@@ -23,8 +23,8 @@ from perfguard.pairing.interrupts import Interrupts
 from perfguard.pairing.worker import CONDUCTED, Conducted
 from perfguard.pairing.worktrees import environment
 from perfguard.records import Report
-from perfguard.reports import read_report, save_report
-from perfguard.sessions import ANSWER, REQUEST, SESSION_OPTION, TESTS, stop
+from perfguard.reports import save_report
+from perfguard.sessions import REQUEST, SESSION_OPTION, TESTS, read_answer, stop
 
 # The merge base, a second checkout of it (the control), the working tree. Names of one length: the length of a
 # path or variable can shift where a program lies in memory, and with it its time.
@@ -157,12 +157,16 @@ class Worker:
         lines = text.strip().splitlines()[-_LAST_LINES:]
         return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
 
-    def report(self) -> Report | None:
-        """What it measured; None where it measured nothing."""
+    def report(self, slug: str) -> Report | None:
+        """What it measured; None where it measured nothing.
+
+        Raises:
+            UsageError: it measured other hardware than `slug`.
+        """
         try:
-            return read_report(self.folder / ANSWER)
-        except UsageError:
-            return None
+            return read_answer(self.folder, slug)
+        except UsageError as error:
+            raise UsageError(f"{describe(self.side)}: {error}") from error
 
     def stop(self) -> None:
         """End it and whatever it started, if it still runs."""

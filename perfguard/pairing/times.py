@@ -28,11 +28,13 @@ class Start:
 
     Attributes:
         command: pytest's own, for fresh processes.
-        device: the device that they are to open.
+        device: the device that they are to open, by its name for `--perfguard-device`.
+        slug: of its hardware.
     """
 
     command: Command
     device: str
+    slug: str
 
 
 @dataclass(frozen=True)
@@ -86,4 +88,4 @@ def _site(start: Start, config: Config, interrupts: Interrupts, tell: Tell) -> S
     root = repository.root.resolve()
     folder = command.folder if command.folder.resolve().is_relative_to(root) else config.root
     arguments = (*command.arguments, f"--perfguard-device={start.device}")
-    return Site(repository, Path(folder), arguments, config.settings, interrupts, tell)
+    return Site(repository, Path(folder), arguments, start.slug, config.settings, interrupts, tell)

@@ -85,3 +85,19 @@ def test_children_leave_the_user_s_cache_and_reports_alone(project: Project, tmp
     assert (project.path / "out.xml").read_text().count("<testcase") == 2
     failed = project.path / ".pytest_cache" / "v" / "cache" / "lastfailed"
     assert not failed.exists()
+
+
+def test_who_measured_another_device_is_refused(project: Project) -> None:
+    """A conftest that opens what it likes in processes that start anew."""
+    project.commit()
+    project.guard("--perfguard-update=new").assert_outcomes(passed=2)
+    project.commit()
+    project.kernel(us=SLOWED_US)
+    other = "import sys\n\ndef pytest_configure(config):\n    if config.option.perfguard_session:\n        "
+    (project.path / "conftest.py").write_text(f"{other}config.option.perfguard_device = 'fake:other'\n")
+    result = project.guard()
+    assert project.words("device_time_us") == {
+        "double[64]/forward": {"UNRESOLVED"},
+        "double[96]/forward": {"UNRESOLVED"},
+    }
+    result.stdout.fnmatch_lines(["*measured other, this run fake-gpu; name the device: --perfguard-device*"])

@@ -1,0 +1,170 @@
+"""A stranger's kernels, guarded on a machine without a GPU: Liger's functions, forward and backward, in Triton's
+interpreter. Recorded once, quiet three times, and eight planted regressions named.
+
+The project is made here: a copy of the installed liger-kernel's files, so that they can be edited, and eight tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from perfguard import ExitStatus
+from tests.flows.conftest import Project
+
+FILES = ("cross_entropy", "kl_div", "relu_squared", "rope", "softmax", "sparsemax", "swiglu", "tvd", "utils")
+# A compiled kernel's float arguments are tensors of Triton; the interpreter hands them over as Python's, and
+# `scale.to(tl.float32)` raises.
+CONFTEST = """
+import numpy as np, triton.language as tl
+from triton.runtime import interpreter
+
+convert = interpreter._implicit_cvt
+
+def with_floats(value):
+    if isinstance(value, float):
+        return tl.tensor(interpreter.TensorHandle(np.array([value], dtype=np.float32), tl.float32), tl.float32)
+    return convert(value)
+
+interpreter._implicit_cvt = with_floats
+"""
+TESTS = """
+import torch
+import torch.nn.functional as F
+from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+from liger_kernel.ops.kl_div import LigerKLDivLossFunction
+from liger_kernel.ops.relu_squared import LigerReLUSquaredFunction
+from liger_kernel.ops.rope import LigerRopeFunction
+from liger_kernel.ops.softmax import LigerSoftmaxFunction
+from liger_kernel.ops.sparsemax import LigerSparsemaxFunction
+from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+from liger_kernel.ops.tvd import LigerTVDLossFunction
+
+
+def logits(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def probabilities(*shape, grad=False):
+    return torch.randn(*shape).softmax(-1).requires_grad_(grad)
+
+
+def test_cross_entropy(perfguard):
+    targets = torch.tensor([1, 7, -100, 49, 0])
+    perfguard(lambda x, t: LigerCrossEntropyFunction.apply(x, t, None)[0], logits(5, 50), targets,
+              reference=F.cross_entropy, clobbers=(0,))  # the gradient takes the memory of the logits
+
+
+def test_kl_div(perfguard):
+    perfguard(LigerKLDivLossFunction.apply, probabilities(5, 48).log().requires_grad_(), probabilities(5, 48),
+              reference=lambda x, y: F.kl_div(x, y, reduction="batchmean"))
+
+
+def test_relu_squared(perfguard):
+    perfguard(LigerReLUSquaredFunction.apply, logits(5, 48), reference=lambda x: F.relu(x) ** 2)
+
+
+def rotated(x, cos, sin):
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+def test_rope(perfguard):
+    angles = torch.randn(1, 6, 8).repeat(1, 1, 2)
+    perfguard(LigerRopeFunction.apply, logits(1, 4, 6, 16), logits(1, 2, 6, 16), angles.cos(), angles.sin(),
+              reference=lambda q, k, cos, sin: (rotated(q, cos, sin), rotated(k, cos, sin)))
+
+
+def test_softmax(perfguard):
+    perfguard(LigerSoftmaxFunction.apply, logits(5, 48), reference=lambda x: x.softmax(-1))
+
+
+def sparsemax(x):
+    ordered = x.sort(dim=-1, descending=True).values
+    ranks = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    sums = ordered.cumsum(-1)
+    count = (1 + ranks * ordered > sums).sum(-1, keepdim=True)
+    return F.relu(x - (sums.gather(-1, count - 1) - 1) / count)
+
+
+def test_sparsemax(perfguard):
+    perfguard(lambda x: LigerSparsemaxFunction.apply(x, -1), logits(5, 48), reference=sparsemax)
+
+
+def test_swiglu(perfguard):
+    perfguard(LigerSiLUMulFunction.apply, logits(5, 48), logits(5, 48), reference=lambda a, b: F.silu(a) * b,
+              clobbers=(0, 1))  # the gradients take their memory
+
+
+def test_tvd(perfguard):
+    perfguard(LigerTVDLossFunction.apply, probabilities(5, 48, grad=True), probabilities(5, 48),
+              reference=lambda p, q: (p - q).abs().sum() / (2 * len(p)))
+"""
+
+
+@pytest.fixture
+def liger(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    spec = importlib.util.find_spec("liger_kernel")
+    if spec is None or spec.origin is None:
+        pytest.skip("liger-kernel is not installed: pip install -c constraints.txt -e '.[kernels,dev]'")
+    source, target = Path(spec.origin).parent, project.path / "liger_kernel"
+    (target / "ops").mkdir(parents=True)
+    for package in (target, target / "ops"):
+        (package / "__init__.py").write_text("")
+    shutil.copy(source / "utils.py", target)
+    for name in FILES:
+        shutil.copy(source / "ops" / f"{name}.py", target / "ops")
+    (project.path / "conftest.py").write_text(CONFTEST)
+    project.test_file(TESTS)
+    project.configure(device="cpu", targets=[])
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    return project
+
+
+TVD = "        loss, grads = tv_distance_forward_triton(p, q, shift_labels, reduction, ignore_index, has_label)\n"
+# File, what stands there (its first place is taken), what is planted, and what the run has to say.
+PLANTED = (
+    ("swiglu", "* b_row\n    tl.store(c_ptr + col_offsets, c_row, mask=mask)",
+     "* b_row\n    tl.store(c_ptr + col_offsets, c_row, mask=mask & (col_offsets < n_cols - 1))",
+     ("WRONG  swiglu/forward  output: *", "*depends on old memory: 5 of 240 elements change*")),
+    ("relu_squared", "    return Y.view(*ori_shape)\n", "    X_2d.data[0, 0] += 1\n    return Y.view(*ori_shape)\n",
+     ("WRONG  relu_squared/forward  argument 0 was modified*",)),
+    ("cross_entropy", "torch.sum(loss_1d)", "torch.sum(loss_1d.clone())",
+     ("CHANGED  cross_entropy/forward *", "*copies: aten.clone at liger_kernel/ops/cross_entropy.py:*")),
+    ("kl_div", "output_tensor.sum() / BT\n", "output_tensor.sum().item() / BT + 0 * output_tensor.sum()\n",
+     ("CHANGED  kl_div/forward *", "*the host reads a tensor's data: liger_kernel/ops/kl_div.py:*")),
+    ("rope", "return q.transpose(1, 2), k", "return q.transpose(1, 2).contiguous(), k",
+     ("CHANGED  rope/forward *", "*CHANGED contract float32?1,4,6,16? strides (384,16,64,1)*strides (384,96,16,1)*")),
+    ("softmax", "ctx.save_for_backward(y)", "ctx.save_for_backward(y)\n        ctx.more = input_",
+     ("CHANGED  softmax/forward *saved_*bytes*",)),
+    ("sparsemax", "        ctx.dim = dim\n", "        ctx.dim, ctx.more = dim, torch.empty(3, *x.shape)\n",
+     ("CHANGED  sparsemax/forward *", "*saved_tensors + float32?3,5,48? by aten.empty*")),
+    ("tvd", TVD, 2 * TVD,
+     ("CHANGED  tvd/forward  operators *", "*operator_names + *triton._tv_distance_kernel*")),
+)  # fmt: skip
+LANE = "--perfguard-lane=cpu"
+
+
+def test_liger_is_recorded_quiet_and_its_regressions_are_named(real_processes: None, liger: Project) -> None:
+    recorded = liger.guard(LANE, "--perfguard-update=new")
+    assert recorded.ret == ExitStatus.PASSED, recorded.stdout.str()
+    recorded.assert_outcomes(passed=8)
+    for _ in range(3):
+        quiet = liger.guard(LANE)
+        assert quiet.ret == ExitStatus.PASSED, quiet.stdout.str()
+        quiet.stdout.fnmatch_lines(["*16 of 16 cases guarded*"])
+    for file, before, after, _ in PLANTED:
+        path = liger.path / "liger_kernel" / "ops" / f"{file}.py"
+        source = path.read_text()
+        assert before in source, (file, before)
+        path.write_text(source.replace(before, after, 1))
+    found = liger.guard(LANE, "-v")
+    assert found.ret == ExitStatus.WRONG
+    found.assert_outcomes(failed=8)
+    summary = found.stdout.str().partition("perfguard: cpu")[2]
+    for *_, said in PLANTED:
+        found.stdout.fnmatch_lines_random(list(said))
+    assert summary.count("\nWRONG") + summary.count("\nCHANGED") == 9  # relu_squared's gradient as well
