@@ -63,9 +63,9 @@ class Config(Struct, frozen=True):
         return self.root / self.settings.reports
 
     @property
-    def shares_device(self) -> bool:
-        """Whether others like it may run on the device at once: it times nothing and writes no baseline."""
-        return self.lane == "cpu" and self.update is None
+    def untimed(self) -> bool:
+        """Whether no time is read: such a run needs no device to itself, whatever else runs there."""
+        return self.lane == "cpu"
 
     @property
     def cache_dir(self) -> Path:

@@ -1,5 +1,5 @@
 """One perfguard at a time times on a device: a lock of the operating system for each device of the machine. Runs that
-time nothing share it among themselves, and wait like others for one that does.
+read no time take none.
 
 The lock goes with the process that holds it, however that ends. Who holds it is written beside it, for those who
 wait. Fresh processes and xdist workers measure under the lock of the process that started them.
@@ -45,18 +45,15 @@ class DeviceLock:
     Args:
         key: `Device.key`, the same in every process of the machine.
         folder: where locks lie; by default in the system's temporary folder, shared by all users.
-        shared: whether others that hold it shared, too, may have it at once.
     """
 
-    def __init__(self, key: str, folder: Path | None = None, *, shared: bool = False) -> None:
+    def __init__(self, key: str, folder: Path | None = None) -> None:
         self.key = key
-        self.shared = shared
         self._folder = folder or Path(tempfile.gettempdir()) / FOLDER
         name = re.sub(r"[^\w.-]+", "-", key)
         self._lock_path = self._folder / f"{name}.lock"
         self._holder_path = self._folder / f"{name}.json"
         self._lock: FileLock | None = None
-        self._shared: int | None = None  # descriptor of the file, locked shared
 
     def __enter__(self) -> Self:
         return self
@@ -93,12 +90,10 @@ class DeviceLock:
         Raises:
             DeviceError: no lock can be made here.
         """
-        if self._lock is not None or self._shared is not None:
+        if self._lock is not None:
             return True
         try:
             self._make_folder()
-            if self.shared:
-                return self._share()
             lock = FileLock(self._lock_path, timeout=0, mode=0o666)
             lock.acquire()
         except Timeout:
@@ -111,27 +106,8 @@ class DeviceLock:
         self._write_holder()
         return True
 
-    def _share(self) -> bool:
-        """The same lock of the same file as filelock's, which knows no shared one."""
-        import fcntl
-
-        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o666)
-        with contextlib.suppress(OSError):  # another user's file: it is open to all already
-            os.fchmod(descriptor, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        self._shared = descriptor
-        self._write_holder()
-        return True
-
     def release(self) -> None:
         """Give the lock back, if held. Its file stays: whoever waits has it open."""
-        if self._shared is not None:
-            os.close(self._shared)  # the name beside it stays: it may be another's by now
-            self._shared = None
         if self._lock is not None:
             with contextlib.suppress(OSError):
                 self._holder_path.unlink()

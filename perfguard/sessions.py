@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +25,14 @@ from msgspec.structs import replace
 from perfguard.errors import UsageError
 from perfguard.records import CaseResult, Report, Session
 from perfguard.reports import read_report, save_report
+from perfguard.units import counted, format_minutes
 
 SESSION_OPTION = "--perfguard-session"
 REQUEST = "request.json"
 ANSWER = "session.json"
 TESTS = "tests.txt"  # which tests to run, one a line; without it those that the arguments select
 TIMES_ONLY = "times-only"  # a file of this name in a session's folder: its exact metrics are known
+PROGRESS_SECONDS = 20.0  # until a process that still measures says how far it is
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 
 
@@ -117,6 +120,34 @@ def _slim(result: CaseResult) -> CaseResult:
     return CaseResult(result.case, result.inputs, readings=readings)
 
 
+@dataclass
+class Progress:
+    """What is said while fresh processes measure `tests` tests each."""
+
+    tests: int
+    processes: int
+    _started: float = field(default_factory=lambda: time.monotonic())
+    _began: float = 0.0
+
+    def line(self, number: int, done: int | None = None) -> str:
+        """`fresh process 2 of 5: 7 of 20 tests, 0:41 gone, about 1:50 to go`; without `done` the process begins."""
+        now = time.monotonic()
+        text = f"fresh process {number} of {self.processes}: "
+        if done is None:
+            self._began = now
+            text += counted(self.tests, "test")
+        else:
+            text += f"{done} of {counted(self.tests, 'test')}"
+        if number > 1:
+            each = (self._began - self._started) / (number - 1)
+        elif done:
+            each = (now - self._began) * self.tests / done
+        else:
+            return text if done is None else f"{text}, {format_minutes(now - self._started)} gone"
+        left = max(0.0, each - (now - self._began)) + each * (self.processes - number)
+        return f"{text}, {format_minutes(now - self._started)} gone, about {format_minutes(left)} to go"
+
+
 def measure_fresh(
     command: Command,
     request: Report,
@@ -134,6 +165,7 @@ def measure_fresh(
     child is stopped before the interrupt goes on.
     """
     fresh = FreshSessions()
+    said = Progress(len(nodeids), count)
     with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
         folder = Path(name)
         save_report(folder / REQUEST, request)
@@ -144,8 +176,12 @@ def measure_fresh(
             order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
             if order:
                 command.select(folder, order)
-            progress(f"fresh process {number} of {count}: {len(nodeids)} test{'s' * (len(nodeids) != 1)}")
-            fresh.problem = run_fresh(command.line(folder), command.folder, minutes)
+            progress(said.line(number))
+
+            def tell(number: int = number) -> None:
+                progress(said.line(number, _tests_in(folder / ANSWER)))
+
+            fresh.problem = run_fresh(command.line(folder), command.folder, minutes, tell=tell)
             try:
                 report = read_answer(folder, request.hardware.slug)
             except UsageError as error:
@@ -180,22 +216,43 @@ def read_answer(folder: Path, slug: str) -> Report | None:
     return report
 
 
+def _tests_in(answer: Path) -> int:
+    """How many tests an answer holds, which grows while its process measures."""
+    try:
+        return len({result.case.nodeid for result in read_report(answer).results})
+    except UsageError:
+        return 0
+
+
 def environment() -> dict[str, str]:
     """This process's, without what makes pytest a worker of pytest-xdist."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
 
 
-def run_fresh(line: list[str], folder: Path, minutes: float, variables: Mapping[str, str] | None = None) -> str:
-    """Run one fresh process; empty when it ended by itself, else what went wrong with its last words."""
+def run_fresh(
+    line: list[str],
+    folder: Path,
+    minutes: float,
+    variables: Mapping[str, str] | None = None,
+    tell: Callable[[], None] = lambda: None,
+) -> str:
+    """Run one fresh process; empty when it ended by itself, else what went wrong with its last words. While it runs,
+    `tell` is called now and then."""
+    end = time.monotonic() + 60 * minutes
     with subprocess.Popen(
         line, cwd=folder, env=environment() if variables is None else variables, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            output, _ = process.communicate(timeout=60 * minutes)
-        except subprocess.TimeoutExpired:
-            stop(process)
-            return f"a fresh process took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
+            while True:
+                left = max(0.0, end - time.monotonic())
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    output, _ = process.communicate(timeout=min(left, PROGRESS_SECONDS))
+                    break
+                if left <= PROGRESS_SECONDS:
+                    stop(process)
+                    return f"a fresh process took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
+                tell()
         except BaseException:
             stop(process)
             raise

@@ -58,6 +58,11 @@ def format_change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %"
 
 
+def format_minutes(seconds: float) -> str:
+    """`1:05`: how long people wait."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
 def counted(count: int, noun: str) -> str:
     """1, 'case' -> '1 case'; 3, 'case' -> '3 cases'."""
     return f"{count} {noun}{'s' * (count != 1)}"

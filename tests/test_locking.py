@@ -43,23 +43,6 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     assert second.try_acquire()
 
 
-def test_those_that_time_nothing_share_it_and_wait_for_one_that_does(tmp_path: Path) -> None:
-    first, second = (DeviceLock("cpu", tmp_path, shared=True) for _ in range(2))
-    alone = DeviceLock("cpu", tmp_path)
-    first.acquire(1, never)
-    second.acquire(1, never)
-    assert not alone.try_acquire()
-    first.release()
-    assert not alone.try_acquire()
-    second.release()
-    alone.acquire(1, never)
-    with pytest.raises(DeviceError, match=r"^device cpu: still in use by process"):
-        first.acquire(0, never)
-    alone.release()
-    first.acquire(1, never)
-    first.release()
-
-
 def test_who_waits_is_told_who_holds_it_and_gives_up(tmp_path: Path) -> None:
     said: list[str] = []
     with DeviceLock("gpu/1", tmp_path) as lock:

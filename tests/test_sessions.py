@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from perfguard import sessions
 from perfguard.errors import UsageError
 from perfguard.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
 from perfguard.reports import save_report
@@ -59,9 +61,39 @@ def measure(script: str, folder: Path, minutes: float = 1.0):  # type: ignore[no
 def test_answers_are_collected_in_order(tmp_path: Path) -> None:
     fresh, said = measure("assert (folder / 'request.json').exists(); ANSWER", tmp_path)
     assert fresh.problem == ""
-    assert said == ["fresh process 1 of 2: 2 tests", "fresh process 2 of 2: 2 tests"]
+    assert said[0] == "fresh process 1 of 2: 2 tests"
+    assert re.fullmatch(r"fresh process 2 of 2: 2 tests, 0:\d\d gone, about 0:\d\d to go", said[1])
+    assert len(said) == 2
     assert fresh.of("suite", "double[64]/forward") == [CaseResult(case=CASE, readings=READINGS)] * 2
     assert fresh.of("suite", "double[64]/backward") == []
+
+
+def test_a_process_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PROGRESS_SECONDS", 0.5)
+    script = "time.sleep(0.7); ANSWER; time.sleep(0.7)"  # the answer grows while it measures
+    fresh, said = measure(script, tmp_path)
+    assert (fresh.problem, len(fresh.reports)) == ("", 2)
+    first, second = ([line for line in said if line.startswith(f"fresh process {number} of 2")] for number in (1, 2))
+    # The answer holds one test of two: as long again here, and then a second process.
+    assert first[0] == "fresh process 1 of 2: 2 tests"
+    assert any(re.fullmatch(r".*: 0 of 2 tests, 0:\d\d gone", line) for line in first)
+    assert any(re.fullmatch(r".*: 1 of 2 tests, 0:\d\d gone, about 0:\d\d to go", line) for line in first)
+    assert all(re.fullmatch(r".*: (. of )?2 tests, 0:\d\d gone, about 0:\d\d to go", line) for line in second)
+
+
+def test_what_is_left_is_told_from_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(sessions.time, "monotonic", lambda: now)
+    progress = sessions.Progress(tests=20, processes=5)
+    assert progress.line(1) == "fresh process 1 of 5: 20 tests"
+    now = 130.0
+    assert progress.line(1, done=5) == "fresh process 1 of 5: 5 of 20 tests, 0:30 gone, about 9:30 to go"
+    now = 220.0
+    assert progress.line(2) == "fresh process 2 of 5: 20 tests, 2:00 gone, about 8:00 to go"
+    now = 280.0
+    assert progress.line(2, done=9) == "fresh process 2 of 5: 9 of 20 tests, 3:00 gone, about 7:00 to go"
+    now = 400.0  # longer than the first one
+    assert progress.line(2, done=20) == "fresh process 2 of 5: 20 of 20 tests, 5:00 gone, about 6:00 to go"
 
 
 def test_an_answer_of_another_device_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][
 _SASS_ADDRESS = re.compile(r"\s*/\*([0-9a-f]{4,})\*/")
 # AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`; directives begin with a point, comments with a semicolon.
 _GCN = re.compile(r"^\s+([a-z]+_[a-z0-9_]+)(?:\s|$)", re.MULTILINE)
+# `MUFU.RSQ64H` starts a square root on the upper half of a double.
+_SASS_FP64 = re.compile(r"D(?:ADD|FMA|MUL|MNMX|SETP?|MMA)(?:\.|$)|\w+\.(?:\w+\.)*(?:F64|\w*64H)(?:\.|$)")
+_GCN_FP64 = re.compile(r"_f64(?:_|$)")
 _SASS_MATRIX = re.compile(r"(?:[HIDBQO]G?MMA|UTC[A-Z]*MMA)$")
 _GCN_WIDTH = re.compile(r"_(?:(dwordx?(\d)?)|([ubis]+)(8|16|32|64|96|128)|(short|ushort|sshort)|([us]?byte))(?:_|$)")
 
@@ -25,6 +28,7 @@ class Code:
     loads: Counter[int] = field(default_factory=Counter)  # width in bits -> instructions
     stores: Counter[int] = field(default_factory=Counter)
     local: int = 0  # instructions that touch a thread's own memory
+    fp64: int = 0  # instructions that compute in float64, or convert to or from it
     special: set[str] = field(default_factory=set)
     mix: Counter[str] = field(default_factory=Counter)
 
@@ -55,6 +59,7 @@ def read_sass(text: str) -> Code:
     code = Code()
     for opcode in _SASS.findall(text):
         name, *modifiers = opcode.split(".")
+        code.fp64 += bool(_SASS_FP64.match(opcode))
         if name in ("NOP", "BRA") and not modifiers:
             code.mix["other"] += name == "BRA"
         elif name in ("LDG", "LDGSTS", "LD"):
@@ -98,6 +103,7 @@ def read_gcn(text: str) -> Code:
     code = Code()
     for name in _GCN.findall(text):
         unit, _, operation = name.partition("_")
+        code.fp64 += bool(_GCN_FP64.search(name))
         if unit in ("global", "buffer", "flat") and operation.startswith(("load", "store")):
             code.access("load" if operation.startswith("load") else "store", _gcn_bits(name))
             if "_lds_" in name:

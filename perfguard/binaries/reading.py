@@ -90,6 +90,7 @@ def _counted(facts: Facts, code: Code) -> Facts:
         facts,
         load_bits=mean_bits(code.loads),
         store_bits=mean_bits(code.stores),
+        fp64=code.fp64,
         special=sorted(code.special),
         mix=dict(sorted(code.mix.items())),
     )

@@ -75,6 +75,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
         resident_warps: of a processor, at most; None where the block does not fit.
         load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 where there are none.
         sector_bytes: that its tiles use of each 32-byte sector they touch, in the mean; 0 where that is not to be seen.
+        fp64: instructions that compute in float64, or convert to or from it.
         special: the instructions that have units of their own: matrices, conversions to fp8, copy engines.
         mix: instructions by kind.
     """
@@ -91,6 +92,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     load_bits: float = 0.0
     store_bits: float = 0.0
     sector_bytes: float = 0.0
+    fp64: int = 0
     special: list[str] = []
     mix: dict[str, int] = {}
 

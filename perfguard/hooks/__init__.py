@@ -95,7 +95,7 @@ def _devices(config: Config, workers: int) -> dict[str, str]:
         UsageError: fewer devices than workers, or the CPU, of which all workers would have a share.
     """
     devices = find_devices(config.settings.device)
-    if config.lane == "cpu":
+    if config.untimed:
         return devices
     shared = "cpu" in devices.values()
     if shared or workers > len(devices):

@@ -15,6 +15,7 @@ from perfguard.judge import exit_status, is_inconclusive
 from perfguard.records import Case, CaseResult, Verdict, Word
 from perfguard.render.terminal import render_summary
 from perfguard.run import Run
+from perfguard.run.recording import describe_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ class Ending:
             return
         verbose = terminalreporter.config.option.verbose > 0
         report = run.snapshot()
-        left = [f"{change.describe()}: {why}" for change, why in run.left]
+        left = describe_left(run.left, verbose)
         if self._config.update is not None and not report.complete:
             left.append(_NOTHING_WRITTEN)
         summary = render_summary(

@@ -120,8 +120,8 @@ class Measuring(Ending):
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
-        if self._config.session_folder is None:
-            self._lock = DeviceLock(key, shared=self._config.shares_device)
+        if self._config.session_folder is None and not self._config.untimed:
+            self._lock = DeviceLock(key)
             self._lock.acquire(self._config.settings.lock_minutes, teller(session))
 
     def pytest_unconfigure(self) -> None:
@@ -264,7 +264,7 @@ class Measuring(Ending):
         tell = teller(session)
         try:
             settle(run, self._start(session.config, run), tell)
-            run.finish(self._collected, self._outcomes, tell)
+            run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
 

@@ -135,8 +135,15 @@ class Controller(Ending):
         """Take the devices before xdist starts its workers (it does so last): free ones first."""
         if session.config.option.collectonly:
             return
-        shared = self._config.shares_device
-        locks = {name: DeviceLock(key, shared=shared) for name, key in self._devices.items()}
+        locks = {name: DeviceLock(key) for name, key in self._devices.items()}
+        if self._config.untimed:
+            self._locks = locks  # held by nobody
+        else:
+            self._lock_devices(locks, session)
+        make_folder(self._config.reports_dir)
+        self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
+
+    def _lock_devices(self, locks: dict[str, DeviceLock], session: pytest.Session) -> None:
         free = [name for name in locks if len(self._locks) < self._workers and self._try(name, locks[name])]
         busy = [name for name in locks if name not in free]
         try:
@@ -145,8 +152,6 @@ class Controller(Ending):
                 self._locks[name] = locks[name]
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-        make_folder(self._config.reports_dir)
-        self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
 
     def _try(self, name: str, lock: DeviceLock) -> bool:
         if lock.try_acquire():
@@ -215,7 +220,7 @@ class Controller(Ending):
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
-                run.finish(collected, self._outcomes, teller(session))
+                run.finish(collected, self._outcomes, teller(session), verbose=session.config.option.verbose > 0)
             else:
                 run.save()
         except PerfguardError as error:

@@ -81,9 +81,9 @@ def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
 
 def _exact(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
     baseline, stored = _remembered(result, reading, lane)
-    if baseline is None or stored is None or reading.metric not in stored.entries:
+    entry = _entry(reading, stored)
+    if baseline is None or stored is None or entry is None:
         return _unknown(result, reading, lane, stored)
-    entry = stored.entries[reading.metric]
     changed = _other_method(result, reading, stored, entry)
     if changed or isinstance(entry, TimedEntry):
         return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
@@ -189,6 +189,13 @@ def _remembered(result: CaseResult, reading: Reading, lane: Lane) -> tuple[Basel
     return baseline, baseline.cases.get(result.case.key) if baseline else None
 
 
+def _entry(reading: Reading, stored: CaseBaseline | None) -> Entry | None:
+    """What the case's record says of the reading, be it that the record is older than the metric."""
+    if stored is None or reading.metric in stored.entries or reading.unrecorded is None:
+        return stored.entries.get(reading.metric) if stored else None
+    return dict.fromkeys(reading.value, reading.unrecorded) if isinstance(reading.value, dict) else reading.unrecorded
+
+
 def _unknown(result: CaseResult, reading: Reading, lane: Lane, stored: CaseBaseline | None) -> Verdict:
     slugs = lane.elsewhere.get((result.case.suite, result.case.key), ())
     if stored is None and slugs and not lane.is_portable(reading):
@@ -245,7 +252,7 @@ def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for reading in result.readings:
         _, stored = _remembered(result, reading, lane)
-        entry = stored.entries.get(reading.metric) if stored else None
+        entry = _entry(reading, stored)
         if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
             values[reading.metric] = entry
     return values

@@ -25,6 +25,7 @@ class Limits(Struct, frozen=True):
         promise: of a time, before the timer's own floor is allowed for (as in `Timing.reading`).
         floor: of an exact metric in its unit, of a time in µs.
         covers: times that cannot have moved where the reading, a hash, is as stored.
+        unrecorded: what a record without the metric stands for; None: nothing.
         portable: None: on a CPU it is, on a GPU it is not, and the reading says which.
     """
 
@@ -34,6 +35,7 @@ class Limits(Struct, frozen=True):
     floor: float = 0.0
     tolerance: float = 0.0
     covers: tuple[str, ...] = ()
+    unrecorded: int | None = None
     portable: bool | None = False
 
 
@@ -93,6 +95,7 @@ OF_TARGETS: dict[str, Limits] = {
     "compilations": Limits(Better.LOWER),
     "configuration": Limits(Better.SAME, gated=False),
     "entry": Limits(Better.SAME),
+    "fp64": Limits(Better.LOWER, tolerance=0.1, unrecorded=0),
     "instructions": Limits(Better.LOWER, gated=False),
     "load_bits": Limits(Better.HIGHER, tolerance=0.1),
     "mix": Limits(Better.SAME, gated=False),
@@ -142,5 +145,6 @@ def _held(reading: Reading) -> Reading:
         promise=promise,
         floor=floor,
         tolerance=min(reading.tolerance, own.tolerance),
+        unrecorded=own.unrecorded,
         covers=[metric for metric in reading.covers if metric in own.covers and _HASH.fullmatch(str(reading.value))],
     )

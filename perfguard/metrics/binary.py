@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-# Loads and stores are counted in the code, not as they run: a prologue more is no finding, half the width is.
-_WIDTH_TOLERANCE = 0.1
+# Instructions are counted in the code, not as they run: a prologue more is no finding, half the width is.
+_TOLERANCE = 0.1
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
@@ -53,6 +53,7 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         unit: Unit = Unit.COUNT,
         gated: bool = True,
         tolerance: float = 0.0,
+        unrecorded: int | None = None,
     ) -> Reading:
         return Reading(
             f"{target}.{metric}",
@@ -63,6 +64,7 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
             tolerance=tolerance,
             target=target,
             drifts=True,
+            unrecorded=unrecorded,
         )
 
     first = Reading(f"{target}.unfit", Unit.TEXT, problems, target=target, drifts=True, note=note)
@@ -73,7 +75,7 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         lambda facts: facts.sector_bytes,
         better=Better.HIGHER,
         unit=Unit.BYTES,
-        tolerance=_WIDTH_TOLERANCE,
+        tolerance=_TOLERANCE,
     )
     assert isinstance(used.value, dict)
     used = msgspec.structs.replace(used, value={name: value for name, value in used.value.items() if value})
@@ -82,9 +84,11 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         reading("spills", lambda facts: facts.spills),
         reading("stack_bytes", lambda facts: facts.stack_bytes, unit=Unit.BYTES),
         reading("resident_warps", lambda facts: facts.resident_warps or 0, better=Better.HIGHER),
-        reading("load_bits", lambda facts: facts.load_bits, better=Better.HIGHER, tolerance=_WIDTH_TOLERANCE),
-        reading("store_bits", lambda facts: facts.store_bits, better=Better.HIGHER, tolerance=_WIDTH_TOLERANCE),
+        reading("load_bits", lambda facts: facts.load_bits, better=Better.HIGHER, tolerance=_TOLERANCE),
+        reading("store_bits", lambda facts: facts.store_bits, better=Better.HIGHER, tolerance=_TOLERANCE),
         *([used] if used.value else []),
+        # Who writes float64 on purpose accepts it once; in records from before the metric it is an accident.
+        reading("fp64", lambda facts: facts.fp64, tolerance=_TOLERANCE, unrecorded=0),
         reading("special", lambda facts: " ".join(facts.special) or "none", better=Better.SAME, unit=Unit.TEXT),
         reading("registers", lambda facts: facts.registers, gated=False),
         reading("shared_bytes", lambda facts: facts.shared_bytes, unit=Unit.BYTES, gated=False),

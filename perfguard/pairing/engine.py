@@ -21,6 +21,7 @@ from perfguard.pairing.processes import SIDES, Asked, Plan, Side, Worker, run_se
 from perfguard.pairing.tally import Tally
 from perfguard.pairing.worktrees import Repository
 from perfguard.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
+from perfguard.units import format_minutes
 
 Tell = Callable[[str], None]
 
@@ -175,12 +176,8 @@ def _progress(tally: Tally, left: int, pairs: int, seconds: float, deadline: flo
     each = seconds / pairs
     least, most = max(1, LEAST_PAIRS - pairs) * each, max(1, MOST_PAIRS - pairs) * each
     budget = max(0.0, deadline - time.monotonic())
-    span = f"about {_minutes(min(least, budget))} to {_minutes(min(most, budget))} to go"
-    return f"{text}: {left} of {total} times undecided, {_minutes(seconds)} gone, {span}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+    span = f"about {format_minutes(min(least, budget))} to {format_minutes(min(most, budget))} to go"
+    return f"{text}: {left} of {total} times undecided, {format_minutes(seconds)} gone, {span}"
 
 
 def _request(results: list[CaseResult]) -> Report:

@@ -87,6 +87,8 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     An exact reading gates when it moved by more than `tolerance` (relative) *and* more than `floor`.
     `rank` orders the readings that explain a slow verdict, the closest cause first; one that `details` another
     metric (the kernels' names their count) explains that one alone.
+    `unrecorded` is what a record that is older than the metric stands for, in every part; None: nothing, and the
+    reading is NEW there.
     A timed reading with a `rival` holds the candidate's and the rival's time, read by turns: it is judged by these
     two alone and never stored.
     """
@@ -107,6 +109,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     target: str = ""  # the architecture that it is about, wherever it was read: stored for that target
     covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
+    unrecorded: int | None = None
     rank: int = 50
     details: str = ""
     rival: float = 0.0  # µs, of what the candidate has to beat; 0: the reading is about the candidate alone

@@ -6,6 +6,7 @@ count and its command, and a run in which nobody is needed takes at most fifteen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -47,6 +48,7 @@ MOST_CASES = 20  # of one failing word
 MOST_FASTER = 5
 MOST_KERNELS = 5  # that the rest of them is counted by
 MOST_ROWS = 8  # of the table of times
+MOST_WRITTEN = 8  # files that an update wrote
 MOST_CHARACTERS = 200  # of a line that is no command
 
 Accepted = Callable[[Verdict], bool]
@@ -96,9 +98,15 @@ def render_summary(
     table = _table(report)
     fits = len(table) <= MOST_ROWS + 1 and (failing or len(table) + len(faster) <= room)
     lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *faster]
-    lines += [Line(f"written: {path}") for path in written]
+    lines += [Line(f"written: {path}") for path in _written(written, verbose)]
     lines += [Line(f"left alone: {text}", "yellow") for text in left]
     return Summary(_title(found, report), lines)
+
+
+def _written(paths: Sequence[str], verbose: bool) -> Sequence[str]:
+    if verbose or len(paths) <= MOST_WRITTEN:
+        return paths
+    return [f"{len(paths)} files below {os.path.commonpath(paths)}; their names: -v"]
 
 
 def _title(found: LaneSurvey, report: Report) -> str:

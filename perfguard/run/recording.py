@@ -1,4 +1,4 @@
-"""What an update says of the times that it looked at: they are recorded, and compared with no base."""
+"""What an update says: what it writes and leaves alone, on a screen, and that times are recorded, not judged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,64 @@ from collections.abc import Sequence
 import msgspec
 
 from perfguard.baselines import Change
-from perfguard.records import CaseResult, Verdict, Word
+from perfguard.records import CaseResult, TimedEntry, Verdict, Word
+from perfguard.units import counted, format_value
+
+MOST_LINES = 8  # of one kind, where nobody asks for more
+
+
+def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[str]:
+    """What the update writes. A new case takes one line, a change of a known one a line for each metric; of more than
+    a few new ones each suite does, or each folder."""
+    new = [change for change in changes if change.before is None and change.after is not None]
+    lines = _cases(new)
+    for parts in (("category", "folder", "suite"), ("category", "folder")):
+        if len(lines) > MOST_LINES and not verbose:
+            lines = _groups(new, parts)
+    known = [change.describe() for change in changes if change.before is not None or change.after is None]
+    return [*lines, *_at_most(known, verbose)]
+
+
+def describe_left(left: Sequence[tuple[Change, str]], verbose: bool = False) -> list[str]:
+    """What the update does not write, and why; of more than a few changes each reason takes one line."""
+    lines = [f"{change.describe()}: {why}" for change, why in left]
+    if len(lines) > MOST_LINES and not verbose:
+        reasons: dict[str, list[str]] = {}
+        for line, (_, why) in zip(lines, left, strict=True):
+            reasons.setdefault(why, []).append(line)
+        lines = [group[0] if len(group) == 1 else f"{len(group)} changes: {why}" for why, group in reasons.items()]
+    return _at_most(lines, verbose)
+
+
+def _cases(new: Sequence[Change]) -> list[str]:
+    told: dict[str, list[str]] = {}
+    for change in new:
+        value = change.after
+        number = value.sessions[-1] if isinstance(value, TimedEntry) else value
+        shown = "" if isinstance(number, str | list | dict) or number is None else format_value(number, change.unit)
+        note = f"({change.note})" if change.note else ""
+        name = f"{change.category}: {change.folder} {change.suite} {change.key}"
+        told.setdefault(name, []).append(" ".join(filter(None, (change.metric, shown, note))))
+    return [f"{name}: {', '.join(metrics)}" for name, metrics in told.items()]
+
+
+def _groups(new: Sequence[Change], parts: Sequence[str]) -> list[str]:
+    """`new: targets/sm_90 tests.moe: 40 cases, 520 values`, and how to see more."""
+    groups: dict[tuple[str, ...], list[Change]] = {}
+    for change in new:
+        groups.setdefault(tuple(getattr(change, part) for part in parts), []).append(change)
+    lines = []
+    for (category, *where), group in groups.items():
+        suites = "" if "suite" in parts else f"{counted(len({each.suite for each in group}), 'suite')}, "
+        cases = counted(len({(each.suite, each.key) for each in group}), "case")
+        lines.append(f"{category}: {' '.join(where)}: {suites}{cases}, {counted(len(group), 'value')}")
+    return [*lines[:-1], f"{lines[-1]}; each of them: -v"]
+
+
+def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
+    if verbose or len(lines) <= MOST_LINES:
+        return list(lines)
+    return [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1:,} more; all: -v"]
 
 
 def say_recorded(results: dict[tuple[str, str], CaseResult], planned: Sequence[Change]) -> None:

@@ -20,12 +20,11 @@ from perfguard.coldstart import first_results
 from perfguard.config import Config
 from perfguard.errors import UsageError
 from perfguard.judge import Lane, count_guarded, find_stale, judge_case, judge_session, test_of, with_verdicts
-from perfguard.records import Case, CaseResult, Pairing, Report, TimedEntry, Verdict, Word
+from perfguard.records import Case, CaseResult, Pairing, Report, Verdict, Word
 from perfguard.reports import save_report
-from perfguard.run.recording import say_recorded
+from perfguard.run.recording import describe_changes, say_recorded
 from perfguard.runner import Runner
 from perfguard.sessions import ANSWER, FreshSessions
-from perfguard.units import format_value
 
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
@@ -151,11 +150,14 @@ class Run:
             told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # by what came after it
             self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
 
-    def finish(self, collected: Collected, outcomes: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    def finish(
+        self, collected: Collected, outcomes: Mapping[str, str], tell: Callable[[str], None], *, verbose: bool = False
+    ) -> None:
         """Name the entries whose cases are gone, show and write the update, save the complete report.
 
         Args:
             outcomes: node id -> why its test did not run to its end; empty where it did.
+            verbose: show each case that the update writes, however many there are.
         """
         if self.answering is not None:
             for result in self.answering.later_passes(list(self.results.values())):
@@ -164,7 +166,7 @@ class Run:
             self._find_stale(collected, outcomes)
             self._find_unmeasured(collected, outcomes)
             if self.config.update is not None:
-                self._update(tell)
+                self._update(tell, verbose)
         self.report = msgspec.structs.replace(
             self.report,
             complete=True,
@@ -203,7 +205,7 @@ class Run:
                 case = Case(suite, name, "backward" if direction == "backward" else "forward", case.nodeid)
                 self.results[suite, key] = CaseResult(case=case, verdicts=[verdict])
 
-    def _update(self, tell: Callable[[str], None]) -> None:
+    def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
         assert self.config.update is not None
         provenance = self.snapshot().provenance
         results = list(self.results.values())
@@ -216,7 +218,7 @@ class Run:
             planned = [change for change in planned if change.folder.startswith("targets/")]
         say_recorded(self.results, planned)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
-        for line in self.describe_changes():
+        for line in describe_changes(self.changes, verbose):
             tell(f"update: {line}")
         self.written = apply(self.store, self.changes, provenance, self.config.reason)
 
@@ -232,22 +234,6 @@ class Run:
             guarded=count_guarded(results),
             remembered=len(self.lane.remembered),
         )
-
-    def describe_changes(self) -> list[str]:
-        """What the update writes: a new case in one line, a change of a known one in a line for each metric."""
-        lines: list[str] = []
-        new: dict[str, list[str]] = {}
-        for change in self.changes:
-            if change.before is None and change.after is not None:
-                value = change.after
-                number = value.sessions[-1] if isinstance(value, TimedEntry) else value
-                shown = "" if isinstance(number, str | list | dict) else f" {format_value(number, change.unit)}"
-                note = f" ({change.note})" if change.note else ""
-                name = f"{change.category}: {change.folder} {change.suite} {change.key}"
-                new.setdefault(name, []).append(f"{change.metric}{shown}{note}")
-            else:
-                lines.append(change.describe())
-        return [f"{name}: {', '.join(metrics)}" for name, metrics in new.items()] + lines
 
     @property
     def remaining_stale(self) -> list[Verdict]:

@@ -79,6 +79,30 @@ def test_matrix_units(opcode: str, special: str) -> None:
     assert read_sass(f"        /*0000*/                   {opcode} R4, R2 ;").special == {special} - {""}
 
 
+@pytest.mark.parametrize(
+    ("opcode", "count"),
+    [
+        *((name, 1) for name in ("DADD", "DMUL", "DFMA", "DSETP.MAX.AND", "DMMA.8x8x4", "MUFU.RSQ64H")),
+        *((name, 1) for name in ("F2F.F64.F32", "F2F.F32.F64", "I2F.F64", "F2I.S64.F64", "RED.E.ADD.F64.RN")),
+        *((name, 0) for name in ("DEPBAR.LE", "FFMA", "I2F.U64.RP", "F2I.U64.TRUNC", "LDG.E.64", "MUFU.RSQ")),
+    ],
+)
+def test_float64_of_sass(opcode: str, count: int) -> None:
+    assert read_sass(f"        /*0000*/              @!P0 {opcode} R4, R2 ;").fp64 == count
+
+
+@pytest.mark.parametrize(
+    ("opcode", "count"),
+    [
+        *((name, 1) for name in ("v_add_f64", "v_fmac_f64_e32", "v_cvt_f64_f32_e32", "v_cvt_f32_f64_e32")),
+        *((name, 1) for name in ("v_mfma_f64_16x16x4_f64", "global_atomic_add_f64", "ds_add_f64", "v_cmp_gt_f64_e32")),
+        *((name, 0) for name in ("v_add_f32", "v_lshlrev_b64", "v_mad_u64_u32", "global_load_dwordx2", "s_mov_b64")),
+    ],
+)
+def test_float64_of_gcn(opcode: str, count: int) -> None:
+    assert read_gcn(f"\t{opcode} v[0:1], v[2:3], v[4:5]\n").fp64 == count
+
+
 def test_the_mean_width() -> None:
     assert mean_bits(read_sass(SASS).loads) == 76.0
     assert mean_bits(read_sass("").loads) == 0.0

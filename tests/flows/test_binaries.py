@@ -53,6 +53,33 @@ def test_a_kernel_that_no_longer_fits_a_chip_that_is_not_here(project: Project) 
     run.stdout.no_fnmatch_line("*CHANGED*")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_float64_by_accident_is_told_by_records_that_know_no_such_metric(project: Project) -> None:
+    project.configure(device="cpu", targets=["sm_90", "gfx942"])
+    project.test_file(TEST)
+    (project.path / "scale.py").write_text(SCALE)
+    assert project.guard("--perfguard-update=new").ret == 0
+    for file in (project.path / "baselines" / "targets").glob("*/test_suite.yaml"):  # as an older perfguard wrote it
+        file.write_text(re.sub(r"^ +\w+\.fp64: .*\n", "", file.read_text(), flags=re.MULTILINE))
+
+    run = project.guard()
+    assert run.ret == 0
+    run.stdout.no_fnmatch_line("*NEW*")
+
+    (project.path / "scale.py").write_text(SCALE.replace("x * factor", "x.to(tl.float64) * factor + 0.1"))
+    run = project.guard()
+    assert run.ret == 10
+    run.stdout.fnmatch_lines([f"E *CHANGED {name}.fp64: *_kernel 0, * -> *_kernel *" for name in ("sm_90", "gfx942")])
+    assert project.guard("--perfguard-update=new,changed", "--perfguard-reason=the sum needs it").ret == 0
+    assert project.guard().ret == 0
+
+    # Back to float32 is better, and no finding.
+    (project.path / "scale.py").write_text(SCALE)
+    run = project.guard()
+    assert run.ret == 0
+    run.stdout.fnmatch_lines(["1 FASTER; *", "*FASTER*fp64*"])
+
+
 def test_a_target_that_nobody_knows_ends_the_run_with_the_known_ones(project: Project) -> None:
     project.configure(device="cpu", targets=["sm_70"])
     run = project.guard()

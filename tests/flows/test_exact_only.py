@@ -11,6 +11,7 @@ import pytest
 from perfguard import ExitStatus
 from perfguard.cli import main
 from perfguard.hardware.cpu import CpuDevice
+from perfguard.locking import FOLDER, DeviceLock
 from tests.flows.conftest import PYTHON, Project
 from tests.flows.test_pull_request import _no_outside, _sockets, clock, github, open_pull_request
 from tests.github.conftest import FakeClock
@@ -144,6 +145,20 @@ def let_two_meet(project: Project, variable: str) -> None:
     kernel(project, "x * 2")
 
 
+@pytest.mark.parametrize("options", [[], ["-n2"], ["--perfguard-update=new"]], ids=["plain", "workers", "recording"])
+def test_a_run_that_times_nothing_waits_for_nobody(untimed: Project, options: list[str]) -> None:
+    untimed.configure(lock_minutes=0.0)
+    with DeviceLock("cpu", Path(os.environ["TMPDIR"]) / FOLDER) as lock:
+        assert lock.try_acquire()  # as a timed run does
+        timed = untimed.guard()
+        assert timed.ret == ExitStatus.USAGE_ERROR
+        timed.stderr.fnmatch_lines(["*still in use by *"])
+        result = untimed.guard(LANE, *options)
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.no_fnmatch_line("*in use by*")
+    result.stdout.fnmatch_lines(["*4 of 4 cases guarded*"])
+
+
 def test_runs_that_time_nothing_share_the_processor(project: Project) -> None:
     let_two_meet(project, "MEET")
     line = [PYTHON, "-m", "pytest", "--perfguard", LANE]
@@ -176,7 +191,8 @@ def test_workers_share_the_processor_and_write_together_what_one_process_writes(
     result = project.guard(LANE, "-n2")
     assert result.ret == ExitStatus.REGRESSED
     result.assert_outcomes(failed=2)
-    report = project.report(CpuDevice().identity.slug)
+    (written,) = (project.path / ".perfguard").glob("report-*.json")
+    report = project.report(written.stem.removeprefix("report-"))
     assert report["exact_only"]
     assert len(report["results"]) == 4
 

@@ -31,7 +31,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     assert recorded.ret == ExitStatus.PASSED
     recorded.stdout.fnmatch_lines(
         [
-            "*fresh process 5 of 5: 2 tests",
+            "*fresh process 5 of 5: 2 tests, *",
             "perfguard: update: new: *double?64?/forward: *",
             "NEW  2 cases: recorded now, judged from the next run on",
             "written: baselines/fake-gpu/test_suite.yaml",

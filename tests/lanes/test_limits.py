@@ -47,6 +47,15 @@ def test_every_lenient_field_is_held() -> None:
     assert lenient([case([time])], [hold(case([time]))]) == {"device_time_us": 1}
 
 
+def test_a_report_may_not_say_what_an_older_record_stands_for() -> None:
+    heavy = {"rows": 25}
+    honest = Reading("sm_90.fp64", Unit.COUNT, heavy, tolerance=0.1, target="sm_90", unrecorded=0)
+    forged = msgspec.structs.replace(honest, unrecorded=25)
+    launches = Reading("launches", Unit.COUNT, 9, unrecorded=9)
+    held = hold(case([honest, forged, launches])).readings
+    assert held == [honest, honest, msgspec.structs.replace(launches, unrecorded=None)]
+
+
 def test_only_a_hash_covers_and_only_the_device_time() -> None:
     result = measured("f", code=CODE)
     assert hold(result) == result

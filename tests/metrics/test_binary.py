@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -87,6 +88,15 @@ def test_matrix_units_left_unused(reader: Reader) -> None:
     # Whether tiles are still copied asynchronously is the compiler's choice: Triton 3.9 does, 3.6 does not.
     assert "HGMMA" in before.split()
     assert "HGMMA" not in after.split()
+
+
+def test_float64_by_accident_is_told_though_the_chip_holds_as_many_warps(reader: Reader) -> None:
+    """No other gate moves, though the registers double."""
+    mutant = SCALE.replace("x * factor", "x.to(tl.float64) * factor + 0.1")
+    told = reasons(reader, SCALE, mutant, X, targets=BOTH)
+    assert set(told) == {"sm_90.fp64", "gfx942.fp64"}
+    for target in BOTH:
+        assert told[f"{target}.fp64"].startswith(f"{target}.fp64 scale_kernel 0 -> ")
 
 
 def test_what_does_not_compile_is_told_without_folders(reader: Reader) -> None:
@@ -214,7 +224,7 @@ def test_neither_hash_seed_nor_folder_moves_a_reading(reader: Reader, tmp_path: 
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
     readings = reader.read(SCALE, torch.ones(64, 128), targets=BOTH)
     assert json.loads(done.stdout) == json.loads(json.dumps({name: each.value for name, each in readings.items()}))
-    assert len(readings) == 28
+    assert len(readings) == 30
 
 
 def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
@@ -254,5 +264,9 @@ def test_the_limits_that_lanes_hold_are_these(reader: Reader) -> None:
 
     walk = tuple((X[:count],) for count in (1, 63))
     readings = reader.read(TUNED, X, walk=walk) | reader.read(SCALE, X, configurations={"default": {"block": 1024}})
-    written = {name.partition(".")[2]: (each.better, each.gated, each.tolerance) for name, each in readings.items()}
-    assert written == {name: (each.better, each.gated, each.tolerance) for name, each in OF_TARGETS.items()}
+
+    def limits(of: Any) -> tuple[Any, ...]:
+        return of.better, of.gated, of.tolerance, of.unrecorded
+
+    written = {name.partition(".")[2]: limits(each) for name, each in readings.items()}
+    assert written == {name: limits(each) for name, each in OF_TARGETS.items()}

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from perfguard.overview import Headline, LaneView, Overview
+from perfguard.records import Reading, Verdict, Word
 from perfguard.render.html import render_html
+from perfguard.units import Unit
 from tests.render.browser import dump, probe
 from tests.render.examples import (
     CONTRACT,
@@ -125,6 +127,36 @@ def test_history_is_of_the_same_timer_only() -> None:
     assert one["times"][0]["sessions"] == []
 
 
+def test_what_is_not_gated_says_so_and_is_no_change_of_the_case() -> None:
+    """A time that is only shown, +199,900 % slower, stood beside PASS as the case's own change."""
+    wall = Reading("wall_time_us", Unit.MICROSECONDS, 2000.0, timer="wall", gated=False)
+    mix = Reading("sm_90.instructions", Unit.COUNT, {"rows": 900}, gated=False, target="sm_90")
+    shown = Verdict(
+        Word.PASS, "wall_time_us", "not gated: +199,900.0 %", before=1.0, after=2000.0, unit=Unit.MICROSECONDS,
+        ratio=2000.0,
+    )  # fmt: skip
+    told = Verdict(Word.PASS, "sm_90.instructions", "not gated: rows 9 -> 900", ratio=100.0)
+    gated = Verdict(Word.PASS, "device_time_us", before=61.2, after=61.3, unit=Unit.MICROSECONDS, ratio=1.0016)
+    timed = result("timed", gated, shown, told)
+    timed = msgspec.structs.replace(timed, readings=[wall, mix, *timed.readings])
+    untimed = msgspec.structs.replace(result("untimed", shown, told, us=None), readings=[wall, mix])
+    first, second = data(render_html(overview(lane("nvidia-h200", timed, untimed))))["cases"]
+    assert (first["ratio"], second["ratio"]) == (1.0016, None)
+    assert [time["metric"] for time in first["times"]] == ["device_time_us", "wall_time_us"]
+    words = {verdict["metric"]: verdict["word"] for verdict in first["verdicts"]}
+    assert words == {"device_time_us": "PASS", "wall_time_us": "not gated", "sm_90.instructions": "not gated"}
+
+
+def test_blocks_stand_beside_the_value_that_they_gave_and_no_other() -> None:
+    """Process pairs measure anew: their time is no point among the blocks of the run that asked them."""
+    paired, read = data(render_html(overview(lane("nvidia-h200", result("paired", SLOWER), result("read")))))["cases"]
+    (time,) = paired["times"]
+    assert (time["now"], time["source"], time["blocks"]) == (64.93, "process pairs", [])
+    (time,) = read["times"]
+    assert time["source"] == "this run"
+    assert min(time["blocks"]) <= time["now"] <= max(time["blocks"])
+
+
 def test_the_environment_is_shown_beside_the_baselines() -> None:
     view = lane("nvidia-h200", result("rms_norm[64]"))
     assert view.report is not None
@@ -183,6 +215,7 @@ seen.detail = open.textContent; seen.plots = open.querySelectorAll("svg").length
 seen.dots = open.querySelectorAll("circle.session").length; seen.bands = open.querySelectorAll("rect.band").length;
 document.querySelectorAll(".row")[1].click(); seen.closed = document.querySelector(".detail") === null;
 document.querySelectorAll(".row")[1].click();
+seen.sizes = [document.querySelector(".row svg"), document.querySelector(".plots svg")].map((svg) => svg.clientWidth);
 seen.wide = document.documentElement.scrollWidth - innerWidth; seen.title = document.title;
 """
 
@@ -207,6 +240,8 @@ def test_sorting_filtering_and_opening(page: Path) -> None:
     assert "pytest --perfguard tests/test_norms.py::test_slow" in seen["detail"]
     assert (seen["plots"], seen["dots"], seen["bands"]) == (1, 5, 1)
     assert seen["closed"]
+    assert seen["sizes"][0] >= 180  # pixels, to be read without a glass
+    assert seen["sizes"][1] >= 600
     assert seen["wide"] <= 0
     assert seen["title"].startswith("perfguard: 1 case wrong")
 

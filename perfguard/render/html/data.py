@@ -68,7 +68,7 @@ def _times(lane: LaneSurvey, result: CaseResult, histories: Histories) -> list[d
     stored = baseline.cases.get(result.case.key) if baseline else None
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
     shown = []
-    for reading in result.readings:
+    for reading in sorted(result.readings, key=lambda each: not each.gated):  # the row shows the first
         if reading.timed and isinstance(reading.value, int | float):
             entry = stored.entries.get(reading.metric) if stored else None
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
@@ -94,13 +94,17 @@ def _history(recorded: Sequence[Recorded], unit: Unit) -> dict[str, Any]:
 
 
 def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> dict[str, Any]:
-    """A timed reading beside the sessions it is remembered by. The band is what may not fail: centre ± limit."""
+    """A timed reading beside the sessions it is remembered by. The band is what may not fail: centre ± limit.
+
+    Blocks are those of the value that is drawn: what process pairs measured instead is none of the run's own."""
     assert isinstance(reading.value, int | float)
     before = verdict.before if verdict and isinstance(verdict.before, int | float) else None
     limit = verdict.limit if verdict else None
     band = [before / (1 + limit), before * (1 + limit)] if before and limit else None
     now = verdict.after if verdict and isinstance(verdict.after, int | float) else reading.value
-    values = [now, *reading.blocks, *sessions, *(band or [])]
+    own = now == reading.value
+    blocks = reading.blocks if own else []
+    values = [now, *blocks, *sessions, *(band or [])]
     return {
         "metric": clean(reading.metric),
         "timer": clean(reading.timer or ""),
@@ -109,7 +113,8 @@ def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> d
         "before": None if before is None else format_value(before, reading.unit),
         "centre": before,
         "sessions": sessions,
-        "blocks": reading.blocks,
+        "blocks": blocks,
+        "source": "this run" if own else "process pairs",
         "band": band,
         "low": format_value(min(values), reading.unit),
         "high": format_value(max(values), reading.unit),
@@ -118,10 +123,16 @@ def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> d
 
 
 def _worst_ratio(result: CaseResult, times: list[dict[str, Any]]) -> float | None:
-    """What the table sorts by: of its first time, else the largest of any metric."""
+    """What the table sorts by: of its first time, else the largest of any metric. What is not gated does not count."""
     metric = times[0]["metric"] if times else None
-    own = [verdict.ratio for verdict in result.verdicts if verdict.metric == metric and verdict.ratio]
-    return own[0] if own else max((verdict.ratio for verdict in result.verdicts if verdict.ratio), default=None)
+    ratios = [(each.metric, each.ratio) for each in result.verdicts if each.ratio and _is_gated(result, each)]
+    own = [ratio for name, ratio in ratios if name == metric]
+    return own[0] if own else max((ratio for _, ratio in ratios), default=None)
+
+
+def _is_gated(result: CaseResult, verdict: Verdict) -> bool:
+    reading = result.reading(verdict.metric)
+    return reading is None or reading.gated
 
 
 def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, Any]:
@@ -131,8 +142,9 @@ def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, 
     change = ""
     if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
         change = moved(verdict) if verdict.interval or verdict.word.fails else format_change(verdict.ratio)
+    word = verdict.word.value if verdict.word is not Word.PASS or _is_gated(result, verdict) else "not gated"
     return {
-        "word": f"{verdict.word.value}, accepted" if accepted else verdict.word.value,
+        "word": f"{word}, accepted" if accepted else word,
         "tone": tone(verdict.word),
         "metric": clean(verdict.metric),
         "before": "" if verdict.before is None else clean(format_value(verdict.before, verdict.unit), 1000),

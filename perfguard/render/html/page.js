@@ -27,7 +27,7 @@
     return made;
   }
 
-  // The stored sessions, then this run, over the band of what may change without failing.
+  // The stored sessions, then this run or what process pairs measured, over the band of what may change without failing.
   function plot(time, width, height, large) {
     const label = `${time.sessions.length} stored sessions, now ${time.text}` + (time.before ? `, was ${time.before}` : "");
     const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
@@ -35,7 +35,7 @@
     const values = [time.now, ...time.sessions, ...blocks, ...(time.band || [])];
     let low = Math.min(...values), high = Math.max(...values);
     if (low === high) { low *= 0.99; high *= 1.01; }
-    const left = large ? 64 : 4, right = width - (large ? 40 : 6), top = large ? 12 : 4, bottom = height - (large ? 22 : 4);
+    const left = large ? 84 : 6, right = width - (large ? 60 : 8), top = large ? 16 : 6, bottom = height - (large ? 34 : 6);
     const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
     const steps = Math.max(time.sessions.length, 1);
     const x = (place) => left + (place / steps) * (right - left);
@@ -45,12 +45,12 @@
     if (time.centre) svg.append(drawn("line", { class: "centre", x1: left - 3, x2: right + 3, y1: y(time.centre), y2: y(time.centre) }));
     const points = [...time.sessions, time.now].map((value, place) => `${x(time.sessions.length ? place : 1)},${y(value)}`);
     svg.append(drawn("polyline", { class: "path", points: points.join(" ") }));
-    time.sessions.forEach((value, place) => svg.append(drawn("circle", { class: "session", cx: x(place), cy: y(value), r: large ? 3 : 2 })));
-    blocks.forEach((value, place) => svg.append(drawn("circle", { class: "block", cx: right + 8 + 4 * (place % 5), cy: y(value), r: 2 })));
-    svg.append(drawn("circle", { class: `now ${toneClass(time.tone)}`, cx: right, cy: y(time.now), r: large ? 5 : 3.5 }));
+    time.sessions.forEach((value, place) => svg.append(drawn("circle", { class: "session", cx: x(place), cy: y(value), r: large ? 4 : 3 })));
+    blocks.forEach((value, place) => svg.append(drawn("circle", { class: "block", cx: right + 14 + 8 * (place % 5), cy: y(value), r: 3 })));
+    svg.append(drawn("circle", { class: `now ${toneClass(time.tone)}`, cx: right, cy: y(time.now), r: large ? 7 : 4.5 }));
     if (large) {
       svg.append(drawn("text", { x: 2, y: top + 4 }, time.high), drawn("text", { x: 2, y: bottom + 4 }, time.low));
-      svg.append(drawn("text", { x: left, y: height - 4 }, `${time.metric}: ${time.sessions.length} sessions, this run, its blocks`));
+      svg.append(drawn("text", { x: left, y: height - 4 }, `${time.metric}: ${time.sessions.length} stored sessions, ${time.source}${blocks.length ? ", its blocks" : ""}`));
     }
     return svg;
   }
@@ -62,8 +62,8 @@
     const values = points.flatMap((point) => [point.level, point.anchor]);
     let bottom = Math.min(...values), top = Math.max(...values);
     if (bottom === top) { bottom *= 0.99; top *= 1.01; }
-    const y = (value) => 12 + (1 - (value - bottom) / (top - bottom)) * (height - 34);
-    const x = (place) => 64 + (place / (points.length - 1)) * (width - 84);
+    const y = (value) => 16 + (1 - (value - bottom) / (top - bottom)) * (height - 50);
+    const x = (place) => 84 + (place / (points.length - 1)) * (width - 104);
     const line = (name) => points.map((point, place) => `${x(place)},${y(point[name])}`).join(" ");
     svg.append(drawn("polyline", { class: "anchor", points: line("anchor") }), drawn("polyline", { class: "path", points: line("level") }));
     points.forEach((point, place) => {
@@ -71,8 +71,8 @@
       dot.append(drawn("title", {}, `${point.at}: ${point.text}`));
       svg.append(dot);
     });
-    svg.append(drawn("text", { x: 2, y: 16 }, high), drawn("text", { x: 2, y: height - 18 }, low));
-    svg.append(drawn("text", { x: 64, y: height - 4 }, `${points.length} recordings, ${points[0].at.slice(0, 10)} to ${points[points.length - 1].at.slice(0, 10)}; dashed: anchor`));
+    svg.append(drawn("text", { x: 2, y: 20 }, high), drawn("text", { x: 2, y: height - 30 }, low));
+    svg.append(drawn("text", { x: 84, y: height - 4 }, `${points.length} recordings, ${points[0].at.slice(0, 10)} to ${points[points.length - 1].at.slice(0, 10)}; dashed: anchor`));
     return svg;
   }
 
@@ -98,7 +98,7 @@
 
   function detail(one) {
     const cell = element("td", { colspan: "7" });
-    cell.append(element("div", { class: "plots" }, ...one.times.flatMap((time) => [plot(time, 340, 150, true), ...(time.history ? [recorded(time, 340, 150)] : [])])));
+    cell.append(element("div", { class: "plots" }, ...one.times.flatMap((time) => [plot(time, 640, 280, true), ...(time.history ? [recorded(time, 640, 280)] : [])])));
     cell.append(verdictTable(one));
     for (const line of one.numerics) cell.append(element("p", {}, `numerics: ${line.filter(Boolean).join(" · ")}`));
     if (one.inputs) cell.append(element("p", {}, `inputs: ${one.inputs}`));
@@ -122,7 +122,7 @@
     const times = element("td", { class: "number" }, time ? time.text : "");
     if (time && time.before) times.append(element("span", { class: "was" }, ` was ${time.before}`));
     const history = element("td");
-    if (time) history.append(plot(time, 130, 30, false));
+    if (time) history.append(plot(time, 200, 48, false));
     const share = element("td", { class: "share number" });
     if (one.share) {
       const fill = element("i");

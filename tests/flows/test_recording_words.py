@@ -1,0 +1,87 @@
+"""What a recording says: how far it is while it measures, and on one screen what it wrote."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perfguard import ExitStatus
+from tests.flows.conftest import TEST, Project
+
+CASES = 40
+SCREEN = 50  # lines
+# Often enough for a run that takes seconds.
+CONFTEST = """
+import time
+import pytest
+from perfguard import sessions
+
+sessions.PROGRESS_SECONDS = 0.3
+
+@pytest.fixture
+def slow(perfguard):
+    yield
+    time.sleep(0.5)
+"""
+
+
+@pytest.fixture
+def large(project: Project) -> Project:
+    """More cases than anybody reads line by line."""
+    project.configure(case_seconds=0.02, sessions=3)
+    project.kernel(us=2000.0)  # the simulation costs time for every call that fits into a block
+    project.test_file(TEST.replace("[64, 96]", f"range(1, {CASES + 1})"))
+    return project
+
+
+def test_a_large_recording_fits_a_screen_and_v_shows_the_rest(large: Project) -> None:
+    run = large.guard("--perfguard-update=new")
+    assert run.ret == ExitStatus.PASSED
+    said = run.stdout.str().splitlines()
+    assert len(said) <= SCREEN
+    run.stdout.fnmatch_lines(
+        [
+            "perfguard: fresh process 1 of 3: 40 tests",
+            "perfguard: fresh process 3 of 3: 40 tests, ?:?? gone, about ?:?? to go",
+            "perfguard: update: new: fake-gpu test_suite: 40 cases, * values; each of them: -v",
+            "NEW  40 cases: recorded now, *",
+            "written: baselines/fake-gpu/test_suite.yaml",
+        ]
+    )
+    large.baseline.unlink()
+    everything = large.guard("--perfguard-update=new", "-v").stdout.str()
+    told = re.findall(
+        r"^perfguard: update: new: fake-gpu test_suite (\S+): .*device_time_us ", everything, re.MULTILINE
+    )
+    assert sorted(told) == sorted(f"double[{n}]/forward" for n in range(1, CASES + 1))
+
+
+def test_what_an_update_leaves_alone_fits_a_screen_too(large: Project) -> None:
+    assert large.guard("--perfguard-update=new").ret == ExitStatus.PASSED
+    large.kernel(us=2000.0, launches=2)
+    run = large.guard("--perfguard-update=faster")
+    assert run.ret == ExitStatus.REGRESSED
+    left = [line for line in run.stdout.str().splitlines() if line.startswith("left alone: ")]
+    assert len(left) <= 8
+    assert any(
+        re.fullmatch(r"left alone: \d+ changes: not asked for; add it with --perfguard-update=.*", x) for x in left
+    )
+    shown = large.guard("--perfguard-update=faster", "-v").stdout.str()
+    for n in range(1, CASES + 1):
+        assert f"left alone: changed: fake-gpu test_suite double[{n}]/forward launches: 1 -> 2" in shown
+
+
+def test_a_slow_recording_says_how_far_it_is(project: Project) -> None:
+    (project.path / "conftest.py").write_text(CONFTEST)
+    project.configure(sessions=3)
+    project.test_file(TEST.replace("(perfguard, n)", "(perfguard, n, slow)"))
+    run = project.guard("--perfguard-update=new")
+    assert run.ret == ExitStatus.PASSED
+    run.stdout.fnmatch_lines(
+        [
+            "perfguard: fresh process 1 of 3: 2 tests",
+            "perfguard: fresh process 1 of 3: ? of 2 tests, 0:?? gone, about 0:?? to go",
+            "perfguard: fresh process 2 of 3: 2 tests, 0:?? gone, about 0:?? to go",
+        ]
+    )

@@ -1,0 +1,74 @@
+"""What an update says of what it writes and leaves: whole where it is short, by suite or folder where it is long."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfguard.baselines import Change
+from perfguard.records import TimedEntry
+from perfguard.run.recording import MOST_LINES, describe_changes, describe_left
+from perfguard.units import Unit
+
+
+def change(number: int, *, folder: str = "gpu", suite: str = "suite", before: int | None = None) -> Change:
+    """One of as many launches as its number."""
+    return Change(
+        category="new" if before is None else "changed", folder=folder, suite=suite, key=f"f[{number}]/forward",
+        metric="launches", before=before, after=number, unit=Unit.COUNT,
+    )  # fmt: skip
+
+
+TIME = Change(
+    category="new", folder="gpu", suite="suite", key="f[1]/forward", metric="device_time_us", before=None,
+    after=TimedEntry(sessions=[50.0, 51.0], timer="graph"), unit=Unit.MICROSECONDS, note="two of five",
+)  # fmt: skip
+
+
+def test_a_few_new_cases_take_a_line_each() -> None:
+    assert describe_changes([change(1), TIME, change(2)]) == [
+        "new: gpu suite f[1]/forward: launches 1, device_time_us 51 µs (two of five)",
+        "new: gpu suite f[2]/forward: launches 2",
+    ]
+    assert describe_changes([]) == []
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_many_take_one_for_a_suite_and_many_suites_one_for_a_folder(verbose: bool) -> None:
+    of_a_suite = [change(number, suite=suite) for suite in ("a", "b") for number in range(20)]
+    of_folders = [
+        change(number, folder=folder, suite=f"s{number % 10}") for folder in ("gpu", "cpu") for number in range(30)
+    ]
+    if verbose:
+        assert len(describe_changes(of_a_suite, verbose)) == 40
+        assert len(describe_changes(of_folders, verbose)) == 60
+        return
+    assert describe_changes([*of_a_suite, TIME]) == [
+        "new: gpu a: 20 cases, 20 values",
+        "new: gpu b: 20 cases, 20 values",
+        "new: gpu suite: 1 case, 1 value; each of them: -v",
+    ]
+    assert describe_changes(of_folders) == [
+        "new: gpu: 10 suites, 30 cases, 30 values",
+        "new: cpu: 10 suites, 30 cases, 30 values; each of them: -v",
+    ]
+
+
+def test_changes_of_what_is_known_are_shown_whatever_is_new() -> None:
+    new = [change(number) for number in range(40)]
+    known = [change(number, before=90) for number in range(1, 20)]
+    lines = describe_changes([*new, *known[:2]])
+    assert lines[0] == "new: gpu suite: 40 cases, 40 values; each of them: -v"
+    assert lines[1:] == [each.describe() for each in known[:2]]
+    lines = describe_changes(known)
+    assert lines == [*(each.describe() for each in known[: MOST_LINES - 1]), "… and 12 more; all: -v"]
+    assert len(describe_changes(known, verbose=True)) == 19
+
+
+def test_what_is_left_is_told_by_its_reason() -> None:
+    left = [(change(number, before=90), "not asked for") for number in range(20)]
+    odd = (change(99, before=90), "refused")
+    assert describe_left([*left, odd]) == ["20 changes: not asked for", f"{odd[0].describe()}: refused"]
+    assert describe_left(left[:2]) == [f"{each.describe()}: not asked for" for each, _ in left[:2]]
+    assert len(describe_left(left, verbose=True)) == 20
+    each_its_own = [(each, f"refused {number}") for number, (each, _) in enumerate(left)]
+    assert len(describe_left(each_its_own)) == MOST_LINES
