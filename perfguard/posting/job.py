@@ -137,7 +137,7 @@ def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]
     if easing.by:
         said = f"accepted for this commit alone by {easing.by}: {easing.reason}"
         if not may_be_eased(gathered.overview):
-            said += "; without effect: only what is slower or heavier can be accepted"
+            said += "; without effect: only what is slower, heavier or not verified can be accepted"
     if not said:
         return gathered, False
     overview = msgspec.structs.replace(gathered.overview, warnings=[said, *gathered.overview.warnings])

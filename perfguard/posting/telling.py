@@ -12,6 +12,8 @@ from perfguard.render.survey import ACTION, survey
 
 _CONTEXT = "perfguard"
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
+_EASED = (Headline.WORSE, Headline.UNVERIFIED)
+_OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # what `strict` makes fail
 
 
@@ -27,24 +29,25 @@ def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: boo
         parts.append((_CONTEXT, overview))
     return [
         Status(context, "success", f"accepted by label: {survey(part).title.removesuffix(ACTION)}", overview.run_url)
-        if eased and part.headline is Headline.WORSE
+        if eased and part.headline in _EASED
         else Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
         for context, part in parts
     ]
 
 
 def may_be_eased(overview: Overview) -> bool:
-    """Whether all that is wrong with it is slower or heavier: nothing wrong, missing, cut short or inconclusive."""
+    """Whether all that is wrong with it is slower, heavier or not verified: nothing wrong, missing, cut short or
+    inconclusive."""
     complete = all(
         lane.report is not None and lane.report.complete and not lane.is_inconclusive for lane in overview.lanes
     )
-    return overview.headline is Headline.WORSE and complete and not survey(overview).missing
+    return overview.headline in _EASED and complete and not survey(overview).missing
 
 
 def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:
     if headline in (Headline.WRONG, Headline.WORSE) or (strict and headline in _UNGUARDED):
         return "failure"
-    return "error" if headline in (Headline.INCOMPLETE, Headline.INCONCLUSIVE) else "success"
+    return "error" if headline in _OPEN else "success"
 
 
 def wants_comment(overview: Overview, settings: Settings) -> bool:
@@ -70,5 +73,5 @@ def exit_status(overview: Overview, strict: bool) -> ExitStatus:
     if headline is Headline.INCOMPLETE:
         nothing = all(lane.report is None for lane in overview.lanes)
         return ExitStatus.NOTHING_MEASURED if nothing else ExitStatus.TESTS_FAILED
-    unguarded = headline is Headline.INCONCLUSIVE or (strict and headline in _UNGUARDED)
+    unguarded = headline in (Headline.INCONCLUSIVE, Headline.UNVERIFIED) or (strict and headline in _UNGUARDED)
     return ExitStatus.UNGUARDED if unguarded else ExitStatus.PASSED

@@ -19,8 +19,8 @@ from perfguard.units import counted
 
 SIGNS = {
     Headline.WRONG: "🔴", Headline.WORSE: "❌", Headline.INCOMPLETE: "⚠️", Headline.INCONCLUSIVE: "❓",
-    Headline.UNDECIDED: "❔", Headline.NO_BASELINE: "🆕", Headline.ACCEPTED: "📝", Headline.FASTER: "⚡",
-    Headline.UNCHANGED: "✅",
+    Headline.UNVERIFIED: "🔎", Headline.UNDECIDED: "❔", Headline.NO_BASELINE: "🆕", Headline.ACCEPTED: "📝",
+    Headline.FASTER: "⚡", Headline.UNCHANGED: "✅",
 }  # fmt: skip
 
 # A suspect that reached a report (a run that was killed) stays undecided: behind UNRESOLVED, not behind PASS.
@@ -28,6 +28,7 @@ URGENCY = {word: float(place) for place, word in enumerate(Word)}
 URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
+OTHER_CONDITIONS = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
 NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
 ACTION = " — action needed"
@@ -314,6 +315,19 @@ def _inconclusive(found: Survey) -> str:
     return f"inconclusive{where}: {open_}: {open_.kind}"
 
 
+def _unverified(found: Survey) -> str:
+    views = [lane.lane for lane in found.lanes]
+    others, unpaired = (
+        sum(len({(result.case.suite, result.case.key) for result, _ in each}) for each in lanes)
+        for lanes in ([view.other_conditions for view in views], [view.unpaired for view in views])
+    )
+    parts = [
+        f"{counted(others, 'case')} under other conditions than recorded" if others else "",
+        f"{counted(unpaired, 'case')} in question without process pairs" if unpaired else "",
+    ]
+    return f"not verified: {', '.join(filter(None, parts))}{ACTION}"
+
+
 def _undecided(found: Survey) -> str:
     open_ = found.undecided
     if open_.findings:
@@ -340,6 +354,7 @@ _TITLES = {
     Headline.WORSE: _failing,
     Headline.INCOMPLETE: _incomplete,
     Headline.INCONCLUSIVE: _inconclusive,
+    Headline.UNVERIFIED: _unverified,
     Headline.UNDECIDED: _undecided,
     Headline.NO_BASELINE: lambda found: (
         f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"

@@ -22,7 +22,7 @@ from perfguard.render.markdown import render_markdown
 from perfguard.render.survey import survey
 from perfguard.render.terminal import render_summary
 from perfguard.render.words import tally, why
-from tests.render.examples import EXAMPLES, FINE, LAUNCHES, PASSED, SLOWER, UNPAIRED, lane, overview, result
+from tests.render.examples import EXAMPLES, FINE, LAUNCHES, NOISY, PASSED, SLOWER, UNPAIRED, lane, overview, result
 
 PASSED_HOST = msgspec.structs.replace(PASSED, metric="host_time_us")
 FINAL = [word for word in Word if word not in (Word.SUSPECT, Word.STALE)]
@@ -89,7 +89,8 @@ def test_every_form_says_the_same_counts_of_the_same_words() -> None:
 
 UNDECIDED_RUNS = [
     ([UNPAIRED], Headline.INCONCLUSIVE),
-    ([UNPAIRED, None], Headline.UNDECIDED),  # half is not most
+    ([NOISY, None], Headline.UNDECIDED),  # half is not most
+    ([UNPAIRED, None], Headline.UNVERIFIED),
     ([UNPAIRED, UNPAIRED, None], Headline.INCONCLUSIVE),
     ([Verdict(Word.UNRESOLVED, "contract", "remembered, but not read this time")], Headline.UNDECIDED),
     ([Verdict(Word.UNRESOLVED, reason="its test was skipped"), None], Headline.UNDECIDED),
