@@ -152,6 +152,7 @@ class Overview(Struct, frozen=True):
         base: the commit whose baselines judged; "" where the reports' own run judged.
         base_age_days: how old `base` is.
         base_is_tip: `base` is the tip of the branch that the change is for, and not where the change left it.
+        unread: what of the change could not be looked at as a whole, so that no edit of it is known; "": nothing.
         run_url, artifacts_until: where the full reports lie, and how long (ISO date).
     """
 
@@ -161,6 +162,7 @@ class Overview(Struct, frozen=True):
     base: str = ""
     base_age_days: int | None = None
     base_is_tip: bool = False
+    unread: str = ""
     run_url: str = ""
     artifacts_until: str = ""
     warnings: list[str] = []
@@ -177,6 +179,7 @@ class Overview(Struct, frozen=True):
         if (
             silent
             or not self.lanes
+            or self.unread
             or Word.BROKEN in words
             or any(not lane.report.complete for lane in self.lanes if lane.report)
         ):

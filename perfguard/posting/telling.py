@@ -24,7 +24,7 @@ def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: boo
         total: False where this job knows only some of the lanes, so that the others' total is left alone.
         eased: this commit may be slower or heavier, by a maintainer's word.
     """
-    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane])) for lane in overview.lanes]
+    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     if total:
         parts.append((_CONTEXT, overview))
     return [

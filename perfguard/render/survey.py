@@ -305,6 +305,8 @@ def _incomplete(found: Survey) -> str:
         parts.append(f"{counted(absent, 'case')} not measured")
     if cut:
         parts.append(f"{counted(cut, 'run')} cut short")
+    if found.overview.unread:
+        parts.append(found.overview.unread)
     return "incomplete: " + ", ".join(parts)
 
 

@@ -244,6 +244,34 @@ def test_baselines_that_were_not_all_read_judge_nobody(
     assert job.statuses["perfguard"] == ("error", "not judged: the post job gave up; run it again")
 
 
+@pytest.mark.parametrize("section", ["", SLUG])
+@pytest.mark.parametrize("tip", [False, True])
+def test_a_change_whose_baselines_were_not_all_read_is_an_error_that_says_so(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, section: str, tip: bool
+) -> None:
+    world = job.github.world
+    world.files[sha("base")] = world.files[sha("fork-point")]
+    world.comparisons["main", sha("head")] = world.comparisons[sha("base"), sha("head")]
+    world.files[sha("head")] = {
+        **world.files[sha("head")], **{f"baselines/{SLUG}/more_{number}.yaml": b"x" for number in range(3)},
+    }  # fmt: skip
+    monkeypatch.setattr(contents, "MOST_FILES", 2)
+    job.measured({SLUG: GREEN})
+    assert job.post(section=section, compare_to="base-tip" if tip else "merge-base") is ExitStatus.TESTS_FAILED
+    said = "incomplete: the change's baselines: more than 2 files: the rest is not read"
+    contexts = [f"perfguard/{SLUG}"] if section else ["perfguard", f"perfguard/{SLUG}"]
+    assert job.statuses == dict.fromkeys(contexts, ("error", said))
+    assert "more than 2 files" in job.github.world.on(7)[0]["body"]
+
+
+def test_a_regression_is_told_though_baselines_were_not_all_read(job: PostJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.github.world.files[sha("head")] |= {f"baselines/{SLUG}/more.yaml": b"x"}
+    monkeypatch.setattr(contents, "MOST_FILES", 1)
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert "1 case slower" in job.statuses["perfguard"][1]
+
+
 def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
     why = {"f": {"device_time_us": "more accurate"}}
     job.baselines(baseline_file(BASE), baseline_file({"f": entries(55.0), "g": entries()}, why))
