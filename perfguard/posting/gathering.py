@@ -106,7 +106,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         base_age_days=bases.merge_base.age_days if bases.merge_base and not bases.is_tip else None,
         base_is_tip=bases.is_tip,
         unread=unread,
-        run_url=f"{client.server}/{client.repository}/actions/runs/{run.id}{_attempt(run)}",
+        run_url=link_of(client, run),
         artifacts_until=_until(artifacts),
         warnings=[*_age(bases, settings.max_base_age_days), *warnings, *views.warnings],
     )
@@ -114,8 +114,10 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     return Gathered(run, overview, pull, "" if pull else why, own=not of_pull)
 
 
-def _attempt(run: Run) -> str:
-    return f"/attempts/{run.attempt}" if run.attempt > 1 else ""
+def link_of(client: Client, run: Run) -> str:
+    """Where people see the run's attempt; statuses are ordered by it."""
+    attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
+    return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
 
 
 def _delivery(artifact: LaneArtifact) -> Delivery:

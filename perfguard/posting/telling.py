@@ -35,6 +35,12 @@ def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: boo
     ]
 
 
+def given_up(settings: Settings, link: str, *, total: bool = True) -> list[Status]:
+    """The statuses of a commit that nobody could judge: not those that an earlier run left green."""
+    contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT] * total
+    return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
+
+
 def may_be_eased(overview: Overview) -> bool:
     """Whether all that is wrong with it is slower, heavier or not verified: nothing wrong, missing, cut short or
     inconclusive."""
