@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from perfguard.judge import JUDGED, is_guarded
 from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
 from perfguard.records import CaseResult, Provenance, Report, Verdict, Word
 from perfguard.render.words import NOT_TIMED, most_common
@@ -133,6 +134,12 @@ class LaneSurvey:
         ]
         open_ = [finding for finding in timed if finding.verdict.word in INCONCLUSIVE]
         return Undecided(open_, Undecided(timed, 0).cases)
+
+    @cached_property
+    def guarded(self) -> str:
+        """`3 of 4 cases`: those whose worst verdict judges, as `perfguard.judge.count_guarded` counts them."""
+        guarded = sum(1 for result, word in self.cases if word in JUDGED and is_guarded(result))
+        return f"{guarded} of {counted(len(self.cases), 'case')}"
 
     @property
     def absent(self) -> int:

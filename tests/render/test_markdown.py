@@ -240,7 +240,7 @@ def test_row_16_five_thousand_regressions() -> None:
         assert len(text.encode()) <= COMMENT_BYTES
         assert text.startswith("### ❌ perfguard: 5000 cases slower — action needed")
         assert f"_Shortened: {left_out}" in text
-        assert text.count("| 1250 | 1250 |") == 4  # slower of cases, a row a lane
+        assert text.count("| 1250 | 1250 of 1250 |") == 4  # slower of cases, a row a lane
         parsed(text)
     for word in ("Slower", "Changed"):  # a time and a count each, twenty of them shown
         rest = texts[0].split(f"**{word}**")[1].split("**Next steps**")[0]

@@ -69,7 +69,7 @@ def lanes(found: Survey, bounds: Bounds) -> str:
     counts = {word.value: [lane.counts[word] for lane in found.lanes] for word in Word}
     counts["Not measured"] = [lane.absent for lane in found.lanes]
     counts = {name: column for name, column in counts.items() if any(column)}
-    header = ("Lane", "Hardware", "Verdict", *counts, "Cases")
+    header = ("Lane", "Hardware", "Verdict", *counts, "Guarded")
     rows = (_lane_row(lane, [column[place] for column in counts.values()]) for place, lane in enumerate(found.lanes))
     return table(header, rows, len(found.lanes), bounds)
 
@@ -85,7 +85,7 @@ def _lane_row(lane: LaneSurvey, counts: list[int]) -> tuple[str, ...]:
         verdict += f", {NOT_TIMED}"
     if not report.complete:
         verdict += ", run was cut short"
-    return name, device(report), verdict, *(str(count or "") for count in counts), str(len(lane.cases))
+    return name, device(report), verdict, *(str(count or "") for count in counts), lane.guarded.rpartition(" ")[0]
 
 
 MOVED_TITLES = {
