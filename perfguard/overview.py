@@ -16,6 +16,8 @@ from perfguard.judge import is_inconclusive
 from perfguard.records import Baseline, CaseResult, Report, Value, Verdict, Word
 from perfguard.units import Unit
 
+NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # how the reasons of such times begin; NOISY: paired to the end
+
 
 class Headline(enum.StrEnum):
     """What the whole comes to; the first that applies, most urgent first."""
@@ -24,6 +26,7 @@ class Headline(enum.StrEnum):
     WORSE = "slower or heavier"
     INCOMPLETE = "incomplete"
     INCONCLUSIVE = "inconclusive"  # most times of a lane could not be judged
+    UNVERIFIED = "not verified"  # only the report's own word stands between a case and its verdict
     UNDECIDED = "undecided"  # some of them
     NO_BASELINE = "no baseline"
     ACCEPTED = "accepted"
@@ -100,6 +103,31 @@ class LaneView(Struct, frozen=True):
         return {verdict.word for _, verdict in self.findings} | gone
 
     @property
+    def other_conditions(self) -> list[tuple[CaseResult, Verdict]]:
+        """Findings about what is remembered here, but was read under another driver, power limit, timer … or from
+        other inputs, as the report says."""
+        return [
+            (result, verdict)
+            for result, verdict in self.findings
+            if verdict.word in (Word.DRIFT, Word.METHOD_CHANGED)
+            or (verdict.word is Word.OTHER_HARDWARE and self._holds(result, verdict.metric))
+        ]
+
+    @property
+    def unpaired(self) -> list[tuple[CaseResult, Verdict]]:
+        """Times in question whose process pairs are not in the report, or too few of them."""
+        return [
+            (result, verdict)
+            for result, verdict in self.findings
+            if verdict.word is Word.UNRESOLVED and verdict.reason.startswith(NOT_PAIRED)
+        ]
+
+    def _holds(self, result: CaseResult, metric: str) -> bool:
+        file = self.baselines.get(result.case.suite)
+        case = file.cases.get(result.case.key) if file else None
+        return case is not None and metric in case.entries
+
+    @property
     def is_inconclusive(self) -> bool:
         """Whether most of its times could not be judged; what an edit covers is left out."""
         covered = set(self.accepted)
@@ -124,6 +152,7 @@ class Overview(Struct, frozen=True):
         base: the commit whose baselines judged; "" where the reports' own run judged.
         base_age_days: how old `base` is.
         base_is_tip: `base` is the tip of the branch that the change is for, and not where the change left it.
+        unread: what of the change could not be looked at as a whole, so that no edit of it is known; "": nothing.
         run_url, artifacts_until: where the full reports lie, and how long (ISO date).
     """
 
@@ -133,6 +162,7 @@ class Overview(Struct, frozen=True):
     base: str = ""
     base_age_days: int | None = None
     base_is_tip: bool = False
+    unread: str = ""
     run_url: str = ""
     artifacts_until: str = ""
     warnings: list[str] = []
@@ -149,12 +179,15 @@ class Overview(Struct, frozen=True):
         if (
             silent
             or not self.lanes
+            or self.unread
             or Word.BROKEN in words
             or any(not lane.report.complete for lane in self.lanes if lane.report)
         ):
             return Headline.INCOMPLETE
         if any(lane.is_inconclusive for lane in self.lanes):
             return Headline.INCONCLUSIVE
+        if any(lane.other_conditions or lane.unpaired for lane in self.lanes):
+            return Headline.UNVERIFIED
         if words & {Word.UNRESOLVED, Word.SUSPECT}:
             return Headline.UNDECIDED
         if any(word.unguarded for word in words):

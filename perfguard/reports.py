@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,29 +15,44 @@ import msgspec
 from perfguard.errors import UsageError
 from perfguard.records import SCHEMA, Report, dump_report, load_report
 
+STALE_SECONDS = 3600.0  # no write takes as long
+_STAGING = ".perfguard-"
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data` or leave it untouched; creates missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with staging(path.parent) as folder:
+        os.replace(write_through(folder / "whole", data), path)
+
+
+def write_through(path: Path, data: bytes) -> Path:
+    """A new file that is on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+@contextlib.contextmanager
+def staging(parent: Path) -> Iterator[Path]:
+    """A folder in `parent` for files that are not whole yet. Git takes nothing of it, also where the process is killed
+    and leaves it behind."""
+    folder = Path(tempfile.mkdtemp(prefix=_STAGING, dir=parent))
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o666 & ~_umask())  # temporary files are their owner's alone, reports are for all
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+        (folder / ".gitignore").write_bytes(b"*\n")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _umask() -> int:
-    """What the process takes from the rights of new files; there is no other way to ask."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def clear_stale(parent: Path) -> None:
+    """Remove what killed processes left of `staging`; what is young may be another process's at work."""
+    with contextlib.suppress(OSError):
+        for folder in parent.glob(f"{_STAGING}*"):
+            if folder.is_dir() and time.time() - folder.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -52,6 +70,7 @@ def save_report(path: Path, report: Report) -> None:
     """
     try:
         write_atomically(path, dump_report(report))
+        clear_stale(path.parent)
     except OSError as error:
         why = error.strerror or error
         raise UsageError(

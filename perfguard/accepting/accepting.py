@@ -10,6 +10,7 @@ from pathlib import Path
 from _pytest.mark.expression import Expression
 from msgspec.structs import replace
 
+from perfguard.accepting.checkout import check_commit
 from perfguard.accepting.levels import measured_changes, other_toolchain
 from perfguard.baselines import Change, Store, apply, select
 from perfguard.config import Category, Settings
@@ -40,7 +41,7 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
     """Write what was measured; PASSED if anything was, or if there was nothing to write.
 
     Raises:
-        UsageError: a reason or an expression that is none, or cases that are not there.
+        UsageError: a reason or an expression that is none, cases that are not there, or a report of other code.
         BaselineError: a file that cannot be read or written; nothing was written then.
     """
     if not request.reason.strip():
@@ -54,6 +55,8 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
     written: list[Path] = []
     left: list[str] = []
     matched = 0
+    for each in received:  # all of them, before the first is written
+        check_commit(each.report, request.root.parent, [request.root, request.root.parent / ".perfguard"])
     for each in received:
         judged = _judged(each.report, request)
         results = [result for result in judged.results if chosen(result)]

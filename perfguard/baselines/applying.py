@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfguard.baselines.changes import Change, relevant
-from perfguard.baselines.reading import Document, parse
+from perfguard.baselines.reading import CASE_FIELDS, Document, parse
 from perfguard.baselines.store import Store
 from perfguard.baselines.writing import as_stored, render, revise
 from perfguard.errors import BaselineError
@@ -52,6 +52,10 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
     cases = dict(old.cases)
     recorded: dict[str, Provenance] = {}
     for change in changes:
+        if change.metric in CASE_FIELDS:
+            raise BaselineError(
+                f"{change.name}: {change.metric!r} names a field of a baseline; call the metric otherwise"
+            )
         case = cases.get(change.key, CaseBaseline(entries={}))
         if change.metric and case.entries.get(change.metric) != change.before:
             raise BaselineError(f"{path}: {change.name} has changed since it was compared; run the update again")
@@ -100,5 +104,8 @@ def _bytes(document: Document | None, new: Baseline, path: Path) -> bytes:
         data = render(new).encode("utf-8")
     except UnicodeEncodeError as error:
         raise BaselineError(f"{path}: a name is no text ({error}); give the case another id") from error
-    assert parse(data, path, new.hardware, new.suite).baseline == new, f"{path}: reads back otherwise"
+    if parse(data, path, new.hardware, new.suite).baseline != new:
+        raise BaselineError(
+            f"{path}: a name or value in it reads back otherwise; give the case or the metric another name"
+        )
     return data

@@ -169,7 +169,7 @@ class _Planner:
         before, after = self.before(reading), as_stored(reading.value)
         word = verdict.word if verdict else None
         worse = word is Word.METHOD_CHANGED or word is Word.DRIFT
-        worse = worse and before is not None and _is_worse(reading, before, after)
+        worse = worse and before is not None and is_worse(reading, before, after)
         return Change(
             category=category,
             folder=self.folder(reading),
@@ -341,7 +341,9 @@ def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
     return abs(new - old) > reading.tolerance * abs(old) and abs(new - old) > reading.floor
 
 
-def _is_worse(reading: Reading, before: Entry, after: Entry) -> bool:
+def is_worse(reading: Reading, before: Entry, after: Entry) -> bool:
+    """Whether an exact reading got worse by more than its tolerance and its floor; what has no direction did by any
+    change."""
     if not _differs(reading, before, after):
         return False
     old, new = level(before), level(after)

@@ -188,7 +188,8 @@ class _Parser:
         if isinstance(node, yaml.ScalarNode):
             return str(node.value) if node.style else self.number(node)
         parts = self.pairs(node, "a metric")
-        if not {"sessions", "timer"} & set(parts):
+        names_of_parts = all(_is_part(value) for _, value in parts.values())  # a kernel may be called `timer`
+        if names_of_parts or not {"sessions", "timer"} & set(parts):
             return {name: self.part(value) for name, (_, value) in parts.items()}
         fields = self.fields(node, "a timed metric", ("sessions", "timer", "anchor"))
         if not {"sessions", "timer"} <= set(fields):
@@ -268,6 +269,13 @@ def _named(node: yaml.Node) -> str:
         shown = node.value if len(node.value) <= 60 else f"{node.value[:59]}…"
         return f"the text {shown!r}" if node.style else f"'{shown}'" if shown else "nothing"
     return "a list" if isinstance(node, yaml.SequenceNode) else "fields"
+
+
+def _is_part(node: yaml.Node) -> bool:
+    """Whether it is text in quotes or a number, as parts are; the timer of a time is neither."""
+    return isinstance(node, yaml.ScalarNode) and bool(
+        node.style or _INTEGER.fullmatch(node.value) or _DECIMAL.fullmatch(node.value)
+    )
 
 
 def _line_of_control(text: str, otherwise: int) -> int:

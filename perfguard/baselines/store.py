@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perfguard.baselines.reading import Document, parse
 from perfguard.errors import BaselineError
 from perfguard.records import Baseline
+from perfguard.reports import STALE_SECONDS, clear_stale, staging, write_through
 
 _PART = re.compile(r"[\w+-][\w.+-]*")
 
@@ -108,30 +110,47 @@ class Store:
         Raises:
             BaselineError: a file cannot be written; none has changed unless the message says so.
         """
-        ready: dict[Path, Path] = {}
         done: list[Path] = []
         try:
-            for path, data in contents.items():
-                if data is not None:
-                    # Noted before it exists: a full disk may leave a part of it.
-                    temporary = ready[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-                    _write(temporary, data)
-            for path, data in contents.items():
-                if data is None:
-                    path.unlink()
-                else:
-                    os.replace(ready[path], path)
-                done.append(path)
+            with contextlib.ExitStack() as stack:
+                ready = _staged(contents, stack)
+                for path, data in contents.items():
+                    if data is None:
+                        path.unlink()
+                    else:
+                        os.replace(ready[path], path)
+                    done.append(path)
+            for folder in {path.parent for path in contents}:
+                _clear(folder)
         except OSError as error:
             written = f" (already written: {', '.join(map(str, done))})" if done else ""
             raise BaselineError(
                 f"{error.filename or self.root}: cannot write ({error.strerror}){written}; "
                 "make room or mend the permissions, then record again"
             ) from error
-        finally:
-            for temporary in ready.values():
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
+
+
+def _staged(contents: Mapping[Path, bytes | None], stack: contextlib.ExitStack) -> dict[Path, Path]:
+    """Each new file, complete on disk beside the one that it will replace."""
+    folders: dict[Path, Path] = {}
+    ready: dict[Path, Path] = {}
+    for path, data in contents.items():
+        if data is None:
+            continue
+        if path.parent not in folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folders[path.parent] = stack.enter_context(staging(path.parent))
+        ready[path] = write_through(folders[path.parent] / str(len(ready)), data)
+    return ready
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed updates left."""
+    clear_stale(folder)
+    with contextlib.suppress(OSError):
+        for path in folder.glob(".*.yaml.*.tmp"):  # as perfguard named its files until November 2026
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                path.unlink()
 
 
 def _read(path: Path) -> bytes | None:
@@ -141,11 +160,3 @@ def _read(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise BaselineError(f"{path}: cannot read ({error.strerror}); mend its permissions") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

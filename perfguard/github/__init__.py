@@ -15,6 +15,7 @@ from perfguard.github.runs import MEASURE_WORKFLOW, Run, fetch_run, read_event, 
 from perfguard.github.statuses import Status, set_statuses
 from perfguard.github.summary import warning_command, without_commands, write_summary
 from perfguard.github.token import Environ
+from perfguard.github.troubles import NoToken
 
 __all__ = [
     "ACCEPTED_LABEL",
@@ -27,6 +28,7 @@ __all__ = [
     "Found",
     "LaneArtifact",
     "MergeBase",
+    "NoToken",
     "Posted",
     "Pull",
     "Rules",

@@ -12,6 +12,8 @@ from perfguard.judge.lane import Lane
 from perfguard.records import CaseResult, Verdict, Word
 
 SIMILAR_NAMES = 0.6  # difflib ratio from which a new and a gone case may be one, renamed
+#: Words that say how a reading compares, and not why it was not compared.
+JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)
 
 _Id = tuple[str, str]  # suite, case key
 
@@ -154,16 +156,17 @@ def exit_status(
 
 
 def count_guarded(results: Iterable[CaseResult]) -> int:
-    """Cases of which at least one gated reading was judged against a baseline or the base, or is remembered and cannot
-    have moved."""
-    return sum(1 for result in results if _is_guarded(result))
+    """Cases that count as guarded: their worst verdict judges, and so does a gate of theirs."""
+    return sum(1 for result in results if result.word in JUDGED and is_guarded(result))
 
 
-def _is_guarded(result: CaseResult) -> bool:
+def is_guarded(result: CaseResult) -> bool:
+    """Whether at least one gated reading was judged against a baseline or the base, or is remembered and cannot have
+    moved; others may be open."""
     gated = {reading.metric for reading in result.readings if reading.gated}
-    judged = (Word.PASS, Word.FASTER, Word.SLOWER, Word.CHANGED)
     return any(
-        (verdict.word is Word.UNCHANGED and verdict.before is not None)
-        or (verdict.word in judged and verdict.metric in gated and verdict.storable)
+        verdict.before is not None
+        if verdict.word is Word.UNCHANGED
+        else verdict.word in JUDGED and verdict.metric in gated and verdict.storable
         for verdict in result.verdicts
     )

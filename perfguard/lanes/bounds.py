@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from perfguard.baselines.reading import CASE_FIELDS
 from perfguard.errors import LaneError
 from perfguard.records import CaseResult, PairedCase, PairedTime, PairReading, Reading, Value, Verdict
 
@@ -32,6 +33,9 @@ def check_result(result: CaseResult) -> None:
         if count > _MOST_READINGS:
             raise LaneError(f"invalid value: {count} {what}, {_MOST_READINGS} at most")
     metrics = [reading.metric for reading in result.readings]
+    named = next((metric for metric in metrics if metric in CASE_FIELDS), None)
+    if named is not None:
+        raise LaneError(f"invalid value: a metric called {named!r}; {named!r} names a field of a baseline")
     if len(set(metrics)) != len(metrics):
         raise LaneError("invalid value: a metric twice in one case")
     _check_texts(_texts(result))
@@ -100,8 +104,8 @@ def _check_reading(reading: Reading) -> None:
     value = reading.value
     if isinstance(value, bool) or (reading.timed and not isinstance(value, int | float)):
         raise LaneError(f"invalid value: {name}: no number")
-    for number in _numbers(value):
-        _check_number(name, number, -_MOST, _MOST)
+    for number in _numbers(value):  # counts, bytes and times: none lies below 0
+        _check_number(name, number, 0.0, _MOST)
     if reading.timed:
         for microseconds in (*_numbers(value), *reading.blocks):
             _check_microseconds(name, microseconds)

@@ -7,14 +7,15 @@ spread, fewer sessions, another anchor or an edited toolchain buy nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from msgspec.structs import replace
 
 from perfguard.baselines.changes import level
-from perfguard.baselines.times import anchor_of, slowdown
+from perfguard.baselines.planning import is_worse
+from perfguard.baselines.times import anchor_of, grow, slowdown
 from perfguard.judge.lane import differing_versions, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
 from perfguard.lanes.limits import OWN, Limits
@@ -37,6 +38,7 @@ from perfguard.units import Unit
 
 _CONDITIONS = "conditions"  # the metric of an edit that moves no entry: inputs or provenance of the case
 _SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
+_OTHERWISE = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)  # read under other conditions than recorded
 _NEVER = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # no baseline speaks of these
 
 
@@ -141,6 +143,7 @@ def accepted(
     A finding is covered where its entry was edited to what was measured, and a reason stands there if the edit lets a
     worse reading pass. What was measured is for an exact metric, and for a time that needed no reading, what passes
     under the edited value (`under_edits`: the report judged by `patched`); for a time that was read see `_is_read`.
+    What was read under other conditions than the base's record is covered by a record under these (`_is_afresh`).
     """
     edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
     quiet = (Word.PASS, Word.UNCHANGED, Word.FASTER)
@@ -150,24 +153,58 @@ def accepted(
         for verdict in result.verdicts:
             if verdict.word in quiet or verdict.word in _NEVER:
                 continue
+            if verdict.word in _OTHERWISE and _is_afresh(judged, result, verdict, edited, passing):
+                covered.append((result.case.suite, result.case.key, verdict.metric))
+                continue
             edit = _edit_of(edits, judged, result, verdict)
             if edit is None or edit.after is None or (edit.loosens and not edit.reason):
                 continue
             reading = result.reading(verdict.metric)
             is_time = reading is not None and reading.timed
-            if _is_read(verdict, reading, edit, edited) if is_time else verdict.metric in passing:
+            before, after = (
+                _entry(remembered.case(edit.folder, edit.suite, edit.case), edit.metric)
+                for remembered in (edited.base, edited.head)
+            )
+            if _is_read(verdict, reading, before, after) if is_time else verdict.metric in passing:
                 covered.append((result.case.suite, result.case.key, verdict.metric))
     covered += [item for item in missing if item not in covered and _is_removed(item, judged, edited)]
     return covered
 
 
-def _is_read(verdict: Verdict, reading: Reading | None, edit: BaselineEdit, edited: Edited) -> bool:
+def _is_afresh(judged: Report, result: CaseResult, verdict: Verdict, edited: Edited, passing: Collection[str]) -> bool:
+    """Whether the change records the case under the conditions of the report, with what was read there: as an update
+    does after an upgrade, with a reason where the update asks for one."""
+    reading = result.reading(verdict.metric)
+    if reading is None:
+        return False
+    folder, name = folder_of(judged.hardware, reading), (result.case.suite, result.case.key)
+    old, new = (_resolved_in(remembered, folder, *name) for remembered in (edited.base, edited.head))
+    before, after = _entry(old, reading.metric), _entry(new, reading.metric)
+    if old is None or new is None or old == new or before is None or after is None:
+        return False
+    if _asks(before, after, old, new, reading) and not new.reasons.get(reading.metric):
+        return False
+    if not reading.timed:
+        return reading.metric in passing
+    equal = judged.base is not None and judged.base.equal and reading.metric in passing
+    return equal or _is_read(verdict, reading, before, after)
+
+
+def _asks(before: Entry, after: Entry, old: CaseBaseline, new: CaseBaseline, reading: Reading) -> bool:
+    """Whether the update that replaces the entry asks for a reason (`perfguard.baselines.planning`)."""
+    if not reading.timed:
+        return is_worse(reading, before, after)
+    if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
+        return False
+    if old.inputs not in ("", new.inputs) or old.provenance is None or new.provenance is None:
+        return False
+    one_board = old.provenance.board is not None and old.provenance.board == new.provenance.board
+    return grow(before, after, reading, one_board=one_board).asks
+
+
+def _is_read(verdict: Verdict, reading: Reading | None, before: Entry | None, after: Entry | None) -> bool:
     """Whether a time was read as edited: within its promise of the new level; or process pairs say that it moved by as
     much as the edit moves it, which holds on a board that reads all of it otherwise."""
-    before, after = (
-        _entry(remembered.case(edit.folder, edit.suite, edit.case), edit.metric)
-        for remembered in (edited.base, edited.head)
-    )
     assert reading is not None
     if not isinstance(after, TimedEntry) or after.timer != reading.timer or not isinstance(reading.value, int | float):
         return False
@@ -213,6 +250,11 @@ def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Read
 def _resolved(file: Baseline, key: str) -> CaseBaseline | None:
     """The case with its provenance spelt out: moving it into the file's head is no edit."""
     return replace(file.cases[key], provenance=file.provenance_of(key)) if key in file.cases else None
+
+
+def _resolved_in(remembered: Remembered, folder: str, suite: str, key: str) -> CaseBaseline | None:
+    file = remembered.folders.get(folder, {}).get(suite)
+    return _resolved(file, key) if file else None
 
 
 def _entry(case: CaseBaseline | None, metric: str) -> Entry | None:

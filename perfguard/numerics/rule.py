@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from perfguard.call import Tolerance
+from perfguard.numerics.loose import admitted
 from perfguard.records import Accuracy
 
 PHI = 0.25
@@ -256,7 +257,13 @@ def compare_by_rule(
     )
     if not failed:
         return accuracy
-    return _explain(accuracy, failed, groups, worst, (candidate, eager, oracle), total)
+    told = _explain(accuracy, failed, groups, worst, (candidate, eager, oracle), total)
+    right = math.sqrt(u)  # half of the digits
+    if unlike or all_rmse > right * all_rms or float(rmse[worst]) > right * float(rms[worst]):
+        return told
+    floors = allowance * eager_rmse.maximum(rho * rms)
+    whole = tuple(torch.tensor([value]) for value in (all_rmse, all_eager, all_rms))
+    return admitted(told, [(rmse, floors, rms), whole], k, slack, u)
 
 
 def sum_groups(candidate: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor, groups: Groups) -> Sums:

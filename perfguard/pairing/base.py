@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from perfguard.errors import UsageError
-from perfguard.pairing.worktrees import find_repository
+from perfguard.pairing.worktrees import Repository, find_repository
 from perfguard.records import BaseTree
 
 # What no test runs. Text files are not among them: requirements are often one.
@@ -26,14 +26,28 @@ def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
     try:
         repository = find_repository(folder)
         commit = repository.merge_base(wanted or "HEAD")
-        changed = repository.changed_since(commit)
+        code = changed_code(repository, commit, data)
         new = repository.untracked()
     except UsageError as error:
         return BaseTree(problem=str(error))
-    own = [path.resolve().relative_to(top) for top in [repository.root.resolve()] for path in data if _below(path, top)]
-    code = [path for path in changed if _is_code(path, own)]
+    own = _own(repository, data)
     code += [path for path in new if _is_code(path, own) and not _is_output(path)]
     return BaseTree(commit, equal=not code)
+
+
+def changed_code(repository: Repository, commit: str, data: Sequence[Path]) -> list[str]:
+    """Tracked files, documents and those in `data` left out, in which the working tree differs from `commit`.
+
+    Raises:
+        UsageError: git cannot tell.
+    """
+    own = _own(repository, data)
+    return [path for path in repository.changed_since(commit) if _is_code(path, own)]
+
+
+def _own(repository: Repository, data: Sequence[Path]) -> list[Path]:
+    top = repository.root.resolve()
+    return [path.resolve().relative_to(top) for path in data if _below(path, top)]
 
 
 def _below(path: Path, top: Path) -> bool:

@@ -96,7 +96,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         else _Bases(run.head_sha, None, compared=run.queued_on)
     )
     artifacts = fetch_artifacts(client, run, settings.lanes)
-    trusted, warnings = _trusted(client, bases, settings)
+    trusted, unread, warnings = _trusted(client, bases, settings)
     views = view(arrive([_delivery(each) for each in artifacts], run.head_sha), trusted)
     overview = Overview(
         lanes=views.lanes,
@@ -105,7 +105,8 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         base=bases.base,
         base_age_days=bases.merge_base.age_days if bases.merge_base and not bases.is_tip else None,
         base_is_tip=bases.is_tip,
-        run_url=f"{client.server}/{client.repository}/actions/runs/{run.id}{_attempt(run)}",
+        unread=unread,
+        run_url=link_of(client, run),
         artifacts_until=_until(artifacts),
         warnings=[*_age(bases, settings.max_base_age_days), *warnings, *views.warnings],
     )
@@ -113,8 +114,10 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     return Gathered(run, overview, pull, "" if pull else why, own=not of_pull)
 
 
-def _attempt(run: Run) -> str:
-    return f"/attempts/{run.attempt}" if run.attempt > 1 else ""
+def link_of(client: Client, run: Run) -> str:
+    """Where people see the run's attempt; statuses are ordered by it."""
+    attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
+    return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
 
 
 def _delivery(artifact: LaneArtifact) -> Delivery:
@@ -133,8 +136,9 @@ def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str, *, 
     return _Bases(found.tip if tip else found.sha, run.head_sha, found, compared=found.sha)
 
 
-def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, list[str]]:
-    """Baselines and limits of the base, the baselines of the head beside them, and how its configuration differs.
+def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, str, list[str]]:
+    """Baselines and limits of the base, the baselines of the head beside them, why these were not all read (""), and
+    how the head's configuration differs.
 
     All folders, also of hardware that no lane reported: an edit there is an edit, too.
     """
@@ -144,11 +148,15 @@ def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted
     if root in before.problems:  # some lane's may be among those that were not read
         raise GitHubError(f"{root} at {bases.base[:12]}: {before.problems[root]}; merge suites of one hardware")
     head = left = None
+    unread = ""
     if bases.head is not None:
-        head = _read(fetch_tree(client, root, bases.head, before.files), root)
+        after = fetch_tree(client, root, bases.head, before.files)
+        head = _read(after, root)
+        if root in after.problems:
+            unread = f"the change's baselines: {after.problems[root]}"
     if bases.is_tip:
         left = _read(fetch_tree(client, root, bases.left, before.files), root)
-    return Trusted(_read(before, root), head, left, bases.compared), warnings
+    return Trusted(_read(before, root), head, left, bases.compared), unread, warnings
 
 
 def _read(tree: Tree, root: str) -> Remembered:

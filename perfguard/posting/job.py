@@ -22,6 +22,7 @@ from perfguard.github import (
     Clock,
     Easing,
     Environ,
+    NoToken,
     Posted,
     Rules,
     Run,
@@ -37,10 +38,11 @@ from perfguard.github import (
     without_commands,
 )
 from perfguard.overview import Overview
-from perfguard.posting.gathering import Gathered, default_branch_of, gather
+from perfguard.posting.gathering import Gathered, default_branch_of, gather, link_of
 from perfguard.posting.keeping import keep_files, keep_summary
-from perfguard.posting.telling import exit_status, is_resolved, may_be_eased, statuses, wants_comment
+from perfguard.posting.telling import exit_status, given_up, is_resolved, may_be_eased, statuses, wants_comment
 from perfguard.render.markdown import COMMENT_BYTES, render_markdown, render_resolved
+from perfguard.reporting import merge, read_lanes
 
 _SECTION_BYTES = (COMMENT_BYTES, 20_000, 10_000, 7_000, 4_000)  # a section's room depends on how many there are
 
@@ -85,12 +87,30 @@ def post(job: Job) -> ExitStatus:
         if stop:
             _say(job, [f"nothing to post: {stop}"])
             return ExitStatus.PASSED
-        gathered = gather(client, measured, _settings(job), default_branch_of(job.environ))
-    except GitHubError as error:
-        _say(job, [f"comment skipped: {error}", "the lanes' reports are artifacts of their run; run this job again"])
-        if client is not None and measured is not None and not job.dry and not job.section:
-            _say(job, set_statuses(client, measured.head_sha, [_given_up(client, measured)]))
-        return ExitStatus.NOT_POSTED
+        return _judge_and_tell(job, client, measured)
+    except NoToken as error:
+        return _judge_at_hand(job, error)
+    except Exception as error:
+        if isinstance(error, GitHubError):
+            _say(
+                job, [f"comment skipped: {error}", "the lanes' reports are artifacts of their run; run this job again"]
+            )
+        if client is not None and measured is not None and not job.dry:
+            marks = given_up(_settings(job), link_of(client, measured), total=not job.section)
+            _say(job, set_statuses(client, measured.head_sha, marks))
+        if isinstance(error, GitHubError):
+            return ExitStatus.NOT_POSTED
+        raise
+
+
+def _judge_and_tell(job: Job, client: Client, measured: Run) -> ExitStatus:
+    """The verdict's status, NOT_POSTED where only the telling failed.
+
+    Raises:
+        GitHubError: GitHub cannot be asked for what judging needs.
+        UsageError: no lane is expected.
+    """
+    gathered = gather(client, measured, _settings(job), default_branch_of(job.environ))
     gathered, eased = _ease(job, client, gathered)
     problems = keep_files(job.output, gathered.overview)
     if not problems:
@@ -106,10 +126,16 @@ def post(job: Job) -> ExitStatus:
     return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
 
 
-def _given_up(client: Client, measured: Run) -> Status:
-    """The status of a commit that nobody could judge: not the one that an earlier run left green."""
-    link = f"{client.server}/{client.repository}/actions/runs/{measured.id}"
-    return Status("perfguard", "error", "not judged: the post job gave up; run it again", link)
+def _judge_at_hand(job: Job, why: NoToken) -> ExitStatus:
+    """Without a token: the verdicts of the reports that lie in the output folder, where pytest saves them."""
+    paths = sorted(job.output.glob("report-*.json"))
+    if not paths:
+        _say(job, [f"comment skipped: {why}; no report-*.json in {job.output} either"])
+        return ExitStatus.NOT_POSTED
+    overview = merge(read_lanes([str(path) for path in paths]), _settings(job).lanes)
+    problems = [*keep_files(job.output, overview), *keep_summary(job.environ, overview)]
+    _say(job, [f"comment skipped: {why}; report: {job.output / 'report.md'}", *problems])
+    return exit_status(overview, job.settings.strict)
 
 
 def _settings(job: Job) -> Settings:
@@ -137,7 +163,7 @@ def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]
     if easing.by:
         said = f"accepted for this commit alone by {easing.by}: {easing.reason}"
         if not may_be_eased(gathered.overview):
-            said += "; without effect: only what is slower or heavier can be accepted"
+            said += "; without effect: only what is slower, heavier or not verified can be accepted"
     if not said:
         return gathered, False
     overview = msgspec.structs.replace(gathered.overview, warnings=[said, *gathered.overview.warnings])

@@ -12,6 +12,8 @@ from perfguard.render.survey import ACTION, survey
 
 _CONTEXT = "perfguard"
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
+_EASED = (Headline.WORSE, Headline.UNVERIFIED)
+_OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # what `strict` makes fail
 
 
@@ -22,29 +24,36 @@ def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: boo
         total: False where this job knows only some of the lanes, so that the others' total is left alone.
         eased: this commit may be slower or heavier, by a maintainer's word.
     """
-    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane])) for lane in overview.lanes]
+    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     if total:
         parts.append((_CONTEXT, overview))
     return [
         Status(context, "success", f"accepted by label: {survey(part).title.removesuffix(ACTION)}", overview.run_url)
-        if eased and part.headline is Headline.WORSE
+        if eased and part.headline in _EASED
         else Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
         for context, part in parts
     ]
 
 
+def given_up(settings: Settings, link: str, *, total: bool = True) -> list[Status]:
+    """The statuses of a commit that nobody could judge: not those that an earlier run left green."""
+    contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT] * total
+    return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
+
+
 def may_be_eased(overview: Overview) -> bool:
-    """Whether all that is wrong with it is slower or heavier: nothing wrong, missing, cut short or inconclusive."""
+    """Whether all that is wrong with it is slower, heavier or not verified: nothing wrong, missing, cut short or
+    inconclusive."""
     complete = all(
         lane.report is not None and lane.report.complete and not lane.is_inconclusive for lane in overview.lanes
     )
-    return overview.headline is Headline.WORSE and complete and not survey(overview).missing
+    return overview.headline in _EASED and complete and not survey(overview).missing
 
 
 def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:
     if headline in (Headline.WRONG, Headline.WORSE) or (strict and headline in _UNGUARDED):
         return "failure"
-    return "error" if headline in (Headline.INCOMPLETE, Headline.INCONCLUSIVE) else "success"
+    return "error" if headline in _OPEN else "success"
 
 
 def wants_comment(overview: Overview, settings: Settings) -> bool:
@@ -70,5 +79,5 @@ def exit_status(overview: Overview, strict: bool) -> ExitStatus:
     if headline is Headline.INCOMPLETE:
         nothing = all(lane.report is None for lane in overview.lanes)
         return ExitStatus.NOTHING_MEASURED if nothing else ExitStatus.TESTS_FAILED
-    unguarded = headline is Headline.INCONCLUSIVE or (strict and headline in _UNGUARDED)
+    unguarded = headline in (Headline.INCONCLUSIVE, Headline.UNVERIFIED) or (strict and headline in _UNGUARDED)
     return ExitStatus.UNGUARDED if unguarded else ExitStatus.PASSED

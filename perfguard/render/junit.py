@@ -40,6 +40,7 @@ def _suite(lane: LaneSurvey) -> ET.Element:
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="environment", value=_legal(environment(report)))
     ET.SubElement(properties, "property", name="verdicts", value=tally(lane.counts))
+    ET.SubElement(properties, "property", name="guarded", value=lane.guarded)
     if lane.undecided.findings:
         ET.SubElement(properties, "property", name="undecided", value=str(lane.undecided))
     if report.commit:

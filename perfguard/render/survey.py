@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from perfguard.judge import JUDGED, is_guarded
 from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
 from perfguard.records import CaseResult, Provenance, Report, Verdict, Word
 from perfguard.render.words import NOT_TIMED, most_common
@@ -19,8 +20,8 @@ from perfguard.units import counted
 
 SIGNS = {
     Headline.WRONG: "🔴", Headline.WORSE: "❌", Headline.INCOMPLETE: "⚠️", Headline.INCONCLUSIVE: "❓",
-    Headline.UNDECIDED: "❔", Headline.NO_BASELINE: "🆕", Headline.ACCEPTED: "📝", Headline.FASTER: "⚡",
-    Headline.UNCHANGED: "✅",
+    Headline.UNVERIFIED: "🔎", Headline.UNDECIDED: "❔", Headline.NO_BASELINE: "🆕", Headline.ACCEPTED: "📝",
+    Headline.FASTER: "⚡", Headline.UNCHANGED: "✅",
 }  # fmt: skip
 
 # A suspect that reached a report (a run that was killed) stays undecided: behind UNRESOLVED, not behind PASS.
@@ -28,6 +29,7 @@ URGENCY = {word: float(place) for place, word in enumerate(Word)}
 URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
+OTHER_CONDITIONS = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
 NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
 ACTION = " — action needed"
@@ -132,6 +134,12 @@ class LaneSurvey:
         ]
         open_ = [finding for finding in timed if finding.verdict.word in INCONCLUSIVE]
         return Undecided(open_, Undecided(timed, 0).cases)
+
+    @cached_property
+    def guarded(self) -> str:
+        """`3 of 4 cases`: those whose worst verdict judges, as `perfguard.judge.count_guarded` counts them."""
+        guarded = sum(1 for result, word in self.cases if word in JUDGED and is_guarded(result))
+        return f"{guarded} of {counted(len(self.cases), 'case')}"
 
     @property
     def absent(self) -> int:
@@ -304,6 +312,8 @@ def _incomplete(found: Survey) -> str:
         parts.append(f"{counted(absent, 'case')} not measured")
     if cut:
         parts.append(f"{counted(cut, 'run')} cut short")
+    if found.overview.unread:
+        parts.append(found.overview.unread)
     return "incomplete: " + ", ".join(parts)
 
 
@@ -312,6 +322,19 @@ def _inconclusive(found: Survey) -> str:
     lanes = [lane for lane in found.lanes if lane.lane.is_inconclusive]
     where = f" on {len(lanes)} of {counted(len(found.lanes), 'lane')}" if len(found.lanes) > 1 else ""
     return f"inconclusive{where}: {open_}: {open_.kind}"
+
+
+def _unverified(found: Survey) -> str:
+    views = [lane.lane for lane in found.lanes]
+    others, unpaired = (
+        sum(len({(result.case.suite, result.case.key) for result, _ in each}) for each in lanes)
+        for lanes in ([view.other_conditions for view in views], [view.unpaired for view in views])
+    )
+    parts = [
+        f"{counted(others, 'case')} under other conditions than recorded" if others else "",
+        f"{counted(unpaired, 'case')} in question without process pairs" if unpaired else "",
+    ]
+    return f"not verified: {', '.join(filter(None, parts))}{ACTION}"
 
 
 def _undecided(found: Survey) -> str:
@@ -340,6 +363,7 @@ _TITLES = {
     Headline.WORSE: _failing,
     Headline.INCOMPLETE: _incomplete,
     Headline.INCONCLUSIVE: _inconclusive,
+    Headline.UNVERIFIED: _unverified,
     Headline.UNDECIDED: _undecided,
     Headline.NO_BASELINE: lambda found: (
         f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"

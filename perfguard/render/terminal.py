@@ -110,7 +110,7 @@ def _written(paths: Sequence[str], verbose: bool) -> Sequence[str]:
 
 
 def _title(found: LaneSurvey, report: Report) -> str:
-    title = f"{report.lane}, {report.guarded} of {counted(len(report.results), 'case')} guarded"
+    title = f"{report.lane}, {found.guarded} guarded"
     if report.remembered:
         title += f", baselines hold {report.remembered}"
     if report.exact_only:

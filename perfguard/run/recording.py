@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -67,10 +67,18 @@ def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
     return [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1:,} more; all: -v"]
 
 
-def say_recorded(results: dict[tuple[str, str], CaseResult], planned: Sequence[Change]) -> None:
-    """A time that the update looked at is not judged beside the base: it is what became of its record."""
+def say_recorded(
+    results: dict[tuple[str, str], CaseResult], planned: Sequence[Change], held: Collection[tuple[str, str]]
+) -> None:
+    """A time that the update looked at is not judged beside the base: it is what became of its record.
+
+    Args:
+        held: cases that it did not look at.
+    """
     found = {(change.suite, change.key, change.metric): change for change in planned}
     for name, result in results.items():
+        if name in held:
+            continue
         verdicts = [_recorded(each, found.get((*name, each.metric))) for each in result.verdicts]
         results[name] = msgspec.structs.replace(result, verdicts=verdicts)
 

@@ -61,6 +61,7 @@ class Run:
     pairings: list[Pairing] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)  # that the update makes
     written: list[Path] = field(default_factory=list)  # the files it changed
+    held: set[tuple[str, str]] = field(default_factory=set)  # cases of which the update writes nothing without a reason
     left: list[tuple[Change, str]] = field(default_factory=list)  # not written, and why
     _save_again: float = 0.0  # s on the monotonic clock
 
@@ -216,8 +217,11 @@ class Run:
         )
         if self.report.exact_only:  # what holds on every machine: this one's own stays with the times beside it
             planned = [change for change in planned if change.folder.startswith("targets/")]
-        say_recorded(self.results, planned)
+        waiting = [change for change in planned if (change.suite, change.key) in self.held]
+        planned = [change for change in planned if change not in waiting]
+        say_recorded(self.results, planned, self.held)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
+        self.left += [(change, change.demand) for change in waiting if change.needs_reason]
         for line in describe_changes(self.changes, verbose):
             tell(f"update: {line}")
         self.written = apply(self.store, self.changes, provenance, self.config.reason)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from perfguard.baselines import recordable
+from perfguard.baselines import plan, recordable
 from perfguard.judge import rival, screen_session
 from perfguard.judge.session import case_id
 from perfguard.pairing.conductor import Track
 from perfguard.pairing.times import Counts, Start, pair_times
-from perfguard.records import CaseResult, Pairing, Verdict, Word
+from perfguard.records import CaseResult, Pairing, TimedEntry, Verdict, Word
 from perfguard.run.run import Run
 from perfguard.sessions import FreshSessions, measure_fresh
 
@@ -53,13 +53,31 @@ class _Settling:
         run = self.run
         update, sessions = run.config.update or frozenset(), run.config.settings.sessions
         wanted = []
+        run.held = set() if run.config.reason else {name for name in run.measured if self._asks(run.results[name])}
+        if run.held:
+            cases = "1 case is" if len(run.held) == 1 else f"{len(run.held)} cases are"
+            why = "say why with --perfguard-reason; not measured in fresh processes"
+            self.tell(f"{cases} heavier or different: {why}")
         for name in run.measured:
+            if name in run.held:
+                continue
             result = run.results[name]
             possible = frozenset[str]().union(*recordable(result, run.lane, sessions).values())
             if possible & update and any(reading.timed for reading in result.readings):
                 wanted.append(result)
         if wanted:
             self._measure_fresh(wanted, sessions, exact=True)  # what is stored must not differ between processes
+
+    def _asks(self, result: CaseResult) -> bool:
+        """Whether the update would write an exact reading of the case that needs a reason: that is known already."""
+        run = self.run
+        update, sessions = run.config.update or frozenset(), run.config.settings.sessions
+        planned = plan(run.store, run.device.identity, [result], {}, [], run.snapshot().provenance, sessions)
+        return any(
+            change.needs_reason and change.category in update and not isinstance(change.after, TimedEntry)
+            for change in planned
+            if change.folder.startswith("targets/") or not run.report.exact_only
+        )
 
     def beside_rivals(self) -> None:
         """Fresh processes read again what is slower than its rival, and as often again what they leave open."""

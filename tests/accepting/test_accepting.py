@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, settings
+from hypothesis import given as any_of
+from hypothesis import strategies as st
 
 from perfguard.baselines import load
+from perfguard.baselines.writing import as_stored
 from perfguard.cli import main
 from perfguard.errors import ExitStatus
 from perfguard.records import Report, TimedEntry, Verdict, Word, dump_report
@@ -228,6 +235,124 @@ def test_a_report_cannot_lead_out_of_the_baselines(checkout: Path, capsys: pytes
     assert sorted(path.name for path in checkout.rglob("*") if path.is_file()) == [
         "area.yaml", "given.json", "pyproject.toml"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "said"),
+    [
+        *((name, 2, f"{name!r} names a field of a baseline") for name in ("inputs", "reasons", "provenance")),
+        ("launches", -3, "invalid value: launches is -3"),
+        ("launches", -0.5, "invalid value: launches is -0.5"),
+        ("sm_90.registers", {"kernel": -1}, "invalid value: sm_90.registers is -1"),
+    ],
+)
+def test_what_no_baseline_can_hold_is_left_alone_with_the_reason(
+    checkout: Path, capsys: pytest.CaptureFixture[str], metric: str, value: Any, said: str
+) -> None:
+    strange = measured("f")
+    readings = [each for each in strange.readings if each.metric != metric]
+    readings.append(msgspec.structs.replace(strange.readings[0], metric=metric, value=value))
+    given = report([msgspec.structs.replace(strange, readings=readings), measured("g", launches=2)])
+    assert accept(given) == ExitStatus.PASSED
+    out = capsys.readouterr().out
+    assert "left alone: f/forward: " in out
+    assert said in out
+    assert stored("g")["launches"] == 2
+    assert stored("f") == entries()
+
+
+NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(
+    ["inputs", "cases", "sessions", "timer", "anchor", "schema", "null", "-", "1e5", "~", "...", "<<", "=", "\x85"]
+)
+NUMBERS = st.integers(0, 2**63) | st.floats(0, 1e15)
+VALUES = NUMBERS | st.text(max_size=8) | st.lists(NAMES, max_size=3) | st.dictionaries(
+    NAMES, NUMBERS | st.text(max_size=8), max_size=3
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200)
+@any_of(metric=NAMES, value=VALUES)
+@example(metric="sm_90.registers", value={"timer": 32})
+@example(metric="sm_90.registers", value={"sessions": 5, "timer": 32})
+@example(metric="sm_90.entry", value={"timer": "graph-cold", "sessions": "few"})
+def test_any_name_and_value_is_stored_as_it_is_or_left_alone(metric: str, value: Any) -> None:
+    strange = measured("new", us=0)
+    strange = msgspec.structs.replace(
+        strange, readings=[msgspec.structs.replace(strange.readings[0], metric=metric, value=value)]
+    )
+    try:
+        data = dump_report(report([strange]))
+    except UnicodeEncodeError:
+        return
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        Path(PATH).parent.mkdir(parents=True)
+        Path(PATH).write_bytes(baseline_file(BASE))
+        if accept(data) == ExitStatus.PASSED:
+            assert stored("new") == {metric: as_stored(value)}
+        else:
+            assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def git(*arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def committed(**files: str) -> str:
+    """A commit with these files (`__` for a dot); its hash."""
+    for name, text in files.items():
+        Path(name.replace("__", ".")).write_text(text)
+    git("add", "--all", ":!given.json")
+    git("commit", "--quiet", "--allow-empty", "-m", "more")
+    return git("rev-parse", "HEAD")
+
+
+def of_commit(commit: str) -> Report:
+    return msgspec.structs.replace(both_slower(), commit=commit)
+
+
+def test_a_report_of_other_code_than_the_checkout_is_refused(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git("init", "--quiet")
+    measured_at = committed(kernel__py="1")
+    for given in (measured_at, measured_at[:12], f"{measured_at[:12]}+"):
+        assert accept(of_commit(given)) == ExitStatus.PASSED, given
+        git("checkout", "--quiet", "--", ".")
+    committed(kernel__py="2")
+    for given in (measured_at, measured_at[:12], f"{measured_at[:12]}+"):
+        assert accept(of_commit(given)) == ExitStatus.USAGE_ERROR, given
+        said = capsys.readouterr().err
+        assert f"measured {measured_at[:12]}, from which this checkout differs in kernel.py" in said
+        assert f"git checkout {measured_at[:12]}" in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+    Path("kernel.py").write_text("1")  # the code, if not the commit
+    assert accept(of_commit(measured_at)) == ExitStatus.PASSED
+
+
+def test_commits_of_baselines_and_documents_do_not_outdate_a_report(checkout: Path) -> None:
+    git("init", "--quiet")
+    measured_at = committed(kernel__py="1")
+    assert accept(of_commit(measured_at), "-k", "f") == ExitStatus.PASSED
+    committed(README__md="more")
+    assert accept(of_commit(measured_at)) == ExitStatus.PASSED
+    assert stored("g")["device_time_us"].sessions[0] == 60.0
+
+
+@pytest.mark.parametrize("commit", ["0" * 40, "deadbeef1234", "--output=x", "HEAD", "main", "zz"])
+def test_a_commit_that_the_clone_does_not_hold_is_named(
+    checkout: Path, capsys: pytest.CaptureFixture[str], commit: str
+) -> None:
+    git("init", "--quiet", "--initial-branch=main")
+    committed(kernel__py="1")
+    assert accept(of_commit(commit)) == ExitStatus.USAGE_ERROR
+    assert f"measured {commit[:12]!r}, which is no commit of this clone; fetch it" in capsys.readouterr().err
+    assert not Path("x").exists()
+
+
+def test_without_git_there_is_nothing_to_compare_with(checkout: Path) -> None:
+    assert accept(of_commit("deadbeef1234")) == ExitStatus.PASSED
 
 
 def test_the_reports_of_a_run(checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:

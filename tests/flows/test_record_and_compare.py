@@ -97,7 +97,13 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     project.configure(sessions=1)
     refused = project.guard("--perfguard-update=slower,changed")
     assert refused.ret == ExitStatus.REGRESSED
-    refused.stdout.fnmatch_lines(["left alone: *--perfguard-reason*"])
+    refused.stdout.fnmatch_lines(
+        [
+            "*2 cases are heavier or different: say why with --perfguard-reason; not measured in fresh processes*",
+            "left alone: *--perfguard-reason*",
+        ]
+    )
+    assert "fresh process 1" not in refused.stdout.str()  # it asks before it measures
     assert project.baseline.read_bytes() == stored
 
     project.configure(sessions=5)

@@ -163,7 +163,7 @@ def test_a_lane_that_compared_with_the_edited_value_was_not_paired_and_need_not(
     """Its own run found the time as it was recorded, so that no process pair was asked."""
     given = msgspec.structs.replace(f_slower(), pairings=[paired({"g": 50.0})])
     assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.ACCEPTED
-    assert headline(given, remembered(BASE)) is Headline.UNDECIDED
+    assert headline(given, remembered(BASE)) is Headline.UNVERIFIED
 
 
 def test_row_39_a_removed_baseline_still_judges_and_is_listed() -> None:
@@ -210,7 +210,7 @@ def test_row_41_a_baseline_of_another_driver_is_not_comparable() -> None:
     given = report([measured("f", 55.0), measured("g")])
     views = view([Arrived(SLUG, Received(given))], Trusted(read_files({PATH: text}, "baselines")))
     lane = views.lanes[0]
-    assert Overview(lanes=[lane]).headline is Headline.NO_BASELINE
+    assert Overview(lanes=[lane]).headline is Headline.UNVERIFIED
     reasons = [verdict.reason for _, verdict in lane.findings if verdict.metric == "device_time_us"]
     assert all("another toolchain: driver 570.1 -> 580.1" in reason for reason in reasons)
 

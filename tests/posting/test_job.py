@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.config import Settings, settings_from
-from perfguard.errors import ExitStatus, UsageError
+from perfguard.errors import ExitStatus, GitHubError, UsageError
 from perfguard.github import contents, summary
+from perfguard.lanes.judging import judge_again
 from perfguard.overview import Headline
 from perfguard.posting import keeping
 from perfguard.posting.telling import _state, wants_comment
 from perfguard.records import Report, dump_report
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN, sha
-from tests.lanes.reports import SLUG, archive, baseline_file, compared, entries, measured, report
+from tests.lanes.reports import SLUG, archive, baseline_file, compared, entries, measured, remembered, report
 from tests.posting.conftest import BASE, PostJob
 
 GREEN = compared({"f": 50.0, "g": 50.0})
@@ -241,7 +243,68 @@ def test_baselines_that_were_not_all_read_judge_nobody(
     job.measured({SLUG: red()})
     assert job.post() is ExitStatus.NOT_POSTED
     assert "more than 0 files" in capsys.readouterr().err
-    assert job.statuses["perfguard"] == ("error", "not judged: the post job gave up; run it again")
+    gave_up = ("error", "not judged: the post job gave up; run it again")
+    assert job.statuses == {"perfguard": gave_up, f"perfguard/{SLUG}": gave_up}
+
+
+@pytest.mark.parametrize("section", ["", SLUG])
+@pytest.mark.parametrize("attempt", [1, 2])
+@pytest.mark.parametrize(
+    ("broken", "raised"),
+    [("gather", GitHubError("gone")), ("gather", UsageError("no")), ("keep_files", RuntimeError("a bug"))],
+)
+def test_whoever_gives_up_says_so_where_green_stood(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, section: str, attempt: int, broken: str, raised: Exception
+) -> None:
+    first = job.measured({SLUG: GREEN})
+    job.post(section=section)
+    assert {state for state, _ in job.statuses.values()} == {"success"}
+    job.github.world.add_run(first, attempt=attempt)
+
+    def give_up(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(f"perfguard.posting.job.{broken}", give_up)
+    if isinstance(raised, GitHubError):
+        assert job.post(section=section) is ExitStatus.NOT_POSTED
+    else:
+        with pytest.raises(type(raised)):
+            job.post(section=section)
+    gave_up = ("error", "not judged: the post job gave up; run it again")
+    contexts = {f"perfguard/{SLUG}"} if section else {"perfguard", f"perfguard/{SLUG}"}
+    assert job.statuses == dict.fromkeys(contexts, gave_up)
+    job.github.world.statuses.clear()
+    with contextlib.suppress(UsageError, RuntimeError):
+        job.post(section=section, dry=True)
+    assert job.statuses == {}
+
+
+@pytest.mark.parametrize("section", ["", SLUG])
+@pytest.mark.parametrize("tip", [False, True])
+def test_a_change_whose_baselines_were_not_all_read_is_an_error_that_says_so(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, section: str, tip: bool
+) -> None:
+    world = job.github.world
+    world.files[sha("base")] = world.files[sha("fork-point")]
+    world.comparisons["main", sha("head")] = world.comparisons[sha("base"), sha("head")]
+    world.files[sha("head")] = {
+        **world.files[sha("head")], **{f"baselines/{SLUG}/more_{number}.yaml": b"x" for number in range(3)},
+    }  # fmt: skip
+    monkeypatch.setattr(contents, "MOST_FILES", 2)
+    job.measured({SLUG: GREEN})
+    assert job.post(section=section, compare_to="base-tip" if tip else "merge-base") is ExitStatus.TESTS_FAILED
+    said = "incomplete: the change's baselines: more than 2 files: the rest is not read"
+    contexts = [f"perfguard/{SLUG}"] if section else ["perfguard", f"perfguard/{SLUG}"]
+    assert job.statuses == dict.fromkeys(contexts, ("error", said))
+    assert "more than 2 files" in job.github.world.on(7)[0]["body"]
+
+
+def test_a_regression_is_told_though_baselines_were_not_all_read(job: PostJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.github.world.files[sha("head")] |= {f"baselines/{SLUG}/more.yaml": b"x"}
+    monkeypatch.setattr(contents, "MOST_FILES", 1)
+    job.measured({SLUG: red()})
+    assert job.post() is ExitStatus.REGRESSED
+    assert "1 case slower" in job.statuses["perfguard"][1]
 
 
 def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
@@ -350,10 +413,11 @@ def test_row_40_an_old_merge_base_is_warned_about(job: PostJob, date: str, behin
 def test_row_41_another_driver_is_not_comparable_and_says_how_to_record(job: PostJob) -> None:
     job.baselines(baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1"))
     job.measured({SLUG: replace(red(), base=None, pairings=[])})
-    assert job.post() is ExitStatus.PASSED
-    assert job.statuses["perfguard"][1].startswith("not guarded")
+    assert job.post() is ExitStatus.UNGUARDED
+    assert job.statuses["perfguard"][1] == (
+        "not verified: 2 cases under other conditions than recorded — action needed"
+    )
     assert "pytest --perfguard --perfguard-update=changed" in job.comments[0]
-    assert job.post(strict=True) is ExitStatus.UNGUARDED
 
 
 @pytest.mark.parametrize("headline", list(Headline))
@@ -490,11 +554,46 @@ def test_posting_trouble_changes_no_verdict_and_loses_no_report(
         assert TOKEN not in capsys.readouterr().err
 
 
-def test_without_a_token_nothing_is_judged(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
+def judged(given: Report) -> Report:
+    """As its own run judged it."""
+    return judge_again(given, remembered(BASE).lane(given.hardware, given.toolchain))
+
+
+@pytest.mark.parametrize(
+    ("given", "lanes", "status"),
+    [
+        (GREEN, [SLUG], ExitStatus.PASSED),
+        (red(), [SLUG], ExitStatus.REGRESSED),
+        (red(), [], ExitStatus.REGRESSED),
+        (replace(GREEN, pairings=[]), [SLUG], ExitStatus.UNGUARDED),
+        (GREEN, [SLUG, OTHER], ExitStatus.TESTS_FAILED),
+    ],
+    ids=["green", "red", "no lanes", "inconclusive", "a lane is missing"],
+)
+def test_row_1_without_a_token_the_reports_at_hand_are_told_in_one_line(
+    job: PostJob, capsys: pytest.CaptureFixture[str], given: Report, lanes: list[str], status: ExitStatus
+) -> None:
+    job.environ["GITHUB_TOKEN"] = ""
+    job.measured({SLUG: given})
+    (job.folder / "out").mkdir()
+    (job.folder / "out" / f"report-{SLUG}.json").write_bytes(dump_report(judged(given)))
+    assert job.post(lanes=lanes) is status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("perfguard: comment skipped: no token in GITHUB_TOKEN; ")
+    assert line.endswith(f"; report: {job.folder / 'out' / 'report.md'}")
+    assert headline(job) in (job.folder / "out" / "report.md").read_text()
+    assert job.github.requests == []
+
+
+def test_without_a_token_and_without_reports_nothing_is_judged(
+    job: PostJob, capsys: pytest.CaptureFixture[str]
+) -> None:
     job.environ["GITHUB_TOKEN"] = ""
     job.measured({SLUG: red()})
     assert job.post() is ExitStatus.NOT_POSTED
-    assert "comment skipped: no token" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("perfguard: comment skipped: no token in GITHUB_TOKEN; ")
+    assert line.endswith(f"; no report-*.json in {job.folder / 'out'} either")
 
 
 def test_a_run_of_another_workflow_is_left_alone(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from perfguard.config import Settings
 from perfguard.errors import ExitStatus
-from perfguard.judge import is_inconclusive
+from perfguard.judge import count_guarded, is_inconclusive
 from perfguard.judge.pairs import PairVerdict
 from perfguard.overview import Headline, LaneView, Overview
 from perfguard.posting.telling import exit_status, is_resolved, may_be_eased, statuses, wants_comment
@@ -22,7 +22,7 @@ from perfguard.render.markdown import render_markdown
 from perfguard.render.survey import survey
 from perfguard.render.terminal import render_summary
 from perfguard.render.words import tally, why
-from tests.render.examples import EXAMPLES, FINE, LAUNCHES, PASSED, SLOWER, UNPAIRED, lane, overview, result
+from tests.render.examples import EXAMPLES, FINE, LAUNCHES, NOISY, PASSED, SLOWER, UNPAIRED, lane, overview, result
 
 PASSED_HOST = msgspec.structs.replace(PASSED, metric="host_time_us")
 FINAL = [word for word in Word if word not in (Word.SUSPECT, Word.STALE)]
@@ -87,9 +87,39 @@ def test_every_form_says_the_same_counts_of_the_same_words() -> None:
     assert title in markdown.splitlines()[0]
 
 
+OPEN = [Verdict(Word.UNRESOLVED, "device_time_us", "UNPAIRED: no git"), Verdict(Word.PASS, "contract")]
+
+
+@pytest.mark.parametrize("word", [word for word in FINAL if word is not Word.BROKEN])
+def test_every_form_says_one_count_of_guarded_cases(word: Word) -> None:
+    """A case counts once, by its worst verdict: one whose exact metrics passed and whose time is open is not guarded."""
+    mixed = [
+        result(f"mixed{n}", Verdict(word, "device_time_us", "NOISY: …"), Verdict(Word.PASS, "contract"))
+        for n in range(38)
+    ]
+    view = lane("nvidia-h200", *mixed, *(result(f"open{n}", *OPEN) for n in range(3)), result("fine"))
+    judged = msgspec.structs.replace(report_of(view), guarded=count_guarded(report_of(view).results))
+    view = msgspec.structs.replace(view, report=judged)
+    guarded = 39 if word in (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS) else 1
+    told = f"{guarded} of 42 cases guarded"
+    whole = overview(view)
+    assert judged.guarded == guarded
+    assert told in render_summary(judged).title
+    row = next(line for line in render_markdown(whole)[0].splitlines() if line.startswith("| <code>nvidia-h200"))
+    assert row.endswith(f"| {guarded} of 42 |")
+    assert f"; {told}</p>" in render_html(whole)
+    suite = ET.fromstring(render_junit(whole))[0]
+    assert {each.get("name"): each.get("value") for each in suite.iter("property")}[
+        "guarded"
+    ] == f"{guarded} of 42 cases"
+    if word is not Word.WRONG:
+        assert int(suite.get("skipped", "0")) == 42 - guarded
+
+
 UNDECIDED_RUNS = [
     ([UNPAIRED], Headline.INCONCLUSIVE),
-    ([UNPAIRED, None], Headline.UNDECIDED),  # half is not most
+    ([NOISY, None], Headline.UNDECIDED),  # half is not most
+    ([UNPAIRED, None], Headline.UNVERIFIED),
     ([UNPAIRED, UNPAIRED, None], Headline.INCONCLUSIVE),
     ([Verdict(Word.UNRESOLVED, "contract", "remembered, but not read this time")], Headline.UNDECIDED),
     ([Verdict(Word.UNRESOLVED, reason="its test was skipped"), None], Headline.UNDECIDED),

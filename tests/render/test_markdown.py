@@ -209,7 +209,7 @@ def test_commands_only_for_ids_that_can_be_pasted() -> None:
 
 def test_accepting_names_the_run_and_without_one_the_file() -> None:
     assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])[0]
-    unguarded = render_markdown(EXAMPLES[Headline.NO_BASELINE])[0]
+    unguarded = render_markdown(EXAMPLES[Headline.UNVERIFIED])[0]
     assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # accepting would leave too few sessions
     assert "perfguard accept" not in unguarded
     local = msgspec.structs.replace(EXAMPLES[Headline.WORSE], run_url="")
@@ -240,7 +240,7 @@ def test_row_16_five_thousand_regressions() -> None:
         assert len(text.encode()) <= COMMENT_BYTES
         assert text.startswith("### ❌ perfguard: 5000 cases slower — action needed")
         assert f"_Shortened: {left_out}" in text
-        assert text.count("| 1250 | 1250 |") == 4  # slower of cases, a row a lane
+        assert text.count("| 1250 | 1250 of 1250 |") == 4  # slower of cases, a row a lane
         parsed(text)
     for word in ("Slower", "Changed"):  # a time and a count each, twenty of them shown
         rest = texts[0].split(f"**{word}**")[1].split("**Next steps**")[0]

@@ -95,7 +95,7 @@ def _lane(lane: LaneSurvey) -> str:
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
     return (
         f'<article class="lane">{head}{escape(lane.headline.value)}{cut}</p>'
-        f"<p>{counts}; {counted(len(lane.cases), 'case')}</p>"
+        f"<p>{counts}; {lane.guarded} guarded</p>"
         f'<p class="environment">{_text(environment(report))} · {_text(report.started)}</p>'
         f"{_list(report.hardware.warnings, 'warnings')}{missing}{_differences(lane)}</article>"
     )

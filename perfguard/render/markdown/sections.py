@@ -9,10 +9,23 @@ from perfguard.records import Accuracy, Word
 from perfguard.render.escaping import code, link
 from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, together, value
 from perfguard.render.markdown.tables import MORE_BY_GROUP_BYTES, MORE_BYTES, Bounds, table
-from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey, by_kernel
+from perfguard.render.survey import (
+    INCONCLUSIVE,
+    NOT_GUARDED,
+    OTHER_CONDITIONS,
+    SIGNS,
+    Finding,
+    LaneSurvey,
+    Survey,
+    by_kernel,
+)
 from perfguard.render.words import NOT_TIMED, limit_text, more_lines, moved, next_step
 from perfguard.units import counted, format_change
 
+_ASKED = (
+    "(only the report's word keeps these from a verdict: record them on that hardware, run the lane again, or have a "
+    "maintainer accept this commit by the label `perfguard:accepted`)"
+)
 MOST_MOVED = 20  # rows of one word that stand in the open
 
 Section = Callable[[Survey, Bounds], str]
@@ -56,7 +69,7 @@ def lanes(found: Survey, bounds: Bounds) -> str:
     counts = {word.value: [lane.counts[word] for lane in found.lanes] for word in Word}
     counts["Not measured"] = [lane.absent for lane in found.lanes]
     counts = {name: column for name, column in counts.items() if any(column)}
-    header = ("Lane", "Hardware", "Verdict", *counts, "Cases")
+    header = ("Lane", "Hardware", "Verdict", *counts, "Guarded")
     rows = (_lane_row(lane, [column[place] for column in counts.values()]) for place, lane in enumerate(found.lanes))
     return table(header, rows, len(found.lanes), bounds)
 
@@ -72,7 +85,7 @@ def _lane_row(lane: LaneSurvey, counts: list[int]) -> tuple[str, ...]:
         verdict += f", {NOT_TIMED}"
     if not report.complete:
         verdict += ", run was cut short"
-    return name, device(report), verdict, *(str(count or "") for count in counts), str(len(lane.cases))
+    return name, device(report), verdict, *(str(count or "") for count in counts), lane.guarded.rpartition(" ")[0]
 
 
 MOVED_TITLES = {
@@ -164,6 +177,8 @@ def undecided(found: Survey, bounds: Bounds) -> str:
     only where nothing is more urgent."""
     if found.headline is Headline.NO_BASELINE:
         return _said(found, "**Not guarded**", NOT_GUARDED, bounds)
+    if found.headline is Headline.UNVERIFIED:
+        return _said(found, f"**Not verified** {_ASKED}", (*INCONCLUSIVE, *OTHER_CONDITIONS), bounds)
     open_ = found.undecided
     title = ""
     if open_.findings:
