@@ -108,7 +108,7 @@ class _Comparing:
                     site.tell(f"setting up: {self.request.setup}")
                     site.set_up(self.request.setup)
                 lock.acquire(settings.lock_minutes, _say)
-                site.measure(tally, None, math.inf, numerics=True)
+                site.measure(tally, None, math.inf)
                 problem = tally.problem
         except KeyboardInterrupt:
             _say("interrupted; the worktrees are removed")

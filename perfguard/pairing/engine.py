@@ -8,7 +8,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -100,13 +100,12 @@ class Site:
         for side in SIDES:
             run_setup(self.plan, side, command, self.settings.session_minutes, self.interrupts)
 
-    def measure(self, tally: Tally, tracks: Sequence[Track] | None, deadline: float, *, numerics: bool = False) -> None:
+    def measure(self, tally: Tally, tracks: Sequence[Track] | None, deadline: float) -> None:
         """Process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is over, or
         processes died of more than one test or another can be blamed for.
 
         Args:
             deadline: s on the monotonic clock.
-            numerics: whether the first pair checks results, too.
 
         Raises:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
@@ -120,10 +119,10 @@ class Site:
                 return
             self.tell(_progress(tally, len(left), tally.pairs - first, time.monotonic() - started, deadline))
             tests = tally.others if finds else tally.nodeids(left)
-            asked = Asked(
-                _request(tally.request()), None if tests is None else self._drawn(tests), numerics and not looked,
-                exact=not looked, common_only=not finds,
-            )  # fmt: skip
+            # A wrong base is no measure of speed. The working tree of a run has been checked and read by the run.
+            judged: Collection[Side] = () if looked else SIDES if tracks is None else ("base",)
+            drawn = None if tests is None else self._drawn(tests)
+            asked = Asked(_request(tally.request()), drawn, judged, common_only=not finds)
             looked |= self._pair(tally, asked, None if tracks is None else left, deadline)
 
     def _drawn(self, nodeids: Sequence[str]) -> list[str]:

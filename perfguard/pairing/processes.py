@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -186,15 +186,14 @@ class Asked:
     Attributes:
         request: holds the timers that are to be used again.
         tests: node ids, in the order to run them; None: what the user selected.
-        numerics: whether results are checked too.
-        exact: whether exact metrics are read too.
+        judged: sides on which results are checked and exact metrics read too. Of the second checkout of the base
+            results are not checked: it has the base's.
         common_only: whether tests that a side lacks are left out on all.
     """
 
     request: Report
     tests: list[str] | None
-    numerics: bool
-    exact: bool
+    judged: Collection[Side]
     common_only: bool
 
 
@@ -211,8 +210,8 @@ def start_worker(
     ours, theirs = socket.socketpair()
     with ours, theirs, open(session / _OUTPUT, "wb") as output:
         conducted = Conducted(
-            theirs.fileno(), str(plan.worktree(side)), str(plan.original), asked.numerics, asked.exact,
-            secrets.randbelow(_MOST_PAD), asked.tests,
+            theirs.fileno(), str(plan.worktree(side)), str(plan.original), side in asked.judged and side != "copy",
+            side in asked.judged, secrets.randbelow(_MOST_PAD), asked.tests,
         )  # fmt: skip
         (session / CONDUCTED).write_bytes(msgspec.json.encode(conducted))
         with interrupts.delayed():

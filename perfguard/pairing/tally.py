@@ -105,10 +105,14 @@ class Tally:
     def _drop_covered(self) -> None:
         """Times whose code on the device is the base's are not judged any more."""
         for track in list(self.times):
-            base, work = self.results["base"].get(track[:2]), self.results["work"].get(track[:2])
+            base, work = self.results["base"].get(track[:2]), self._work(track)
             if base is not None and work is not None and track.metric in covered_beside(base, work):
                 del self.times[track]
                 self.verdicts.pop(track, None)
+
+    def _work(self, track: Track) -> CaseResult | None:
+        """What is known of the working tree's case: by the run that asks, else by its first process."""
+        return (self._asked or {}).get(track) or self.results["work"].get(track[:2])
 
     def _add(self, track: Track, outcome: Outcome, latest: Mapping[Side, Mapping[CaseId, CaseResult]]) -> None:
         progress = self.times[track]
@@ -116,7 +120,7 @@ class Tally:
         if test in self.lost:
             self.give_up(track, self.lost[test][1].partition("\n")[0].removesuffix(":"))
             return
-        base, work = self.results["base"].get(track[:2]), self.results["work"].get(track[:2])
+        base, work = self.results["base"].get(track[:2]), self._work(track)
         why = why_not_compared(base, work) if base is not None and work is not None else None
         if why is not None:
             self.give_up(track, why[1])
@@ -229,7 +233,7 @@ class Tally:
         return Pairing(base, [self._paired(case, tracks) for case, tracks in cases.items()], self.pairs, problem)
 
     def _paired(self, case: CaseId, tracks: list[Track]) -> PairedCase:
-        base, work = self.results["base"].get(case), self.results["work"].get(case)
+        base, work = self.results["base"].get(case), self._work(tracks[0])
         problem = ""
         if base is not None and work is not None:
             why = why_not_compared(base, work)

@@ -69,7 +69,7 @@ def pair_times(
                 if not site.plan.has(asked[track][0].case.nodeid, "base"):
                     tally.give_up(track, "new since the base")
             for batch in in_batches(asked, counts.timed):
-                site.measure(tally, batch, deadline, numerics=True)  # a wrong base is no measure of speed
+                site.measure(tally, batch, deadline)
                 keep(tally.pairing(base, ""))
                 if tally.problem or time.monotonic() > deadline:
                     problem = tally.problem or out_of_time(settings)
