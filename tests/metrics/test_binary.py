@@ -230,7 +230,8 @@ def test_neither_hash_seed_nor_folder_moves_a_reading(reader: Reader, tmp_path: 
 def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
     """A device that says it is a GPU: nothing is forked, nothing pretended, and nothing launched."""
     source = SCALE.replace('    if x.device.type == "cpu":\n        return x * 2.0\n', "")
-    gpu = SimpleNamespace(torch_device=torch.device("cuda"), identity=SimpleNamespace(architecture="sm_90"))
+    hopper = SimpleNamespace(architecture="sm_90")
+    gpu = SimpleNamespace(torch_device=torch.device("cuda"), holds_cpu_tensors=False, identity=hopper)
     call = Call(load(reader.folder, source), (X,), lambda *_, **__: None)
     (found,) = Binaries(("gfx942",), reader.compiler).of(Followed(call), gpu)  # type: ignore[arg-type]
     assert found.target.name == "sm_90"
