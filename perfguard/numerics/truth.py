@@ -15,6 +15,7 @@ from perfguard.errors import MeasurementError, UsageError
 from perfguard.numerics.codes import FP8_DTYPES, compare_codes, compare_scales, powers_of_two
 from perfguard.numerics.jagged import Jagged, jagged
 from perfguard.numerics.oracle import fits_in_float64, run_wide, unrounded_codes, widened
+from perfguard.numerics.patterns import looks_like
 from perfguard.numerics.rule import Groups, compare, dtype_name, sum_groups
 from perfguard.numerics.trial import Inputs, Trial, run_trial
 from perfguard.records import Accuracy
@@ -67,6 +68,9 @@ class Truth:
         gradient = position >= self.first_gradient
         truth = eager if oracle is None else oracle
         accuracy = compare(candidate, eager, truth, name=name, tolerance=self.tolerance, gradient=gradient)
+        if accuracy.problem and accuracy.limit is not None and not candidate.is_complex():
+            pattern = looks_like(candidate, truth, accuracy.limit)
+            accuracy = msgspec.structs.replace(accuracy, problem="; ".join(filter(None, (accuracy.problem, pattern))))
         if gradient and accuracy.problem and not bool(candidate.any()):
             problem = f"{name}: is zero everywhere, the oracle's RMS is {rmse(truth):.3g}"
             return msgspec.structs.replace(accuracy, problem=problem)

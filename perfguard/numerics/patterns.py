@@ -1,0 +1,78 @@
+"""What a wrong result looks like, for whoever debugs it: shifted, transposed, wrong in some columns or rows alone.
+
+Shape suffixes: R: rows, all dimensions but the last; C: columns, the last one.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+_CLOSE = 1e-2  # of the oracle's RMS: so near a moved oracle lies what was computed right and put elsewhere
+_MOST_SHIFT = 2
+_LEAST_SHARE = 0.9  # of the rows of a wrong column that are wrong: fewer are no pattern of columns
+
+
+def looks_like(candidate: torch.Tensor, oracle: torch.Tensor, limit: float) -> str:
+    """The pattern of a wrong result, or ''.
+
+    Args:
+        candidate, oracle: of one shape, real numbers.
+        limit: RMSE that is still right; what is off by more than four times that is wrong.
+    """
+    if candidate.shape != oracle.shape or candidate.ndim < 2 or candidate.numel() == 0:
+        return ""
+    c_RC, o_RC = (t.detach().double().reshape(-1, t.shape[-1]) for t in (candidate, oracle))
+    if not bool(o_RC.isfinite().all()):
+        return ""
+    return _moved(c_RC, o_RC) or _in_part((c_RC - o_RC).abs().nan_to_num(torch.inf) > 4 * limit)
+
+
+def _moved(c_RC: torch.Tensor, o_RC: torch.Tensor) -> str:
+    """Right values at other places."""
+    for dim, name in enumerate(("row", "column")):
+        for by in range(1, _MOST_SHIFT + 1):
+            left = o_RC.shape[dim] - by
+            if left < 2 * by:
+                continue
+            for sign, start in (("down" if dim == 0 else "right", 0), ("up" if dim == 0 else "left", by)):
+                if _is_close(c_RC.narrow(dim, by - start, left), o_RC.narrow(dim, start, left)):
+                    return f"looks shifted {sign} by {by} {name}{'s' * (by > 1)}"
+    if c_RC.shape[0] == c_RC.shape[1] and _is_close(c_RC, o_RC.t()):
+        return "looks transposed"
+    for dim, name in enumerate(("rows", "columns")):
+        if o_RC.shape[dim] > 1 and _is_close(c_RC, o_RC.flip(dim)):
+            return f"looks as if its {name} were reversed"
+    return ""
+
+
+def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Where `b` varies enough for that to mean something."""
+    spread = float((b - b.mean()).square().mean().sqrt())
+    return spread > 0 and float((a - b).square().mean().sqrt()) < _CLOSE * spread
+
+
+def _in_part(wrong_RC: torch.Tensor) -> str:
+    """Wrong columns or rows, where the others are right."""
+    for dim, name in ((0, "column"), (1, "row")):
+        share = wrong_RC.double().mean(dim=dim)
+        found = (share > 0).nonzero().flatten().tolist()
+        count = len(share)
+        if not found or len(found) > count // 2 or bool((share[found] < _LEAST_SHARE).any()):
+            continue
+        return f"wrong are {_named(found, count, name)}, and the others right"
+    return ""
+
+
+def _named(found: list[int], count: int, name: str) -> str:
+    """`columns 48 to 63 of 64`, `every 4th of 64 columns, from 3 on`."""
+    if len(found) == 1:
+        return f"{name} {found[0]} of {count}"
+    steps = {b - a for a, b in itertools.pairwise(found)}
+    if steps == {1}:
+        return f"{name}s {found[0]} to {found[-1]} of {count}"
+    if len(steps) == 1 and len(found) > 2:
+        (step,) = steps
+        return f"each {step}th of {count} {name}s, from {found[0]} on"
+    return f"{len(found)} of {count} {name}s, the first {found[0]}"
