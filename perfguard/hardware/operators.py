@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from perfguard.collector import collector_paused
 from perfguard.dispatching import DispatchMode
@@ -129,6 +130,8 @@ def _interpreted(seen: _Operators) -> Iterator[None]:
     original = executor.__call__
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if seen not in _get_current_dispatch_mode_stack():  # inside a custom operator, which is one entry itself
+            return original(self, *args, **kwargs)
         seen.names.append(f"triton.{self.fn.__name__}")
         waits, seen.interpreting = len(seen.waits), True
         try:

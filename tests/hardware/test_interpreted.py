@@ -24,10 +24,15 @@ PROGRAM = """
 
     x = torch.randn(100)
     assert torch.equal(scale(x), 2 * x)
+    @torch.library.custom_op("perfguard_tests::scale", mutates_args=())
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return scale(x)
+
     found = operators.of_call(lambda: scale(x))
+    inside = operators.of_call(lambda: whole(x))
     again = operators.of_call(lambda: x.sum().item())
     copies = [each.name for each in found.copies]
-    print(json.dumps([list(found.launches), copies, len(found.waits), list(again.launches)]))
+    print(json.dumps([list(found.launches), copies, len(found.waits), list(again.launches), list(inside.launches)]))
 """
 
 
@@ -41,4 +46,5 @@ def test_a_launch_is_one_operator_and_its_copies_are_the_interpreter_s() -> None
         ["aten.clone"],
         0,
         ["aten.sum", "aten._local_scalar_dense"],
+        ["perfguard_tests.scale"],
     ]
