@@ -1,6 +1,6 @@
 """perfguard: a guard for GPU-kernel performance and correctness, as a pytest plugin and a command line."""
 
-from perfguard.call import Tolerance, Work
+from perfguard.call import Hard, Tolerance, Work
 from perfguard.errors import (
     BaselineError,
     DeviceError,
@@ -12,6 +12,7 @@ from perfguard.errors import (
     UsageError,
     WrongResult,
 )
+from perfguard.hard import derived
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ __all__ = [
     "DeviceError",
     "ExitStatus",
     "GuardFailure",
+    "Hard",
     "MeasurementError",
     "PerfguardError",
     "Regression",
@@ -27,4 +29,5 @@ __all__ = [
     "UsageError",
     "Work",
     "WrongResult",
+    "derived",
 ]
