@@ -18,7 +18,7 @@ from perfguard.hard.sizes import holds_tensors, small
 from perfguard.numerics.trial import Inputs
 from perfguard.records import HardCounts
 
-LEAST_SECONDS = 0.1  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
+LEAST_SECONDS = 0.2  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
 MOST_SHRINKS = 24  # runs to make a failing input small
 
 
