@@ -13,6 +13,7 @@ from perfguard.errors import (
     WrongResult,
 )
 from perfguard.hard import derived
+from perfguard.hard.marks import ids, offsets
 
 __version__ = "0.1.0"
 
@@ -30,4 +31,6 @@ __all__ = [
     "Work",
     "WrongResult",
     "derived",
+    "ids",
+    "offsets",
 ]

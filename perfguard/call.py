@@ -74,7 +74,7 @@ class Tolerance:
             raise UsageError(f"Tolerance(fp8_step_fraction={self.fp8_step_fraction!r}): must lie in [0, 1]")
 
 
-HARD_KINDS = ("values", "non-finite", "layouts", "sizes")
+HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,8 @@ class Hard:
     """Which kinds of derived inputs a call leaves out (docs/hard-inputs.md), and why.
 
     Attributes:
-        without: of "values", "non-finite" (NaN and infinities), "layouts", "sizes".
+        without: of "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
+            "gradients" (incoming ones).
         reason: why the call need not be right there; required.
     """
 

@@ -125,6 +125,8 @@ PUBLIC = [
     "Work",
     "WrongResult",
     "derived",
+    "ids",
+    "offsets",
 ]
 
 

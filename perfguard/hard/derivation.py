@@ -12,11 +12,16 @@ from torch.utils import _pytree as pytree
 
 from perfguard.call import Call
 from perfguard.errors import UsageError
+from perfguard.hard.integers import with_integers
 from perfguard.hard.layouts import LAYOUTS
+from perfguard.hard.marks import carry
 from perfguard.hard.values import with_values
 
 _ROW = re.compile(r"row (\d+) (.+)")
 _CUT = re.compile(r"dim (\d+) cut to (\d+)")
+
+
+INCOMING = -1
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Part:
 
     Attributes:
         kind: what `Hard(without=…)` calls it.
-        steps: of each input by its place among all leaves of the call, in words.
+        steps: of each input by its place among all leaves of the call, in words; `INCOMING`: of incoming gradients.
     """
 
     kind: str
@@ -54,6 +59,7 @@ class Derivation:
     def words(self, names: Sequence[str]) -> str:
         """`argument 0 (transposed, row 3 zero) and argument 1 (sliced)`."""
         texts = [(name, self.text(place)) for place, name in enumerate(names)]
+        texts += [("incoming gradients", self.text(INCOMING))]
         return " and ".join(f"{name} ({text})" for name, text in texts if text)
 
 
@@ -68,12 +74,17 @@ def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
         made = _step(made, step)
     if made is tensor or made.data_ptr() == tensor.data_ptr():
         made = made.clone()
-    return made.detach().requires_grad_(tensor.requires_grad)
+    made = made.detach().requires_grad_(tensor.requires_grad)
+    carry(tensor, made)
+    return made
 
 
 def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
     if step in LAYOUTS:
         return LAYOUTS[step](tensor)
+    integers = with_integers(tensor, step)
+    if integers is not None:
+        return integers
     cut = _CUT.fullmatch(step)
     try:
         if cut:
@@ -96,7 +107,8 @@ def derived_call(call: Call, derivation: Derivation) -> Call:
         if isinstance(leaf, torch.Tensor) and text and id(leaf) not in made:
             made[id(leaf)] = derived_tensor(leaf, text)
     args, kwargs = pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
-    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=None)
+    groups = made.get(id(call.groups), call.groups)
+    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups)
 
 
 def leaves_of(call: Call) -> list[Any]:

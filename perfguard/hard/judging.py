@@ -15,6 +15,7 @@ import torch
 from perfguard.call import Call
 from perfguard.canaries import Canaries
 from perfguard.errors import MeasurementError
+from perfguard.hard.derivation import derived_tensor
 from perfguard.numerics.codes import FP8_DTYPES
 from perfguard.numerics.differences import real_numbers
 from perfguard.numerics.oracle import free_bytes
@@ -68,13 +69,14 @@ def _moved(tensor: Tensor, off: float, generator: torch.Generator) -> Tensor:
     return (moved * (1 + relative * noise()) + least * noise()).requires_grad_(tensor.requires_grad)
 
 
-def judged(call: Call, *, forward_only: bool = False, cut: bool = False) -> Outcome:
+def judged(call: Call, *, forward_only: bool = False, cut: bool = False, incoming: str = "") -> Outcome:
     """Run the reference, the oracle and the candidate on the inputs of `call`, which are derived ones.
 
     Args:
         forward_only: gradients are left out.
         cut: sizes are others than given: outputs of another structure then say that the reference took the inputs for
             something else.
+        incoming: how the incoming gradients are derived from random ones, in words.
     """
     inputs = Inputs(call)
     reference = Reference(call, inputs)
@@ -83,7 +85,10 @@ def judged(call: Call, *, forward_only: bool = False, cut: bool = False) -> Outc
         upstream: Gradients = []
         if not forward_only and inputs.leaf_names and any(eager.differentiable):
             upstream = upstream_gradients(eager, call.seed)
+            upstream = [None if each is None else derived_tensor(each, incoming) for each in upstream]
             eager = reference.run(upstream)
+        elif incoming:
+            return Outcome(left_out="there are no gradients")
         truth = reference.truth(eager, upstream)
     except torch.OutOfMemoryError:
         raise

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from perfguard.call import Call
-from perfguard.hard.derivation import Derivation, Part, derived_call, leaves_of
+from perfguard.hard.derivation import INCOMING, Derivation, Part, derived_call, leaves_of
+from perfguard.hard.integers import integers_of
 from perfguard.hard.layouts import layouts_of
+from perfguard.hard.marks import Mark, mark_of
 from perfguard.hard.sizes import cuts, holds_tensors
-from perfguard.hard.values import FINITE, NON_FINITE, row_count, takes_values
+from perfguard.hard.values import FINITE, INCOMING_KINDS, NON_FINITE, row_count, takes_values
 
 
 def planned(call: Call, seed: int) -> Iterator[Derivation]:
@@ -30,9 +32,13 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     values, non_finite = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NON_FINITE, "non-finite")
     sizes = [] if holds_tensors(call.fn) or holds_tensors(call.reference) else cuts(leaves)
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
+    integers = _integers(call, leaves)
+    ends = [Part("integers", {place: texts[0]}) for place, texts in integers.items()]
+    gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
     broad = [
         (*values, *laid),
         _cut_and_mixed(call, sizes[0], floats) if sizes else (),
+        (*ends, *laid) if ends else (),
         tuple(non_finite),
         (Part("values", dict.fromkeys(floats, "times 2^7")),) if floats else (),
         tuple(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names),
@@ -41,7 +47,8 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
     alone += [Part("non-finite", {place: kind}) for place in floats for kind in NON_FINITE]
     moved = [Part("layouts", {place: name}) for place, names in layouts.items() for name in names]
-    rest = [list(parts) for parts in (sizes[1:], alone, moved)]
+    others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
+    rest = [sizes[1:], alone, moved, others, gradients]
     for parts in rest:
         order.shuffle(parts)
     single = [(part,) for trio in zip_longest(*rest) for part in trio if part is not None]
@@ -72,6 +79,25 @@ def _layouts(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
             if names:
                 found[place] = names
     return found
+
+
+def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
+    """By place, of what is marked; `groups` marks ends whose last one stays."""
+    found = {}
+    for place, leaf in enumerate(leaves):
+        mark = mark_of(leaf) or (Mark("offsets", 0) if leaf is call.groups and _is_vector(leaf) else None)
+        if isinstance(leaf, torch.Tensor) and mark is not None:
+            found[place] = integers_of(leaf, mark)
+    return {place: texts for place, texts in found.items() if texts}
+
+
+def _is_vector(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.ndim == 1 and not leaf.is_floating_point()
+
+
+def _has_gradients(call: Call, leaves: Sequence[Any]) -> bool:
+    parameters = call.fn.parameters() if isinstance(call.fn, torch.nn.Module) else ()
+    return any(getattr(each, "requires_grad", False) for each in (*leaves, *parameters))
 
 
 def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 
 from perfguard.call import Call
-from perfguard.hard.derivation import Derivation, derived_call, leaves_of
+from perfguard.hard.derivation import INCOMING, Derivation, derived_call, leaves_of
 from perfguard.hard.judging import Outcome, judged
 from perfguard.hard.plan import planned
 from perfguard.hard.sizes import holds_tensors, small
@@ -101,7 +101,9 @@ class _Hard:
     def _judged(self, base: Call, derivation: Derivation) -> Outcome:
         try:
             call = derived_call(base, derivation)
-            return judged(call, forward_only=derivation.forward_only, cut=derivation.cuts)
+            return judged(
+                call, forward_only=derivation.forward_only, cut=derivation.cuts, incoming=derivation.text(INCOMING)
+            )
         except torch.OutOfMemoryError:
             return Outcome(left_out="memory is short")
 
@@ -114,10 +116,8 @@ class _Hard:
             for place, name in enumerate(names)
             if derivation.text(place)
         ]
-        self.found.problem = (
-            f"hard input{shapes}, {derivation.words(names)}: {outcome.problem}; made again by "
-            + ", ".join(snippets).replace("argument ", "x")
-        )
+        again = f"; made again by {', '.join(snippets)}".replace("argument ", "x") if snippets else ""
+        self.found.problem = f"hard input{shapes}, {derivation.words(names)}: {outcome.problem}{again}"
 
     def _smallest(self, base: Call, derivation: Derivation, outcome: Outcome) -> tuple[Derivation, Outcome]:
         """Parts left out one by one while what remains still fails."""

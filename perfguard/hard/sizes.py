@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from perfguard.hard.derivation import Part
+from perfguard.hard.marks import mark_of
 
 BLOCK = 256  # most blocks and tails repeat within it
 _POWERS = (16, 32, 64, 128)
@@ -72,6 +73,9 @@ def _cut(leaves: Sequence[Any], size: int, target: int) -> Part | None:
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
             continue
+        mark = mark_of(leaf)
+        if mark is not None and mark.limit == size:
+            return None
         if _is_integer(leaf) and leaf.numel() and not (int(leaf.min()) >= -1 and int(leaf.max()) < target):
             return None
         steps[place] = ", ".join(f"dim {dim} cut to {target}" for dim, own in enumerate(leaf.shape) if own == size)

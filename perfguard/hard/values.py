@@ -28,6 +28,10 @@ FINITE = (
 NON_FINITE = ("NaN at last", "inf at first", "-inf at middle", "NaN at first", "inf at last", "-inf at first")
 
 
+#: of incoming gradients
+INCOMING_KINDS = ("zero", "one-hot at last", f"times 2^{LARGE}", "one-hot at first", f"times 2^{SMALL}", "sliced")
+
+
 def takes_values(tensor: torch.Tensor) -> bool:
     """Whether values can be derived: 8-bit floats are codes, and complex numbers have no order."""
     return tensor.is_floating_point() and tensor.itemsize > 1 and tensor.numel() > 0
@@ -90,6 +94,11 @@ def _outlier(part: torch.Tensor, words: list[str]) -> None:
     part[:, _place(part, words)] = 2.0 ** _power(words)
 
 
+def _one_hot(part: torch.Tensor, words: list[str]) -> None:
+    part.zero_()
+    part[:, _place(part, words)] = 1.0
+
+
 def _placed(value: float) -> Callable[[torch.Tensor, list[str]], None]:
     def change(part: torch.Tensor, words: list[str]) -> None:
         part[:, _place(part, words)] = value
@@ -114,6 +123,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, list[str]], None]] = {
     "shifted": _shifted,
     "subnormal": _subnormal,
     "outlier": _outlier,
+    "one-hot": _one_hot,
     "NaN": _placed(float("nan")),
     "inf": _placed(float("inf")),
     "-inf": _placed(float("-inf")),
