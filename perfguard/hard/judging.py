@@ -7,34 +7,41 @@ or inputs that are off by as much as one float32 rounding or a subnormal that th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
 from perfguard.call import Call
 from perfguard.canaries import Canaries
 from perfguard.errors import MeasurementError
-from perfguard.hard.derivation import derived_tensor
+from perfguard.hard.derivation import INCOMING, Derivation, derived_tensor
+from perfguard.hard.nearby import FLUSHED, Nearby, nearby
 from perfguard.numerics.codes import FP8_DTYPES
 from perfguard.numerics.differences import real_numbers
 from perfguard.numerics.oracle import free_bytes
 from perfguard.numerics.rule import FINITE, NAN, ROUNDING, Groups, kinds, sum_groups
 from perfguard.numerics.trial import Inputs, Trial, run_trial, upstream_gradients
-from perfguard.numerics.truth import Gradients, Reference, Truth
+from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import Value, poisoned
 
 MULTIPLE = 4.0  # of eager's error
 NEARBY = 64.0  # of what inputs that are off by a rounding change
 LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
-FLUSHED = 2.0**-125  # twice the least normal float32: what is below may count as zero
 LOST = 0.1  # relative error of eager's from which on it says nothing of the domain
 _CANARY_SHARE = 1 / 8
-_OFF = 2.0**-22  # a few roundings of float32
-_TIES = 2.0**-12  # by which values move where integers may depend on which of them is larger
+NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
+JUMP = 1e-3  # of the whole tensor, by which a group may move where ties are broken
+SCALE_MOVES = 2.0**-18  # relative, for inputs off by a rounding, beyond which a scale stands at an edge
+AT_AN_EDGE = "at a tie or an edge of the reference"
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
+Usual = Mapping[str, float]
+#: what a reference raises that does not take its inputs
+REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
+NO_SCALE: Usual = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,114 +52,107 @@ class Outcome:
     problem: str = ""
 
 
-class _Near(Inputs):
-    """The inputs, off by a rounding."""
+def judged(call: Call, derivation: Derivation, usual: Usual = NO_SCALE) -> Outcome:
+    """Run the reference, the oracle and the candidate on the inputs of `call`, which come from `derivation`.
 
-    def __init__(self, call: Call, off: float) -> None:
-        super().__init__(call)
-        generators = {t.device: torch.Generator(t.device).manual_seed(call.seed) for t in self.tensors}
-        made: dict[int, Tensor] = {}
-        for leaf in self.tensors:
-            if leaf.is_floating_point() and leaf.dtype not in FP8_DTYPES and leaf.itemsize > 1:
-                made[id(leaf)] = _moved(leaf, off, generators[leaf.device])
-        self._leaves = [made.get(id(leaf), leaf) for leaf in self._leaves]
-
-
-def _moved(tensor: Tensor, off: float, generator: torch.Generator) -> Tensor:
-    def noise() -> Tensor:
-        signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device)
-        return signs.double() * 2 - 1
-
-    relative = min(off, 2.0**-50) if tensor.dtype is torch.float64 and off == _OFF else off
-    least = FLUSHED if off == _OFF else off
-    moved = tensor.detach().double()
-    return (moved * (1 + relative * noise()) + least * noise()).requires_grad_(tensor.requires_grad)
-
-
-def judged(call: Call, *, forward_only: bool = False, cut: bool = False, incoming: str = "") -> Outcome:
-    """Run the reference, the oracle and the candidate on the inputs of `call`, which are derived ones.
+    Where sizes are others than given, outputs of another structure say that the reference took the inputs for
+    something else.
 
     Args:
-        forward_only: gradients are left out.
-        cut: sizes are others than given: outputs of another structure then say that the reference took the inputs for
-            something else.
-        incoming: how the incoming gradients are derived from random ones, in words.
+        usual: the RMS of each tensor where inputs are as given: what is far below a rounding of that is nothing.
     """
+    incoming = derivation.text(INCOMING)
     inputs = Inputs(call)
     reference = Reference(call, inputs)
     try:
         eager = reference.run([])
         upstream: Gradients = []
-        if not forward_only and inputs.leaf_names and any(eager.differentiable):
+        if not derivation.forward_only and inputs.leaf_names and any(eager.differentiable):
             upstream = upstream_gradients(eager, call.seed)
             upstream = [None if each is None else derived_tensor(each, incoming) for each in upstream]
             eager = reference.run(upstream)
         elif incoming:
             return Outcome(left_out="there are no gradients")
         truth = reference.truth(eager, upstream)
+        near = nearby(call, eager, upstream)
     except torch.OutOfMemoryError:
         raise
-    except (
-        MeasurementError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        IndexError,
-        ArithmeticError,
-        AssertionError,
-    ) as error:
+    except REFUSALS as error:
         if _device_is_lost(error):
             raise
         return Outcome(left_out="the reference raises")
-    near = _near(call, reference, eager, upstream)
-    if near is None:
-        return Outcome(left_out="the reference raises")
     if unclear := _outside(truth, near):
         return Outcome(left_out=unclear)
-    return _candidate(call, inputs, eager, upstream, truth, near, cut)
+    return _candidate(call, inputs, eager, upstream, truth, near, derivation.cuts, usual)
 
 
-def _near(call: Call, reference: Reference, eager: Trial, upstream: Gradients) -> list[list[Maybe]] | None:
-    """The oracle's tensors on inputs off by a rounding; where outputs hold integers or codes, on others, too."""
-    discrete = any(t is not None and not _by_rule(t) for t in eager.tensors())
-    found = []
-    for off in (_OFF, _TIES) if discrete else (_OFF,):
-        try:
-            found.append(Reference(call, _Near(call, off)).oracle(eager, upstream))
-        except (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-            if _device_is_lost(error):
-                raise
-            return None
-    return found
+def usual_scales(call: Call) -> Usual:
+    """The RMS of the reference's outputs and gradients by name; none where it raises."""
+    inputs = Inputs(call)
+    reference = Reference(call, inputs)
+    try:
+        eager = reference.run([])
+        upstream: Gradients = []
+        if inputs.leaf_names and any(eager.differentiable):
+            upstream = upstream_gradients(eager, call.seed)
+            eager = reference.run(upstream)
+    except REFUSALS as error:
+        if _device_is_lost(error):
+            raise
+        return NO_SCALE
+    names = [*eager.names, *inputs.written_names, *(f"gradient of {name}" for name in inputs.leaf_names if upstream)]
+    pairs = zip(names, eager.tensors(), strict=True)
+    return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and _by_rule(tensor)}
 
 
 def _by_rule(tensor: Tensor) -> bool:
     return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
 
 
-def _outside(truth: Truth, near: Sequence[Sequence[Maybe]]) -> str:
+def _outside(truth: Truth, near: Nearby) -> str:
     """Why the input lies outside the domain, or ''."""
     for position, eager in enumerate(truth.eager):
-        oracle, moved = truth.oracle[position], near[0][position]
         if eager is None or eager.numel() == 0:
             continue
         if not _by_rule(eager):
-            if any(_unstable(eager, other[position]) for other in near):
-                return "at a tie or an edge of the reference"
+            coded = eager.dtype in FP8_DTYPES
+            if _unstable(eager, near.rounded[position]) or (not coded and _unstable(eager, near.untied[position])):
+                return AT_AN_EDGE
             continue
-        if oracle is None or moved is None:
-            oracle = eager if oracle is None else oracle
-            moved = oracle if moved is None else moved
-        e, o, m = (real_numbers(t) for t in (eager, oracle, moved))
+        if truth.is_scale(position):
+            moved = near.rounded[position]
+            if moved is None or bool(((moved - eager).abs() > SCALE_MOVES * eager.abs()).any()):
+                return AT_AN_EDGE
+        want = truth.oracle[position]
+        oracle = eager if want is None else want
+        e, o, m, u = (real_numbers(t) for t in (eager, oracle, *(_or(each[position], oracle) for each in near.both)))
         kind = kinds(o.to(e.dtype).double())
         if not torch.equal(kinds(e.double()), kind):
             return "reference and oracle disagree on what is finite"
-        if not torch.equal(kinds(m.to(e.dtype).double()), kind):
-            return "at a tie or an edge of the reference"
+        if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
+            return AT_AN_EDGE
         rms, error, shift = _errors(e, o, m, truth)
         if bool((error > LOST * rms + NEARBY * shift + _least(e.dtype)).any()):
             return "reference and oracle are far apart"
+        whole, jump = rms.square().mean().sqrt(), _errors(u, o, m, truth)[1]
+        if not truth.is_scale(position) and bool((jump > JUMP * whole + NEARBY * shift + _least(e.dtype)).any()):
+            return AT_AN_EDGE
+        if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
+            return AT_AN_EDGE
     return ""
+
+
+def _or(tensor: Maybe, other: Tensor) -> Tensor:
+    return other if tensor is None or tensor.shape != other.shape else tensor
+
+
+def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
+    """Whether a finite result for infinite inputs is a choice of the reference's: huge inputs lead elsewhere."""
+    finite = oracle.double().isfinite()
+    if not bool(finite.any()):
+        return False
+    o, b = (torch.where(finite, t.double(), 0.0) for t in (oracle, bounded))
+    return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
 
 
 def _unstable(eager: Tensor, moved: Maybe) -> bool:
@@ -184,10 +184,11 @@ def _candidate(
     eager: Trial,
     upstream: Gradients,
     truth: Truth,
-    near: Sequence[Sequence[Maybe]],
+    near: Nearby,
     cut: bool,
+    usual: Usual,
 ) -> Outcome:
-    infinite = any(tensor.dtype in LEAST_ROUNDINGS and bool(tensor.isinf().any()) for tensor in inputs.tensors)
+    infinite = near.bounded is not None
     device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
     fills: tuple[Value, ...] = ("nan", "zero")
     for value in fills:
@@ -208,7 +209,7 @@ def _candidate(
                 return Outcome(left_out="other results than the reference's by shape")
             problem = "outputs: other tensors than the reference's"
         if not problem:
-            problem = _wrong(trial, truth, near[0], infinite)
+            problem = _wrong(trial, truth, near.rounded, infinite, usual)
         if problem:
             return Outcome(problem=problem)
     return Outcome()
@@ -221,7 +222,7 @@ def _same_structure(trial: Trial, eager: Trial) -> bool:
     return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
 
-def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], infinite: bool) -> str:
+def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], infinite: bool, usual: Usual) -> str:
     """What is wrong with the first wrong tensor, or ''."""
     tensors = trial.tensors()
     exact = truth.exact_scales(tensors)
@@ -233,7 +234,8 @@ def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], infinite: bool) ->
             problem = truth.judge(position, got).problem
         else:
             want = eager if oracle is None else oracle
-            problem = _far(got, eager, want, want if moved is None else moved, truth, position, infinite)
+            tensors_of_one = (got, eager, want, want if moved is None else moved)
+            problem = _far(tensors_of_one, truth, truth.names[position], infinite, usual)
         if problem:
             return problem
     return ""
@@ -251,10 +253,13 @@ def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
     return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
 
 
-def _far(got: Tensor, eager: Tensor, oracle: Tensor, moved: Tensor, truth: Truth, position: int, infinite: bool) -> str:
-    """Whether one tensor is further from the oracle than roundings explain."""
-    name = truth.names[position]
-    c, e, o, m = (real_numbers(t) for t in (got, eager, oracle, moved))
+def _far(tensors: Sequence[Tensor], truth: Truth, name: str, infinite: bool, usual: Usual) -> str:
+    """Whether one tensor is further from the oracle than roundings explain.
+
+    Args:
+        tensors: the candidate's, eager's, the oracle's, and the oracle's off by a rounding.
+    """
+    c, e, o, m = map(real_numbers, tensors)
     unlike = _unlike(c, o.to(c.dtype), infinite)
     if bool(unlike.any()):
         index = [int(each) for each in unlike.nonzero()[0]]
@@ -266,6 +271,7 @@ def _far(got: Tensor, eager: Tensor, oracle: Tensor, moved: Tensor, truth: Truth
     least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
     given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
     limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)
+    limit = limit + NEGLIGIBLE * usual.get(name, 0.0)
     wrong = error > limit
     if not bool(wrong.any()):
         return ""

@@ -15,7 +15,9 @@ from perfguard.hard.integers import integers_of
 from perfguard.hard.layouts import layouts_of
 from perfguard.hard.marks import Mark, mark_of
 from perfguard.hard.sizes import cuts, holds_tensors
-from perfguard.hard.values import FINITE, INCOMING_KINDS, NON_FINITE, row_count, takes_values
+from perfguard.hard.values import FINITE, INCOMING_KINDS, INFINITIES, NANS, row_count, takes_values
+
+_TURN = 4  # kinds of values that even a few rows have room for
 
 
 def planned(call: Call, seed: int) -> Iterator[Derivation]:
@@ -29,7 +31,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     order = random.Random(seed)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
     layouts = _layouts(call, leaves)
-    values, non_finite = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NON_FINITE, "non-finite")
+    values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
     sizes = [] if holds_tensors(call.fn) or holds_tensors(call.reference) else cuts(leaves)
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
     integers = _integers(call, leaves)
@@ -39,13 +41,15 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
         (*values, *laid),
         _cut_and_mixed(call, sizes[0], floats) if sizes else (),
         (*ends, *laid) if ends else (),
-        tuple(non_finite),
+        tuple(nans),
+        tuple(_mixed(leaves, floats, INFINITIES, "non-finite")),
+        tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
         (Part("values", dict.fromkeys(floats, "times 2^7")),) if floats else (),
         tuple(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
     ]
     alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
-    alone += [Part("non-finite", {place: kind}) for place in floats for kind in NON_FINITE]
+    alone += [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
     moved = [Part("layouts", {place: name}) for place, names in layouts.items() for name in names]
     others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
     rest = [sizes[1:], alone, moved, others, gradients]
@@ -64,7 +68,8 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
 def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, ...]:
     """Another size, and hard values in the rows that it leaves."""
     leaves = leaves_of(derived_call(call, Derivation((cut,))))
-    return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], FINITE, "values"))
+    later = FINITE[_TURN:] + FINITE[:_TURN]
+    return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
 def _layouts(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:

@@ -11,14 +11,15 @@ from itertools import islice
 import torch
 
 from perfguard.call import Call
-from perfguard.hard.derivation import INCOMING, Derivation, derived_call, leaves_of
-from perfguard.hard.judging import Outcome, judged
+from perfguard.errors import UsageError
+from perfguard.hard.derivation import Derivation, derived_call, leaves_of
+from perfguard.hard.judging import Outcome, judged, usual_scales
 from perfguard.hard.plan import planned
 from perfguard.hard.sizes import holds_tensors, small
 from perfguard.numerics.trial import Inputs
 from perfguard.records import HardCounts
 
-LEAST_SECONDS = 0.2  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
+LEAST_SECONDS = 0.3  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
 MOST_SHRINKS = 24  # runs to make a failing input small
 
 
@@ -64,6 +65,7 @@ class _Hard:
         self.call = replace(call, walk=(), rival=None)
         self.until = time.thread_time() + seconds
         self.found = HardResult()
+        self.usual = usual_scales(self.call)
 
     def run(self, rotation: int) -> HardResult:
         base = self._small()
@@ -100,10 +102,9 @@ class _Hard:
 
     def _judged(self, base: Call, derivation: Derivation) -> Outcome:
         try:
-            call = derived_call(base, derivation)
-            return judged(
-                call, forward_only=derivation.forward_only, cut=derivation.cuts, incoming=derivation.text(INCOMING)
-            )
+            return judged(derived_call(base, derivation), derivation, self.usual)
+        except UsageError:  # a row that a smaller input no longer has
+            return Outcome(left_out="no such input")
         except torch.OutOfMemoryError:
             return Outcome(left_out="memory is short")
 

@@ -9,6 +9,7 @@ import torch
 PLACES = ("first", "middle", "last")
 #: Above 88, where exp leaves float32, for values of a standard deviation of 1; squares and sums stay far from the end.
 LARGE = 7
+LARGEST = 14  # past float16
 SHIFT = -100  # exp of all of it is 0 in float32
 SMALL = -10
 OUTLIER = 10
@@ -18,6 +19,7 @@ FINITE = (
     "equal",
     f"outlier 2^{OUTLIER} at first",
     f"times 2^{LARGE}",
+    f"times 2^{LARGEST}",
     f"shifted by {SHIFT}",
     "alternating",
     f"times 2^{SMALL}",
@@ -25,7 +27,8 @@ FINITE = (
     f"outlier 2^{OUTLIER} at last",
     "negative zero",
 )
-NON_FINITE = ("NaN at last", "inf at first", "-inf at middle", "NaN at first", "inf at last", "-inf at first")
+NANS = ("NaN at last", "NaN at first", "NaN at middle")
+INFINITIES = ("inf at first", "-inf at middle", "inf at last", "-inf at first", "-inf at last")
 
 
 #: of incoming gradients
@@ -43,7 +46,7 @@ def row_count(tensor: torch.Tensor) -> int:
 
 
 def with_values(tensor: torch.Tensor, kind: str, row: int | None = None) -> torch.Tensor:
-    """A contiguous copy with one kind of `FINITE` or `NON_FINITE` in one row, or in all of them.
+    """A contiguous copy with one kind of `FINITE`, `NANS` or `INFINITIES` in one row, or in all of them.
 
     Raises:
         ValueError: no such kind, or no such row.
