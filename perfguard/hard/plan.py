@@ -15,7 +15,7 @@ from perfguard.hard.integers import integers_of
 from perfguard.hard.layouts import layouts_of
 from perfguard.hard.marks import Mark, mark_of
 from perfguard.hard.sizes import cuts, holds_tensors
-from perfguard.hard.values import FINITE, INCOMING_KINDS, INFINITIES, NANS, row_count, takes_values
+from perfguard.hard.values import FINITE, INCOMING_KINDS, INFINITIES, LARGE, LARGEST, NANS, row_count, takes_values
 
 _TURN = 4  # kinds of values that even a few rows have room for
 
@@ -44,7 +44,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
         tuple(nans),
         tuple(_mixed(leaves, floats, INFINITIES, "non-finite")),
         tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
-        (Part("values", dict.fromkeys(floats, "times 2^7")),) if floats else (),
+        *((Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST) if floats),
         tuple(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
     ]
