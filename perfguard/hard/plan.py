@@ -14,7 +14,7 @@ from perfguard.hard.derivation import INCOMING, Derivation, Part, derived_call, 
 from perfguard.hard.integers import integers_of
 from perfguard.hard.layouts import layouts_of
 from perfguard.hard.marks import Mark, mark_of
-from perfguard.hard.sizes import cuts, holds_tensors
+from perfguard.hard.sizes import cuts, holds_tensors, one_less
 from perfguard.hard.values import FINITE, INCOMING_KINDS, INFINITIES, LARGE, LARGEST, NANS, row_count, takes_values
 
 _TURN = 4  # kinds of values that even a few rows have room for
@@ -39,6 +39,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
     broad = [
         (*values, *laid),
+        one_less(leaves) if sizes else (),
         _cut_and_mixed(call, sizes[0], floats) if sizes else (),
         (*ends, *laid) if ends else (),
         tuple(nans),

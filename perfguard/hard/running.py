@@ -19,7 +19,7 @@ from perfguard.hard.sizes import holds_tensors, small
 from perfguard.numerics.trial import Inputs
 from perfguard.records import HardCounts
 
-LEAST_SECONDS = 0.3  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
+LEAST_SECONDS = 0.2  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
 MOST_SHRINKS = 24  # runs to make a failing input small
 
 
@@ -66,17 +66,21 @@ class _Hard:
         self.until = time.thread_time() + seconds
         self.found = HardResult()
         self.usual = usual_scales(self.call)
+        self.usually = 0.0  # seconds that a derived input takes
 
     def run(self, rotation: int) -> HardResult:
         base = self._small()
         plan: Iterator[Derivation] = planned(base, self.call.seed + rotation)
         queue = deque(islice(plan, 1))
         while queue:
-            if time.thread_time() > self.until:
+            if time.thread_time() + self.usually > self.until:
                 self.found.waiting += len(queue) + sum(1 for _ in plan)
                 break
             derivation = queue.popleft()
+            began = time.thread_time()
             outcome = self._judged(base, derivation)
+            took = time.thread_time() - began
+            self.usually = min(took, self.usually or took)
             if outcome.problem:
                 self._tell(base, derivation, outcome)
                 break

@@ -36,6 +36,12 @@ def cuts(leaves: Sequence[Any]) -> list[Part]:
     return [part for part in found if part is not None]
 
 
+def one_less(leaves: Sequence[Any]) -> tuple[Part, ...]:
+    """Every size cut by one: no block is whole."""
+    parts = (_cut(leaves, size, size - 1) for size in _sizes(leaves))
+    return tuple(part for part in parts if part is not None)
+
+
 def holds_tensors(fn: Callable[..., Any]) -> bool:
     """Whether a function keeps tensors of its own, whose sizes nobody could cut with those of its inputs."""
     cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or () if _is_filled(cell)]
