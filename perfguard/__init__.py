@@ -1,6 +1,6 @@
 """perfguard: a guard for GPU-kernel performance and correctness, as a pytest plugin and a command line."""
 
-from perfguard.call import Tolerance, Work
+from perfguard.call import Hard, Tolerance, Work
 from perfguard.errors import (
     BaselineError,
     DeviceError,
@@ -12,6 +12,8 @@ from perfguard.errors import (
     UsageError,
     WrongResult,
 )
+from perfguard.hard import derived
+from perfguard.hard.marks import ids, offsets
 
 __version__ = "0.1.0"
 
@@ -20,6 +22,7 @@ __all__ = [
     "DeviceError",
     "ExitStatus",
     "GuardFailure",
+    "Hard",
     "MeasurementError",
     "PerfguardError",
     "Regression",
@@ -27,4 +30,7 @@ __all__ = [
     "UsageError",
     "Work",
     "WrongResult",
+    "derived",
+    "ids",
+    "offsets",
 ]

@@ -74,6 +74,30 @@ class Tolerance:
             raise UsageError(f"Tolerance(fp8_step_fraction={self.fp8_step_fraction!r}): must lie in [0, 1]")
 
 
+HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hard:
+    """Which kinds of derived inputs a call leaves out (docs/hard-inputs.md), and why.
+
+    Attributes:
+        without: of "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
+            "gradients" (incoming ones).
+        reason: why the call need not be right there; required.
+    """
+
+    without: Sequence[str] = ()
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = [kind for kind in self.without if kind not in HARD_KINDS]
+        if isinstance(self.without, str) or unknown:
+            raise UsageError(f"Hard(without={self.without!r}): give a list of {', '.join(HARD_KINDS)}")
+        if self.without and not self.reason.strip():
+            raise UsageError("Hard: say why the call need not be right there: Hard(without=[…], reason='…')")
+
+
 @dataclass(frozen=True)
 class Call:
     """One guarded call.
@@ -97,6 +121,7 @@ class Call:
         every: whether all configurations are checked, however long that takes.
         groups: where groups of rows end, inclusive running ends as a tensor or numbers; failures name the group.
         rival: what the candidate has to beat, called with the same inputs; None where nobody said.
+        hard: what is left out of the inputs derived from the call's own; None: there are none at all.
         settings: of the compiler when the test began (`perfguard.compiling.settings`); None where nobody looked.
     """
 
@@ -119,6 +144,7 @@ class Call:
     settings: Mapping[str, str] | None = None
     groups: Any = None
     rival: Callable[..., Outputs] | None = None
+    hard: Hard | None = Hard()
 
     def run(self) -> Outputs:
         """The candidate, once."""

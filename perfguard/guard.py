@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
-from perfguard.call import GRADIENTS, Call, Configurations, Layers, Tolerance, Work
+from perfguard.call import GRADIENTS, Call, Configurations, Hard, Layers, Tolerance, Work
 from perfguard.compiling import forget_compiled, settings
 from perfguard.config import read_settings
 from perfguard.errors import GuardFailure, Regression, UsageError, WrongResult
@@ -52,11 +53,14 @@ def seed_of(case: Case, purpose: str = "inputs") -> int:
 class Guarded:
     """The `perfguard` fixture of one test."""
 
-    def __init__(self, case: Case, device: Device, run: Run | None, every: bool = False) -> None:
+    def __init__(
+        self, case: Case, device: Device, run: Run | None, every: bool = False, hard_share: float = 1.0
+    ) -> None:
         self._case = case
         self._device = device
         self._run = run
         self._every = every  # configuration is checked
+        self._hard_share = hard_share
         self._labels: set[str] = set()
         forget_compiled()  # else the number and shapes of the tests before decide what this one compiles
         self._settings = settings()  # what the test then leaves changed is its own
@@ -90,6 +94,7 @@ class Guarded:
         configurations: Configurations = (),
         groups: Any = None,
         rival: Callable[..., Any] | None = None,
+        hard: bool | Hard = True,
         label: str = "",
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
@@ -123,6 +128,8 @@ class Guarded:
             rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
                 default configuration; called with the same inputs. Both are timed by turns in every run, and a
                 candidate that is slower is SLOWER, with or without a baseline. The rival's results are not checked.
+            hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard says
+                which kinds are left out, and why.
             label: tells a second call in the same test from the first.
 
         Raises:
@@ -165,17 +172,32 @@ class Guarded:
             settings=self._settings,
             groups=groups,
             rival=rival,
+            hard=_hard(hard),
         )
         if self._run is None:
             from perfguard.configurations import check_configurations
+            from perfguard.hard.running import run_hard
 
+            started = time.thread_time()
             problems = check_configurations(call).wrong
+            seconds = (time.thread_time() - started) * self._hard_share
+            if not problems and call.hard is not None and self._hard_share:
+                problems = list(filter(None, [run_hard(call, seconds).problem]))
             if problems:
                 raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
             return
         results = self._run.guard(call, case)
         if not self._run.is_session:
             raise_for(self._run, results)
+
+
+def _hard(given: bool | Hard) -> Hard | None:
+    """None where there are none."""
+    if isinstance(given, Hard):
+        return given
+    if not isinstance(given, bool):
+        raise UsageError(f"perfguard(hard={given!r}): give True, False, or perfguard.Hard(without=[…], reason='…')")
+    return Hard() if given else None
 
 
 def _layers(given: bool | Layers) -> bool | Layers:
@@ -254,16 +276,16 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     case = case_of(request.node)
     require_torch(f"{case.nodeid}: the perfguard fixture")
     run = config.stash.get(RUN, None)
+    settings = read_settings(config.rootpath, device=config.option.perfguard_device)
     if run is not None:
         device = run.device
     elif DEVICE in config.stash:
         device = config.stash[DEVICE]
     else:
-        settings = read_settings(config.rootpath, device=config.option.perfguard_device)
         device = config.stash[DEVICE] = open_device(settings.device)
     try:
         with seeded(seed_of(case), device):
-            yield Guarded(case, device, run, config.option.perfguard_all_configs)
+            yield Guarded(case, device, run, config.option.perfguard_all_configs, settings.hard_share)
     except Exception:
         if LOST not in config.stash:  # a lost device's random state cannot be put back, and nobody will use it
             raise

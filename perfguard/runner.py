@@ -77,6 +77,7 @@ class Runner:
         rivals: whether methods that perfguard is compared with read the case too.
         cold: what starts cold processes for a case that asks for them, and for the numbers of layers that it names;
             None where nobody may.
+        rotation: another number takes derived inputs in another order.
     """
 
     device: Device
@@ -91,9 +92,11 @@ class Runner:
     binaries: Binaries | None = None
     rivals: bool = False
     cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
+    rotation: int = 0
     copy_bytes_per_second: float | None = None
     _seen: tuple[float, Conditions] | None = None  # the device's state, and when it was asked for
     _followed: Followed | None = None
+    _checked_seconds: float = 0.0  # of a processor, that the check of the last call took
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
@@ -103,10 +106,31 @@ class Runner:
         """
         self._preheat()
         try:
-            return self._measured(call, case)
+            results = self._measured(call, case)
         finally:
             if self.binaries is not None:
                 self.binaries.leave()
+        return self._on_hard_inputs(call, results)
+
+    def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
+        """With what derived inputs show. They come last: nothing of them is compiled, counted or timed with the case.
+        What is wrong there loses its readings, as whatever is wrong."""
+        share = self.settings.hard_share
+        wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
+        if not self.numerics or call.hard is None or not share or wrong or not results:
+            return results
+        from perfguard.hard.running import run_hard
+
+        started = time.monotonic()
+        found = run_hard(call, share * self._checked_seconds, self.rotation)
+        seconds = round(results[0].seconds + time.monotonic() - started, 3)
+        results = [msgspec.structs.replace(results[0], hard=found.counts, seconds=seconds), *results[1:]]
+        if not found.problem:
+            return results
+        at = len(results) - 1 if ": gradient of " in found.problem else 0
+        verdict = Verdict(Word.WRONG, reason=found.problem)
+        results[at] = msgspec.structs.replace(results[at], readings=[], throughput=None, verdicts=[verdict])
+        return results
 
     def _begin(self, call: Call) -> None:
         """While the other calls of the check are made, what the call launches is compiled."""
@@ -118,7 +142,9 @@ class Runner:
         from perfguard.configurations import check_configurations  # torch, which a suite of benchmarks may lack
         from perfguard.numerics.trial import Inputs
 
+        began = time.thread_time()
         checked = check_configurations(call, lambda: self._begin(call)) if self.numerics else None
+        self._checked_seconds = time.thread_time() - began
         results = []
         for direction in _passes(call, checked):
             result = CaseResult(

@@ -45,6 +45,7 @@ FLOORS = {
     "render": 5,
     "github": 3,
     "check": 3,
+    "hard": 4,
     "compiling": 2,
     "passes": 3,
     "metrics": 4,
@@ -76,6 +77,7 @@ TORCH = {
     "check",
     "compiling",
     "dispatching",
+    "hard",
     "hardware",
     "metrics",
     "numerics",
@@ -114,6 +116,7 @@ PUBLIC = [
     "DeviceError",
     "ExitStatus",
     "GuardFailure",
+    "Hard",
     "MeasurementError",
     "PerfguardError",
     "Regression",
@@ -121,6 +124,9 @@ PUBLIC = [
     "UsageError",
     "Work",
     "WrongResult",
+    "derived",
+    "ids",
+    "offsets",
 ]
 
 

@@ -202,7 +202,8 @@ def test_compilers_begin_once_the_candidate_was_right_and_are_asked_when_all_is_
     runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 2 * x), CASE)
     assert seen[:3] == ["called", "begun", "called"]
     assert "asked" in seen[3:]
-    assert (seen.count("begun"), seen[-1]) == (1, "left")
+    assert seen.count("begun") == seen.count("left") == 1
+    assert set(seen[seen.index("left") + 1 :]) <= {"called"}  # hard inputs: nothing of them is compiled
     seen.clear()
     runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 3 * x), CASE)
     assert set(seen) == {"called", "left"}  # wrong
@@ -241,7 +242,7 @@ def test_incoming_gradients_are_not_the_inputs_once_more(device: fake.FakeDevice
 
     with seeded(seed_of(CASE), device):
         x = torch.randn(64, 16, requires_grad=True)
-    Guarded(CASE, device, None)(Keep.apply, x, reference=lambda x: x.clone())
+    Guarded(CASE, device, None)(Keep.apply, x, reference=lambda x: x.clone(), hard=False)
     assert len(seen) > 1
     for grad in seen:
         cosine = torch.nn.functional.cosine_similarity(grad.flatten(), x.detach().flatten(), dim=0)

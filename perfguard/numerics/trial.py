@@ -86,6 +86,11 @@ class Inputs:
         return [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
 
     @property
+    def names(self) -> list[str]:
+        """Of all inputs, in the order of the flattened arguments: `argument 0['w']`."""
+        return self._names
+
+    @property
     def storage_names(self) -> list[str]:
         """Of each buffer of `surrounded` the first input that lies there."""
         named: dict[tuple[str, int], str] = {}

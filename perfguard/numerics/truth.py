@@ -178,12 +178,17 @@ class Reference:
             truth.oracle[:first] = unrounded_codes(forward, coded)
         needed = [position for position in range(len(tensors)) if truth.needs_oracle(position)]
         if needed:
-            oracle = self._oracle(eager, upstream)
+            oracle = self.oracle(eager, upstream)
             for position in needed:
                 truth.oracle[position] = oracle[position]
         return truth
 
-    def _oracle(self, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
+    def oracle(self, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
+        """The tensors of `eager` as the reference gives them in the oracle's dtype.
+
+        Raises:
+            MeasurementError: the reference raises there.
+        """
         wide = self._oracle_dtype(eager)
         try:
             return self._oracle_in(wide, eager, upstream)

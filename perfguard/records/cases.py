@@ -182,6 +182,14 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
     board: str | None = None  # `Device.board`
 
 
+class HardCounts(Struct, frozen=True, omit_defaults=True):
+    """Of the inputs derived from a call's own: how many were compared, left out by reason, and did not fit."""
+
+    ran: int = 0
+    left_out: dict[str, int] = {}
+    waiting: int = 0
+
+
 class CaseResult(Struct, frozen=True, omit_defaults=True):
     """Everything one session knows about one case."""
 
@@ -192,6 +200,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     verdicts: list[Verdict] = []
     throughput: Throughput | None = None
     notes: list[str] = []  # what a reader should know although nothing is wrong
+    hard: HardCounts | None = None  # with the forward case, for both passes
     conditions: Conditions | None = None  # of the device right after it was timed, while its clocks are up
     seconds: float = 0.0  # spent on the case
     device: int = 0  # which of several devices of one kind it ran on

@@ -154,7 +154,18 @@ def _measured(found: LaneSurvey) -> str:
     seconds = sum(result.seconds for result in report.results)
     if seconds:
         parts.append(f"{seconds:.1f} s")
+    parts += _hard_inputs(report)
     return "; ".join(parts)
+
+
+def _hard_inputs(report: Report) -> list[str]:
+    """Of all cases; reasons are the report's."""
+    hard = [result.hard for result in report.results if result.hard is not None]
+    ran, waiting = sum(each.ran for each in hard), sum(each.waiting for each in hard)
+    left_out = sum(sum(each.left_out.values()) for each in hard)
+    counts = [(ran, "ran"), (left_out, "left out"), (waiting, "did not fit")]
+    words = ", ".join(f"{count} {what}" for count, what in counts if count)
+    return [f"hard inputs: {words}"] if words else []
 
 
 def _first_time(result: CaseResult) -> Reading | None:

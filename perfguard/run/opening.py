@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import subprocess
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,12 +63,13 @@ def open_run(
             make_folder(folder)
     else:
         answering = open_answering(config.session_folder, device, _stored_timers(lane), worker)
+    commit = commit_of(config.root)
     report = Report(
         schema=SCHEMA,
         hardware=device.identity,
         toolchain=toolchain,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        commit=commit_of(config.root),
+        commit=commit,
         perfguard=version,
         conditions=[device.conditions()],
         exact_only=any_machine,
@@ -90,6 +92,7 @@ def open_run(
         else None,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
+        rotation=zlib.crc32((commit or "").encode()),
     )
     return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
 

@@ -15,7 +15,7 @@ from kernels import grouped
 from kernels.grouped import shapes
 from kernels.grouped.configs import Impl
 from kernels.grouped.shapes import ProductShape
-from perfguard import Work
+from perfguard import Work, offsets
 from tests.kernels.paths import GPU, Candidates, open_path
 
 
@@ -42,6 +42,7 @@ def test_grouped_mm(
     taken = grouped.path(perfguard.device, groups=shape.experts, impl=impl)
     assert path in (None, taken)
     inputs, product = shape.inputs(perfguard.device), partial(grouped.grouped_mm, impl=impl)
+    offsets(inputs[-1])
     perfguard(
         product,
         *inputs,

@@ -13,7 +13,7 @@ import pytest
 from kernels import operators
 from kernels.operators import GroupedLinear, reference, shapes
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
-from perfguard import Work
+from perfguard import Work, offsets
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 from tests.kernels.operators import TWO_ROUNDINGS
 from tests.kernels.paths import GPU, Candidates, cases, open_path
@@ -119,6 +119,7 @@ def test_indexed_bias_add(perfguard: Any, candidates: Candidates, shape: Grouped
 @_cases("LINEAR")
 def test_grouped_linear(perfguard: Any, shape: GroupedRows, path: str) -> None:
     x, offs = shape.linear(perfguard.device)
+    offsets(offs)
     layer = GroupedLinear(shape.groups, shape.width, shape.outputs, device=perfguard.device, dtype=x.dtype)
     flop = 2 * shape.elements * shape.outputs
     perfguard(

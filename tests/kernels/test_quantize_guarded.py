@@ -13,7 +13,7 @@ import pytest
 from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
-from perfguard import Work
+from perfguard import Work, offsets
 from tests.kernels.paths import GPU, Candidates, cases, open_path
 
 MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
@@ -55,7 +55,7 @@ def test_quantize_rowwise(perfguard: Any, candidates: Candidates, shape: MatrixS
 @GROUPED
 def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
     x, offs = shape.inputs(perfguard.device)
-    inputs = x.t(), offs  # grad_out transposed: a view, the layout that training has
+    inputs = x.t(), offsets(offs)  # grad_out transposed: a view, the layout that training has
     perfguard(
         fp8.quantize_rowwise_per_group,
         *inputs,
@@ -69,6 +69,7 @@ def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shap
 @GROUPED
 def test_quantize_colwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
     inputs = shape.inputs(perfguard.device)
+    offsets(inputs[-1])
     perfguard(
         fp8.quantize_colwise_per_group,
         *inputs,

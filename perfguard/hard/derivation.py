@@ -1,0 +1,116 @@
+"""What a derived input is, in words that make it again: `transposed, row 3 zero`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from perfguard.call import Call
+from perfguard.errors import UsageError
+from perfguard.hard.integers import with_integers
+from perfguard.hard.layouts import LAYOUTS
+from perfguard.hard.marks import carry
+from perfguard.hard.values import with_values
+
+_ROW = re.compile(r"row (\d+) (.+)")
+_CUT = re.compile(r"dim (\d+) cut to (\d+)")
+
+
+INCOMING = -1
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps that belong together.
+
+    Attributes:
+        kind: what `Hard(without=…)` calls it.
+        steps: of each input by its place among all leaves of the call, in words; `INCOMING`: of incoming gradients.
+    """
+
+    kind: str
+    steps: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Parts in the order in which they are applied."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def forward_only(self) -> bool:
+        """Formulas of one gradient differ in what they make of infinity and NaN, and none is the right one."""
+        return any(part.kind == "non-finite" for part in self.parts)
+
+    @property
+    def cuts(self) -> bool:
+        return any(part.kind == "sizes" for part in self.parts)
+
+    def text(self, place: int) -> str:
+        """The steps of one input, `` where it is as given."""
+        return ", ".join(part.steps[place] for part in self.parts if place in part.steps)
+
+    def words(self, names: Sequence[str]) -> str:
+        """`argument 0 (transposed, row 3 zero) and argument 1 (sliced)`."""
+        texts = [(name, self.text(place)) for place, name in enumerate(names)]
+        texts += [("incoming gradients", self.text(INCOMING))]
+        return " and ".join(f"{name} ({text})" for name, text in texts if text)
+
+
+def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
+    """A tensor derived from another in words: values, layouts and cuts, one after the other.
+
+    Raises:
+        UsageError: a step that there is not.
+    """
+    made = tensor.detach()
+    for step in filter(None, text.split(", ")):
+        made = _step(made, step)
+    if made is tensor or made.data_ptr() == tensor.data_ptr():
+        made = made.clone()
+    made = made.detach().requires_grad_(tensor.requires_grad)
+    carry(tensor, made)
+    return made
+
+
+def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
+    if step in LAYOUTS:
+        return LAYOUTS[step](tensor)
+    integers = with_integers(tensor, step)
+    if integers is not None:
+        return integers
+    cut = _CUT.fullmatch(step)
+    try:
+        if cut:
+            dim, size = map(int, cut.groups())
+            return tensor.narrow(dim, 0, size).contiguous()
+        row = _ROW.fullmatch(step)
+        return with_values(tensor, row[2], int(row[1])) if row else with_values(tensor, step)
+    except (ValueError, IndexError, KeyError, RuntimeError) as error:
+        raise UsageError(
+            f"perfguard.derived(…, {step!r}): {error}; write the steps as a failure prints them"
+        ) from error
+
+
+def derived_call(call: Call, derivation: Derivation) -> Call:
+    """The call on derived inputs; what was one tensor in two places still is."""
+    leaves, spec = pytree.tree_flatten((call.args, dict(call.kwargs)))
+    made: dict[int, torch.Tensor] = {}
+    for place, leaf in enumerate(leaves):
+        text = derivation.text(place)
+        if isinstance(leaf, torch.Tensor) and text and id(leaf) not in made:
+            made[id(leaf)] = derived_tensor(leaf, text)
+    args, kwargs = pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
+    groups = made.get(id(call.groups), call.groups)
+    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups)
+
+
+def leaves_of(call: Call) -> list[Any]:
+    """All inputs in the order of places."""
+    return pytree.tree_leaves((call.args, dict(call.kwargs)))

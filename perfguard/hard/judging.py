@@ -1,0 +1,290 @@
+"""One derived call: outside the domain, right, or wrong. The reference decides what the domain is.
+
+The rule is coarser than that of the given inputs (docs/hard-inputs.md): values that are equal or cancel leave eager
+without any error by luck, and another correct kernel with one. So an error is allowed that some roundings explain,
+or inputs that are off by as much as one float32 rounding or a subnormal that the device flushes to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from perfguard.call import Call
+from perfguard.canaries import Canaries
+from perfguard.errors import MeasurementError
+from perfguard.hard.derivation import INCOMING, Derivation, derived_tensor
+from perfguard.hard.nearby import FLUSHED, Nearby, nearby
+from perfguard.numerics.codes import FP8_DTYPES
+from perfguard.numerics.differences import real_numbers
+from perfguard.numerics.oracle import free_bytes
+from perfguard.numerics.rule import FINITE, NAN, ROUNDING, Groups, kinds, sum_groups
+from perfguard.numerics.trial import Inputs, Trial, run_trial, upstream_gradients
+from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
+from perfguard.poison import Value, poisoned
+
+MULTIPLE = 4.0  # of eager's error
+NEARBY = 64.0  # of what inputs that are off by a rounding change
+LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
+LOST = 0.1  # relative error of eager's from which on it says nothing of the domain
+_CANARY_SHARE = 1 / 8
+NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
+JUMP = 1e-3  # of the whole tensor, by which a group may move where ties are broken
+SCALE_MOVES = 2.0**-18  # relative, for inputs off by a rounding, beyond which a scale stands at an edge
+AT_AN_EDGE = "at a tie or an edge of the reference"
+
+Tensor = torch.Tensor
+Maybe = Tensor | None
+Usual = Mapping[str, float]
+#: what a reference raises that does not take its inputs
+REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
+NO_SCALE: Usual = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`left_out`: why the input is none of the call's; `problem`: what is wrong. Both empty: right."""
+
+    left_out: str = ""
+    problem: str = ""
+
+
+def judged(call: Call, derivation: Derivation, usual: Usual = NO_SCALE) -> Outcome:
+    """Run the reference, the oracle and the candidate on the inputs of `call`, which come from `derivation`.
+
+    Where sizes are others than given, outputs of another structure say that the reference took the inputs for
+    something else.
+
+    Args:
+        usual: the RMS of each tensor where inputs are as given: what is far below a rounding of that is nothing.
+    """
+    incoming = derivation.text(INCOMING)
+    inputs = Inputs(call)
+    reference = Reference(call, inputs)
+    try:
+        eager = reference.run([])
+        upstream: Gradients = []
+        if not derivation.forward_only and inputs.leaf_names and any(eager.differentiable):
+            upstream = upstream_gradients(eager, call.seed)
+            upstream = [None if each is None else derived_tensor(each, incoming) for each in upstream]
+            eager = reference.run(upstream)
+        elif incoming:
+            return Outcome(left_out="there are no gradients")
+        truth = reference.truth(eager, upstream)
+        near = nearby(call, eager, upstream)
+    except torch.OutOfMemoryError:
+        raise
+    except REFUSALS as error:
+        if _device_is_lost(error):
+            raise
+        return Outcome(left_out="the reference raises")
+    if unclear := _outside(truth, near):
+        return Outcome(left_out=unclear)
+    return _candidate(call, inputs, eager, upstream, truth, near, derivation.cuts, usual)
+
+
+def usual_scales(call: Call) -> Usual:
+    """The RMS of the reference's outputs and gradients by name; none where it raises."""
+    inputs = Inputs(call)
+    reference = Reference(call, inputs)
+    try:
+        eager = reference.run([])
+        upstream: Gradients = []
+        if inputs.leaf_names and any(eager.differentiable):
+            upstream = upstream_gradients(eager, call.seed)
+            eager = reference.run(upstream)
+    except REFUSALS as error:
+        if _device_is_lost(error):
+            raise
+        return NO_SCALE
+    names = [*eager.names, *inputs.written_names, *(f"gradient of {name}" for name in inputs.leaf_names if upstream)]
+    pairs = zip(names, eager.tensors(), strict=True)
+    return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and _by_rule(tensor)}
+
+
+def _by_rule(tensor: Tensor) -> bool:
+    return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
+
+
+def _outside(truth: Truth, near: Nearby) -> str:
+    """Why the input lies outside the domain, or ''."""
+    for position, eager in enumerate(truth.eager):
+        if eager is None or eager.numel() == 0:
+            continue
+        if not _by_rule(eager):
+            coded = eager.dtype in FP8_DTYPES
+            if _unstable(eager, near.rounded[position]) or (not coded and _unstable(eager, near.untied[position])):
+                return AT_AN_EDGE
+            continue
+        if truth.is_scale(position):
+            moved = near.rounded[position]
+            if moved is None or bool(((moved - eager).abs() > SCALE_MOVES * eager.abs()).any()):
+                return AT_AN_EDGE
+        want = truth.oracle[position]
+        oracle = eager if want is None else want
+        e, o, m, u = (real_numbers(t) for t in (eager, oracle, *(_or(each[position], oracle) for each in near.both)))
+        kind = kinds(o.to(e.dtype).double())
+        if not torch.equal(kinds(e.double()), kind):
+            return "reference and oracle disagree on what is finite"
+        if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
+            return AT_AN_EDGE
+        rms, error, shift = _errors(e, o, m, truth)
+        if bool((error > LOST * rms + NEARBY * shift + _least(e.dtype)).any()):
+            return "reference and oracle are far apart"
+        whole, jump = rms.square().mean().sqrt(), _errors(u, o, m, truth)[1]
+        if not truth.is_scale(position) and bool((jump > JUMP * whole + NEARBY * shift + _least(e.dtype)).any()):
+            return AT_AN_EDGE
+        if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
+            return AT_AN_EDGE
+    return ""
+
+
+def _or(tensor: Maybe, other: Tensor) -> Tensor:
+    return other if tensor is None or tensor.shape != other.shape else tensor
+
+
+def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
+    """Whether a finite result for infinite inputs is a choice of the reference's: huge inputs lead elsewhere."""
+    finite = oracle.double().isfinite()
+    if not bool(finite.any()):
+        return False
+    o, b = (torch.where(finite, t.double(), 0.0) for t in (oracle, bounded))
+    return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
+
+
+def _unstable(eager: Tensor, moved: Maybe) -> bool:
+    """Whether integers change, or codes by more than a step, on inputs nearby."""
+    if moved is None or moved.shape != eager.shape:
+        return True
+    if eager.dtype in FP8_DTYPES:
+        a, b = eager.float(), moved.float()
+        step = ROUNDING[eager.dtype] * 2
+        return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
+    return not torch.equal(eager, moved.to(eager.dtype))
+
+
+def _errors(candidate: Tensor, oracle: Tensor, moved: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
+    """By groups: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
+    groups = Groups(candidate.shape, truth.tolerance.group_dim if truth.tolerance else None)
+    sums = sum_groups(candidate, moved, oracle, groups)
+    return tuple((each / sums.count).sqrt() for each in (sums.oracle, sums.candidate, sums.eager))  # type: ignore
+
+
+def _least(dtype: torch.dtype) -> float:
+    info = torch.finfo(dtype)
+    return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
+
+
+def _candidate(
+    call: Call,
+    inputs: Inputs,
+    eager: Trial,
+    upstream: Gradients,
+    truth: Truth,
+    near: Nearby,
+    cut: bool,
+    usual: Usual,
+) -> Outcome:
+    infinite = near.bounded is not None
+    device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
+    fills: tuple[Value, ...] = ("nan", "zero")
+    for value in fills:
+        canaries = Canaries(_CANARY_SHARE * free_bytes(device)) if value == "nan" else None
+        try:
+            with poisoned(value, canaries):
+                trial = run_trial(call.fn, inputs, upstream, seed=call.seed)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if _device_is_lost(error):
+                raise
+            return Outcome(left_out="the candidate raises")
+        problem = next((f"out of bounds: {words}" for words in canaries.written()), "") if canaries else ""
+        problem = problem or next(iter(trial.modified), "")
+        if not problem and not _same_structure(trial, eager):
+            if cut:
+                return Outcome(left_out="other results than the reference's by shape")
+            problem = "outputs: other tensors than the reference's"
+        if not problem:
+            problem = _wrong(trial, truth, near.rounded, infinite, usual)
+        if problem:
+            return Outcome(problem=problem)
+    return Outcome()
+
+
+def _same_structure(trial: Trial, eager: Trial) -> bool:
+    if trial.names != eager.names:
+        return False
+    pairs = zip(trial.outputs, eager.outputs, strict=True)
+    return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+
+
+def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], infinite: bool, usual: Usual) -> str:
+    """What is wrong with the first wrong tensor, or ''."""
+    tensors = trial.tensors()
+    exact = truth.exact_scales(tensors)
+    for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
+        oracle, moved = truth.oracle[position], near[position]
+        if got is None or eager is None or got.numel() == 0 or not _by_rule(eager) or truth.is_scale(position):
+            problem = truth.judge(position, got, exact).problem
+        elif got.shape != eager.shape or got.dtype != eager.dtype:
+            problem = truth.judge(position, got).problem
+        else:
+            want = eager if oracle is None else oracle
+            tensors_of_one = (got, eager, want, want if moved is None else moved)
+            problem = _far(tensors_of_one, truth, truth.names[position], infinite, usual)
+        if problem:
+            return problem
+    return ""
+
+
+def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
+    """Where NaN and infinities are not where they should be.
+
+    What infinite inputs come to depends on the formula: inf - inf is NaN, and a limit by another one. So there a NaN is
+    also right for an infinity, and anything is where the reference has NaN.
+    """
+    kind, due = kinds(got.double()), kinds(want.double())
+    if not infinite:
+        return kind != due
+    return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
+
+
+def _far(tensors: Sequence[Tensor], truth: Truth, name: str, infinite: bool, usual: Usual) -> str:
+    """Whether one tensor is further from the oracle than roundings explain.
+
+    Args:
+        tensors: the candidate's, eager's, the oracle's, and the oracle's off by a rounding.
+    """
+    c, e, o, m = map(real_numbers, tensors)
+    unlike = _unlike(c, o.to(c.dtype), infinite)
+    if bool(unlike.any()):
+        index = [int(each) for each in unlike.nonzero()[0]]
+        values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
+        number = f"{int(unlike.sum())} of {c.numel()} elements"
+        return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
+    rms, error, shift = _errors(c, o, m, truth)
+    _, by_eager, _ = _errors(e, o, m, truth)
+    least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
+    given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
+    limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)
+    limit = limit + NEGLIGIBLE * usual.get(name, 0.0)
+    wrong = error > limit
+    if not bool(wrong.any()):
+        return ""
+    groups = Groups(c.shape, truth.tolerance.group_dim if truth.tolerance else None)
+    group = int((error / limit).argmax())
+    a, b = groups.select(c, group), groups.select(o, group)
+    element = int((a.double() - b.double()).abs().nan_to_num(0.0, 0.0, 0.0).argmax())
+    return (
+        f"{name}: RMSE {float(error[group]):.3g} in {groups.label(group)}, limit {float(limit[group]):.3g}; worst at "
+        f"{groups.index(group, element)}: got {float(a[element]):.6g}, want {float(b[element]):.6g}"
+    )
+
+
+def _device_is_lost(error: BaseException) -> bool:
+    """Whether the device answers no more: nothing that follows says anything about the call."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or "HIP error" in str(error)

@@ -1,0 +1,56 @@
+"""The same values at other places in memory: strides and storage offsets that a caller may well have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from perfguard.numerics.trial import expanded, transposed
+
+_PAD = 3  # elements between rows: odd, so that rows are aligned to the element only
+
+
+def _sliced(tensor: torch.Tensor) -> torch.Tensor:
+    """A slice of a larger buffer, from its second element on; what lies between the rows is NaN, or -1."""
+    *outer, last = tensor.shape
+    fill = float("nan") if tensor.is_floating_point() and tensor.itemsize > 1 else -1
+    buffer = tensor.new_empty((*outer, last + _PAD))
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        buffer.view(torch.uint8).fill_(0xFF)
+    elif tensor.dtype is torch.bool or not tensor.dtype.is_signed:
+        buffer.fill_(1)
+    else:
+        buffer.fill_(fill)
+    view = buffer.narrow(-1, 1, last)
+    return view.copy_(tensor)
+
+
+def _odd_strides(tensor: torch.Tensor) -> torch.Tensor:
+    """Strides of dimensions of size 1 mean nothing; these are odd ones."""
+    made = tensor.contiguous()
+    strides = [7 if size == 1 else stride for size, stride in zip(made.shape, made.stride(), strict=True)]
+    return made.as_strided(made.shape, strides)
+
+
+#: by the words of a derivation
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": transposed,
+    "sliced": _sliced,
+    "expanded": expanded,
+    "odd strides": _odd_strides,
+}
+
+
+def layouts_of(tensor: torch.Tensor, written: bool) -> list[str]:
+    """Which layouts make a difference for a tensor.
+
+    Args:
+        written: whether the call may write it: elements then must not share memory.
+    """
+    if tensor.layout is not torch.strided or tensor.ndim == 0 or tensor.numel() < 2:
+        return []
+    names = ["transposed", "sliced"]
+    if not written and tensor.ndim > 1 and tensor.is_floating_point():
+        names.append("expanded")
+    return names + ["odd strides"] * (1 in tensor.shape)

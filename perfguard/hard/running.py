@@ -1,0 +1,138 @@
+"""Derived inputs of one call, one after the other while the budget lasts; the first wrong one, made small."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import torch
+
+from perfguard.call import Call
+from perfguard.errors import UsageError
+from perfguard.hard.derivation import Derivation, derived_call, leaves_of
+from perfguard.hard.judging import Outcome, judged, usual_scales
+from perfguard.hard.plan import planned
+from perfguard.hard.sizes import holds_tensors, small
+from perfguard.numerics.trial import Inputs
+from perfguard.records import HardCounts
+
+LEAST_SECONDS = 0.2  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
+MOST_SHRINKS = 24  # runs to make a failing input small
+
+
+@dataclass
+class HardResult:
+    """What derived inputs showed.
+
+    Attributes:
+        ran: how many were compared.
+        left_out: how many were not, by reason.
+        waiting: how many did not fit into the budget.
+        problem: the smallest derived input that fails, and how; '' where none does.
+    """
+
+    ran: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    waiting: int = 0
+    problem: str = ""
+
+    @property
+    def counts(self) -> HardCounts:
+        return HardCounts(self.ran, dict(self.left_out), self.waiting)
+
+
+def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
+    """Judge derived inputs for as long as `seconds` of processor time, and at least a moment.
+
+    Args:
+        rotation: another number takes what did not fit in another order.
+
+    Raises:
+        Exception: the device is lost.
+    """
+    tensors = [leaf for leaf in leaves_of(call) if isinstance(leaf, torch.Tensor)]
+    other = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
+    kind = {"device_type": other[0].type} if other else {}
+    with torch.random.fork_rng(other, **kind):
+        return _Hard(call, max(seconds, LEAST_SECONDS)).run(rotation)
+
+
+class _Hard:
+    def __init__(self, call: Call, seconds: float) -> None:
+        self.call = replace(call, walk=(), rival=None)
+        self.until = time.thread_time() + seconds
+        self.found = HardResult()
+        self.usual = usual_scales(self.call)
+        self.usually = 0.0  # seconds that a derived input takes
+
+    def run(self, rotation: int) -> HardResult:
+        base = self._small()
+        plan: Iterator[Derivation] = planned(base, self.call.seed + rotation)
+        queue = deque(islice(plan, 1))
+        while queue:
+            if time.thread_time() + self.usually > self.until:
+                self.found.waiting += len(queue) + sum(1 for _ in plan)
+                break
+            derivation = queue.popleft()
+            began = time.thread_time()
+            outcome = self._judged(base, derivation)
+            took = time.thread_time() - began
+            self.usually = min(took, self.usually or took)
+            if outcome.problem:
+                self._tell(base, derivation, outcome)
+                break
+            if outcome.left_out and len(derivation.parts) > 1:
+                middle = len(derivation.parts) // 2
+                queue.extendleft((Derivation(derivation.parts[middle:]), Derivation(derivation.parts[:middle])))
+            elif outcome.left_out:
+                self.found.left_out[outcome.left_out] += 1
+            else:
+                self.found.ran += 1
+            queue.extend(islice(plan, 1 if not queue else 0))
+        return self.found
+
+    def _small(self) -> Call:
+        """The call with its large dimensions cut, where that is a call and still right; else as it is."""
+        leaves = leaves_of(self.call)
+        part = None if holds_tensors(self.call.fn) or holds_tensors(self.call.reference) else small(leaves)
+        if part is None or (self.call.hard and "sizes" in self.call.hard.without):
+            return self.call
+        derivation = Derivation((part,))
+        outcome = self._judged(self.call, derivation)
+        return self.call if outcome.left_out or outcome.problem else derived_call(self.call, derivation)
+
+    def _judged(self, base: Call, derivation: Derivation) -> Outcome:
+        try:
+            return judged(derived_call(base, derivation), derivation, self.usual)
+        except UsageError:  # a row that a smaller input no longer has
+            return Outcome(left_out="no such input")
+        except torch.OutOfMemoryError:
+            return Outcome(left_out="memory is short")
+
+    def _tell(self, base: Call, derivation: Derivation, outcome: Outcome) -> None:
+        derivation, outcome = self._smallest(base, derivation, outcome)
+        names = Inputs(base).names
+        shapes = "" if base is self.call else f" of the call cut to {Inputs(base).describe()}"
+        snippets = [
+            f'perfguard.derived({name}, "{derivation.text(place)}")'
+            for place, name in enumerate(names)
+            if derivation.text(place)
+        ]
+        again = f"; made again by {', '.join(snippets)}".replace("argument ", "x") if snippets else ""
+        self.found.problem = f"hard input{shapes}, {derivation.words(names)}: {outcome.problem}{again}"
+
+    def _smallest(self, base: Call, derivation: Derivation, outcome: Outcome) -> tuple[Derivation, Outcome]:
+        """Parts left out one by one while what remains still fails."""
+        runs = 0
+        for part in derivation.parts:
+            rest = tuple(other for other in derivation.parts if other is not part)
+            if not rest or runs >= MOST_SHRINKS:
+                continue
+            runs += 1
+            smaller = self._judged(base, Derivation(rest))
+            if smaller.problem:
+                derivation, outcome = Derivation(rest), smaller
+        return derivation, outcome

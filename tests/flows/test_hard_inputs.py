@@ -1,0 +1,60 @@
+"""Derived inputs as a user meets them: a wrong kernel is found without a test more, and its input can be kept."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from perfguard import ExitStatus
+from tests.flows.conftest import Project
+
+SOFTMAX = """
+import torch
+import perfguard as guard
+
+def softmax(x):
+    return x.exp() / x.exp().sum(-1, keepdim=True)
+
+def test_softmax(perfguard):
+    x = torch.randn(8, 64)
+    perfguard(softmax, {x}, reference=lambda x: torch.softmax(x, -1){more})
+"""
+
+
+def test_an_overflow_that_no_test_asks_for_is_wrong_and_its_input_can_be_kept(project: Project) -> None:
+    project.configure(device="cpu", case_seconds=0.05, hard_share=20.0)
+    project.test_file(SOFTMAX.format(x="x", more=""))
+    accused = project.run()
+    accused.assert_outcomes(failed=1)
+    (kept,) = re.findall(r"perfguard\.(derived\(x0, .*\))", accused.stdout.str())
+    snippet = f"guard.{kept}".replace("x0", "x")
+    project.test_file(SOFTMAX.format(x=snippet, more=", hard=False"))
+    project.run().assert_outcomes(failed=1)  # by the plain check, as the input is now the test's own
+    project.test_file(SOFTMAX.format(x="x", more=", hard=False"))
+    project.run().assert_outcomes(passed=1)
+
+
+def test_a_measured_run_counts_them_and_keeps_no_reading_of_a_wrong_case(project: Project) -> None:
+    project.configure(device="cpu", case_seconds=0.05, hard_share=20.0)
+    project.test_file(SOFTMAX.format(x="x", more=""))
+    accused = project.guard("--perfguard-lane=cpu")
+    assert accused.ret == ExitStatus.WRONG
+    accused.stdout.fnmatch_lines(["*WRONG*hard input, argument 0 (*"])
+    (path,) = (project.path / ".perfguard").glob("report-cpu-*.json")
+    (result,) = json.loads(path.read_text())["results"]
+    assert "readings" not in result
+    project.test_file(SOFTMAX.format(x="x", more="").replace("x.exp()", "(x - x.amax(-1, keepdim=True)).exp()"))
+    right = project.guard("--perfguard-lane=cpu")
+    assert right.ret == ExitStatus.PASSED
+    right.stdout.re_match_lines([r".*hard inputs: \d+ ran"])
+
+
+def test_kinds_are_left_out_with_a_reason(project: Project) -> None:
+    project.configure(device="cpu", case_seconds=0.05, hard_share=20.0)
+    values = ', hard=guard.Hard(without=["values", "non-finite"]'
+    project.test_file(SOFTMAX.format(x="x", more=f"{values}, reason='logits are below 80')"))
+    project.run().assert_outcomes(passed=1)
+    project.test_file(SOFTMAX.format(x="x", more=f"{values})"))
+    refused = project.run()
+    refused.assert_outcomes(failed=1)
+    refused.stdout.fnmatch_lines(["*Hard: say why*"])

@@ -1,0 +1,123 @@
+"""Operators of others: torch's own beside torch's Python references of them, which share no code with the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._refs as refs
+import torch._refs.nn.functional as RF
+import torch.nn.functional as F
+
+Maker = Callable[[int], tuple[Any, ...]]
+
+
+def normal(*shape: int, seed: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return made.requires_grad_(grad)
+
+
+def one(*shape: int, dtype: torch.dtype = torch.float32) -> Maker:
+    return lambda seed: (normal(*shape, seed=seed, dtype=dtype),)
+
+
+def two(*shape: int) -> Maker:
+    return lambda seed: (normal(*shape, seed=seed), normal(*shape, seed=seed + 99))
+
+
+def flat(*shape: int) -> Maker:
+    """Without gradients, which torch's references do not have."""
+    return lambda seed: (normal(*shape, seed=seed, grad=False),)
+
+
+def flat_two(*shape: int) -> Maker:
+    return lambda seed: (normal(*shape, seed=seed, grad=False), normal(*shape, seed=seed + 99, grad=False))
+
+
+def labelled(seed: int) -> tuple[Any, ...]:
+    return normal(12, 40, seed=seed), torch.randint(0, 40, (12,), generator=torch.Generator().manual_seed(seed))
+
+
+def split_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    k = a.shape[-1] // 3
+    return a[..., :k] @ b[:k] + a[..., k:] @ b[k:]
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v
+
+
+def largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    found = x.sort(-1, descending=True)
+    return found.values[:, :3], found.indices[:, :3]
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def rotated_by_index(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return torch.stack((-x[..., half:], x[..., :half]), -2).flatten(-2)
+
+
+# fmt: off
+FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
+    # name: (candidate, reference, inputs by seed)
+    "softmax": (lambda x: refs.softmax(x, -1), lambda x: F.softmax(x, -1), flat(9, 70)),
+    "log_softmax": (lambda x: refs.log_softmax(x, -1), lambda x: F.log_softmax(x, -1), flat(9, 70)),
+    "softmax of columns": (lambda x: refs.softmax(x, 0), lambda x: F.softmax(x, 0), flat(33, 20)),
+    "softmin": (lambda x: RF.softmin(x, -1), lambda x: F.softmin(x, -1), flat(9, 70)),
+    "logsumexp": (lambda x: refs.logsumexp(x, -1), lambda x: torch.logsumexp(x, -1), flat(9, 70)),
+    "softmax bfloat16": (lambda x: F.softmax(x.float(), -1).bfloat16(), lambda x: F.softmax(x, -1),
+                         one(9, 70, dtype=torch.bfloat16)),
+    "layer_norm": (lambda x: refs.native_layer_norm(x, x.shape[-1:], None, None, 1e-5)[0],
+                   lambda x: F.layer_norm(x, x.shape[-1:]), flat(17, 65)),
+    "group_norm": (lambda x: RF.group_norm(x, 2), lambda x: F.group_norm(x, 2), flat(4, 6, 33)),
+    "rms_norm": (lambda x: x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt(),
+                 lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-6), one(17, 65)),
+    "normalize": (lambda x: x / x.norm(dim=-1, keepdim=True).clamp_min(1e-12), F.normalize, one(17, 65)),
+    "gelu": (RF.gelu, F.gelu, flat(300)),
+    "gelu tanh": (lambda x: RF.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh"), flat(9, 33)),
+    "silu": (lambda x: x * torch.sigmoid(x), F.silu, one(9, 33)),
+    "silu_mul": (lambda g, u: u * g * torch.sigmoid(g), lambda g, u: F.silu(g) * u, two(9, 33)),
+    "relu": (lambda x: refs.clamp_min(x, 0), F.relu, flat(9, 33)),
+    "leaky_relu": (RF.leaky_relu, F.leaky_relu, flat(9, 33)),
+    "elu": (RF.elu, F.elu, flat(9, 33)),
+    "selu": (RF.selu, F.selu, flat(9, 33)),
+    "mish": (RF.mish, F.mish, flat(9, 33)),
+    "softplus": (RF.softplus, F.softplus, flat(9, 33)),
+    "hardtanh": (RF.hardtanh, F.hardtanh, flat(9, 33)),
+    "hardshrink": (RF.hardshrink, F.hardshrink, flat(9, 33)),
+    "tanhshrink": (RF.tanhshrink, F.tanhshrink, flat(9, 33)),
+    "glu": (RF.glu, F.glu, flat(9, 34)),
+    "logsigmoid": (lambda x: -F.softplus(-x), F.logsigmoid, one(9, 33)),
+    "sigmoid": (lambda x: 0.5 * (1 + torch.tanh(0.5 * x)), torch.sigmoid, one(9, 33)),
+    "matmul": (split_product, lambda a, b: a @ b, lambda s: (normal(33, 48, seed=s), normal(48, 20, seed=s + 9))),
+    "linear": (lambda x, w, b: torch.einsum("ij,kj->ik", x, w) + b, F.linear,
+               lambda s: (normal(17, 32, seed=s), normal(24, 32, seed=s + 9), normal(24, seed=s + 8))),
+    "bmm": (lambda a, b: torch.einsum("bij,bjk->bik", a, b), torch.bmm,
+            lambda s: (normal(3, 17, 32, seed=s), normal(3, 32, 9, seed=s + 9))),
+    "attention": (attention, F.scaled_dot_product_attention,
+                  lambda s: tuple(normal(2, 3, 17, 16, seed=s + at) for at in range(3))),
+    "cross_entropy": (lambda x, t: -F.log_softmax(x, -1).gather(1, t[:, None]).squeeze(1).mean(), F.cross_entropy,
+                      labelled),
+    "mse": (RF.mse_loss, F.mse_loss, flat_two(9, 33)),
+    "l1": (RF.l1_loss, F.l1_loss, flat_two(9, 33)),
+    "huber": (RF.huber_loss, F.huber_loss, flat_two(9, 33)),
+    "sum": (lambda x: x.view(-1, 4).sum(0).sum() if x.is_contiguous() else x.flatten().sum(), torch.sum, one(16, 32)),
+    "mean": (lambda x: refs.mean(x, -1), lambda x: x.mean(-1), flat(17, 65)),
+    "var": (lambda x: refs.var(x, -1), lambda x: x.var(-1), flat(17, 65)),
+    "amax": (lambda x: x.max(-1).values, lambda x: x.amax(-1), one(17, 65)),
+    "cumsum": (lambda x: x.flip(-1).flip(-1).cumsum(-1), lambda x: x.cumsum(-1), flat(9, 33)),
+    "top_k": (largest,
+              lambda x: tuple(x.topk(3)), one(9, 33)),
+    "rope": (rotated_by_index, rotated, one(9, 34)),
+    "transpose": (lambda x: torch.stack(x.unbind(1)), lambda x: x.t().contiguous(), one(17, 20)),
+    "embedding": (lambda w, i: w.index_select(0, i), lambda w, i: w[i],
+                  lambda s: (normal(20, 16, seed=s), torch.arange(30) % 20)),
+    "where": (refs.maximum, torch.maximum, flat_two(9, 33)),
+}
+# fmt: on

@@ -1,0 +1,99 @@
+"""Marked integers: groups of every size, indices that repeat or meet nobody; unmarked ones keep their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import perfguard
+from perfguard.call import Call
+from perfguard.errors import UsageError
+from perfguard.hard.derivation import derived_tensor
+from perfguard.hard.integers import integers_of
+from perfguard.hard.marks import mark_of
+from perfguard.hard.running import HardResult, run_hard
+
+SECONDS = 60.0
+ENDS = torch.tensor([8, 24, 40, 64], dtype=torch.int32)
+
+
+def rows(count: int, columns: int = 8) -> torch.Tensor:
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(3))
+
+
+def found(fn: Any, *args: Any, reference: Any, **options: Any) -> HardResult:
+    return run_hard(Call(fn, args, reference, **options), SECONDS)
+
+
+def maxima(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """(M, K), (G,) -> (G, K): the largest of each group's rows; 0 where it has none."""
+    starts = [0, *ends.tolist()[:-1]]
+    groups = zip(starts, ends.tolist(), strict=True)
+    return torch.stack([x[a:b].amax(0) if b > a else torch.zeros_like(x[0]) for a, b in groups])
+
+
+def maxima_of_filled(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Takes the first row of each group for granted."""
+    starts = [0, *ends.tolist()[:-1]]
+    return torch.stack([x[a : max(b, a + 1)].amax(0) for a, b in zip(starts, ends.tolist(), strict=True)])
+
+
+def test_an_empty_group_is_tried_where_ends_are_marked_or_named() -> None:
+    problem = found(maxima_of_filled, rows(64), perfguard.offsets(ENDS.clone()), reference=maxima).problem
+    assert "argument 1 (groups before 3 empty and ends 64 from there)" in problem
+    ends = ENDS.clone()
+    named = found(maxima_of_filled, rows(64), ends, reference=maxima, groups=ends)
+    assert "groups before" in named.problem
+    assert found(maxima_of_filled, rows(64), ENDS.clone(), reference=maxima).problem == ""
+    assert found(maxima, rows(64), perfguard.offsets(ENDS.clone(), 64), reference=maxima).problem == ""
+
+
+def added(x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+    return x.new_zeros(16, x.shape[1]).index_add(0, to, x)
+
+
+def added_by_table(x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+    """Has room for 32 rows of one place."""
+    out = x.new_zeros(16, x.shape[1])
+    for place in range(16):
+        out[place] = x[to == place][:32].sum(0)
+    return out
+
+
+def test_more_repeats_than_a_table_holds_are_tried() -> None:
+    to = torch.arange(80) % 16
+    assert "argument 1 (" in found(added_by_table, rows(80), perfguard.ids(to.clone(), 16), reference=added).problem
+    assert found(added_by_table, rows(80), to.clone(), reference=added).problem == ""
+    assert found(added, rows(80), perfguard.ids(to.clone(), 16), reference=added).problem == ""
+
+
+def test_what_is_derived_stays_within_the_mark() -> None:
+    marked = perfguard.ids(torch.arange(200) % 7, 7)
+    for text in integers_of(marked, mark_of(marked)):  # type: ignore[arg-type]
+        made = derived_tensor(marked, text)
+        assert made.shape == marked.shape
+        assert 0 <= int(made.min()) <= int(made.max()) < 7
+    for limit in (None, 96):
+        ends = perfguard.offsets(ENDS.clone(), limit)
+        for text in integers_of(ends, mark_of(ends)):  # type: ignore[arg-type]
+            made = derived_tensor(ends, text)
+            assert made.tolist() == sorted(made.tolist())
+            assert all(end % 8 == 0 for end in made.tolist())  # as all given ends are
+            assert int(made[-1]) == 64 if limit is None else int(made[-1]) <= limit
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: perfguard.ids(torch.tensor([1.0]), 4), "is float32"),
+        (lambda: perfguard.ids(torch.tensor([1, 4]), 4), "outside 0 to 3"),
+        (lambda: perfguard.ids(torch.tensor([1]), -1), "at least 0"),
+        (lambda: perfguard.offsets(torch.tensor([3, 1])), "running ends"),
+        (lambda: perfguard.offsets(torch.tensor([3, 9]), 8), "running ends"),
+    ],
+)
+def test_a_mark_that_does_not_hold_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()

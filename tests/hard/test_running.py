@@ -1,0 +1,162 @@
+"""Derived inputs end to end: correct operators are never accused, and the classic bugs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from perfguard.call import Call
+from perfguard.hard.running import run_hard
+
+SECONDS = 60.0  # enough for all derived inputs of so small calls
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return made.requires_grad_(grad)
+
+
+def targets(rows: int, classes: int) -> torch.Tensor:
+    return torch.randint(0, classes, (rows,), generator=torch.Generator().manual_seed(5))
+
+
+# ---- correct operators, written otherwise than the reference
+
+
+def my_softmax(x: torch.Tensor) -> torch.Tensor:
+    e = (x.float() - x.float().amax(-1, keepdim=True)).exp()
+    return (e * e.sum(-1, keepdim=True).reciprocal()).to(x.dtype)
+
+
+def my_rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    scale = (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    return (wide * scale * w.float()).to(x.dtype)
+
+
+def my_layer_norm(x: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    mean = wide.mean(-1, keepdim=True)
+    centred = wide - mean
+    return (centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()).to(x.dtype)
+
+
+def my_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    half = a.shape[1] // 2
+    return (a[:, :half].float() @ b[:half].float() + a[:, half:].float() @ b[half:].float()).to(a.dtype)
+
+
+def my_gelu(x: torch.Tensor) -> torch.Tensor:
+    return (0.5 * x.float() * (1 + torch.erf(x.float() * 0.5**0.5))).to(x.dtype)
+
+
+def my_cross_entropy(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    picked = wide.gather(1, t[:, None]).squeeze(1)
+    return wide.logsumexp(1) - picked
+
+
+def my_top_k(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ties go to the later element, unlike torch's."""
+    found = x.flip(-1).topk(2)
+    return found.values, x.shape[-1] - 1 - found.indices
+
+
+CORRECT: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[torch.dtype], tuple[Any, ...]]]] = {
+    "softmax": (my_softmax, lambda x: F.softmax(x, -1), lambda d: (normal(9, 130, dtype=d, grad=True),)),
+    "rms_norm": (
+        my_rms_norm,
+        lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6),
+        lambda d: (normal(17, 96, dtype=d, grad=True), normal(96, seed=1, dtype=d, grad=True)),
+    ),
+    "layer_norm": (
+        my_layer_norm,
+        lambda x: F.layer_norm(x, x.shape[-1:]),
+        lambda d: (normal(33, 65, dtype=d, grad=True),),
+    ),
+    "matmul": (
+        my_matmul,
+        lambda a, b: a @ b,
+        lambda d: (normal(33, 96, dtype=d, grad=True), normal(96, 40, seed=1, dtype=d, grad=True)),
+    ),
+    "gelu": (my_gelu, F.gelu, lambda d: (normal(300, dtype=d, grad=True),)),
+    "cross_entropy": (
+        my_cross_entropy,
+        lambda x, t: F.cross_entropy(x.float(), t, reduction="none"),
+        lambda d: (normal(12, 50, dtype=d, grad=True), targets(12, 50)),
+    ),
+    "top_k": (my_top_k, lambda x: tuple(x.topk(2)), lambda d: (normal(12, 50, dtype=d),)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_operator_is_not_accused(name: str, dtype: torch.dtype) -> None:
+    fn, reference, inputs = CORRECT[name]
+    found = run_hard(Call(fn, inputs(dtype), reference), SECONDS)
+    assert found.problem == ""
+    assert found.ran > 10
+    assert found.waiting == 0
+
+
+# ---- wrong ones, each right on ordinary inputs
+
+
+def overflowing_softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.exp() / x.exp().sum(-1, keepdim=True)
+
+
+def zero_starting_softmax(x: torch.Tensor) -> torch.Tensor:
+    """The running maximum starts at 0, and what lies far below it is lost."""
+    m = x.amax(-1, keepdim=True).clamp(min=0)
+    e = (x - m).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def flat_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Reads its input as if rows lay one behind the other."""
+    return F.softmax(torch.as_strided(x, x.shape, (x.shape[1], 1)), -1)
+
+
+def norm_without_eps(x: torch.Tensor) -> torch.Tensor:
+    return x * x.square().mean(-1, keepdim=True).rsqrt()
+
+
+def softmax_of_whole_blocks(x: torch.Tensor) -> torch.Tensor:
+    """The last columns, past the last block of 16, count as whole: right where sizes are multiples."""
+    n = x.shape[1] // 16 * 16 or x.shape[1]
+    e = (x - x.amax(-1, keepdim=True)).exp()
+    return e / e[:, :n].sum(-1, keepdim=True)
+
+
+def nan_hiding_relu(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x, 0.0)
+
+
+WRONG: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], str]] = {
+    "overflow": (overflowing_softmax, lambda x: F.softmax(x, -1), (normal(8, 64),), "2^"),
+    "maximum from 0": (zero_starting_softmax, lambda x: F.softmax(x, -1), (normal(8, 64),), "argument 0"),
+    "strides": (flat_softmax, lambda x: F.softmax(x, -1), (normal(8, 64),), "argument 0"),
+    "eps": (
+        norm_without_eps,
+        lambda x: x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt(),
+        (normal(8, 64),),
+        "row",
+    ),
+    "tail": (softmax_of_whole_blocks, lambda x: F.softmax(x, -1), (normal(8, 64),), "cut to"),
+    "NaN": (nan_hiding_relu, torch.relu, (normal(8, 64),), "NaN"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_operator_is_found_and_its_input_is_small(name: str) -> None:
+    fn, reference, args, words = WRONG[name]
+    problem = run_hard(Call(fn, args, reference), SECONDS).problem
+    assert problem.startswith("hard input")
+    assert words in problem
+    assert "perfguard.derived(" in problem
+    assert problem.count(",") < 20  # one or two steps, not the dozen that were tried together
