@@ -77,6 +77,7 @@ class Runner:
         rivals: whether methods that perfguard is compared with read the case too.
         cold: what starts cold processes for a case that asks for them, and for the numbers of layers that it names;
             None where nobody may.
+        hard: whether results are checked on derived inputs, too. Off in processes that measure for another run.
         rotation: another number takes derived inputs in another order.
     """
 
@@ -92,6 +93,7 @@ class Runner:
     binaries: Binaries | None = None
     rivals: bool = False
     cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
+    hard: bool = True
     rotation: int = 0
     copy_bytes_per_second: float | None = None
     _seen: tuple[float, Conditions] | None = None  # the device's state, and when it was asked for
@@ -117,7 +119,7 @@ class Runner:
         What is wrong there loses its readings, as whatever is wrong."""
         share = self.settings.hard_share
         wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
-        if not self.numerics or call.hard is None or not share or wrong or not results:
+        if not (self.numerics and self.hard) or call.hard is None or not share or wrong or not results:
             return results
         from perfguard.hard.running import run_hard
 

@@ -92,6 +92,7 @@ def open_run(
         else None,
         collect=collected_here if answering is None else answering.collect,
         rivals=answering is not None and answering.rivals,
+        hard=answering is None,
         rotation=zlib.crc32((commit or "").encode()),
     )
     return Run(config, device, store, runner, lane, report, answering, frozenset(lost))

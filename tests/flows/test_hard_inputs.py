@@ -58,3 +58,17 @@ def test_kinds_are_left_out_with_a_reason(project: Project) -> None:
     refused = project.run()
     refused.assert_outcomes(failed=1)
     refused.stdout.fnmatch_lines(["*Hard: say why*"])
+
+
+def test_processes_that_measure_for_another_run_derive_nothing(recorded: Project) -> None:
+    """They are there for times; the run itself has looked."""
+    seen = recorded.path.parent / "seen.txt"
+    note = f"    if any('perfguard-session' in a for a in sys.argv): open({str(seen)!r}, 'a').write(f'{{len(x)}} ')\n"
+    kernel = (recorded.path / "kernel.py").read_text()
+    (recorded.path / "kernel.py").write_text("import sys\n" + kernel.replace("    out =", f"{note}    out ="))
+    recorded.commit()  # the base notes it, too
+    recorded.kernel(us=60)
+    kernel = (recorded.path / "kernel.py").read_text()
+    (recorded.path / "kernel.py").write_text("import sys\n" + kernel.replace("    out =", f"{note}    out ="))
+    assert recorded.guard("-k", "64").ret == ExitStatus.REGRESSED
+    assert set(seen.read_text().split()) == {"64"}
