@@ -144,7 +144,8 @@ class _Planner:
         leaders = {change.folder: change for change in moved.values()}
         for reading in self.result.readings:
             leader = leaders.get(self.folder(reading))
-            if not (reading.gated or reading.timed) and reading.metric not in moved and leader is not None:
+            along = not reading.gated or self.before(reading) is None
+            if along and not reading.timed and reading.metric not in moved and leader is not None:
                 change = self.exact(reading, leader.category)
                 if change.before != change.after and not change.refused:
                     moved[reading.metric] = replace(change, needs_reason=leader.needs_reason)

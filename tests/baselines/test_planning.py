@@ -525,3 +525,14 @@ def test_values_of_two_toolchains_never_stand_side_by_side() -> None:
 def test_a_change_in_one_line(fields: dict[str, object], text: str) -> None:
     shown = Change(category="slower", folder=SLUG, suite=SUITE, key=KEY, metric="m", **fields)  # type: ignore[arg-type]
     assert shown.describe() == f"slower: {SLUG} fp8 {KEY} m: {text}"
+
+
+def test_a_machine_s_own_exact_metrics_go_along_with_its_first_time(tmp_path: Path) -> None:
+    """They are not gated while it has no record of its own; recording it makes one."""
+    own = exact(3, metric="peak")
+    judged = result((timed(60.0), Word.NEW), (own, Word.PASS))
+    assert {metric: change.category for metric, change in planned(store(tmp_path), judged, FIVE).items()} == {
+        TIME: "new", "peak": "new",
+    }  # fmt: skip
+    known = result((timed(60.0), Word.NEW), (own, Word.PASS))
+    assert set(planned(store(tmp_path, {"peak": 3}), known, FIVE)) == {TIME}

@@ -111,6 +111,14 @@ def test_portable_readings_are_remembered_for_the_target() -> None:
     assert words(verdicts) == {"shape": Word.CHANGED}
 
 
+def test_where_only_the_target_is_remembered_the_machine_s_own_exact_metrics_are_not_gated() -> None:
+    """As on every CPU but the one that recorded: what holds on all of them is judged, and nothing of it is NEW."""
+    verdicts = judge_case(result(STEPS, SHAPE, SPAN), lane(None, {"shape": "[64]"}, base=EQUAL))
+    assert words(verdicts) == {"steps": Word.PASS, "shape": Word.PASS, "span": Word.UNCHANGED}
+    assert verdicts[0].reason == "not gated: here has no record of its own"
+    assert words(judge_case(result(STEPS), lane({"other": 1}, {"shape": "[64]"})))["steps"] is Word.NEW
+
+
 def test_without_a_target_portable_readings_are_remembered_for_the_hardware() -> None:
     alone = msgspec.structs.replace(HARDWARE, target=None)
     verdicts = judge_case(result(SHAPE), lane({"shape": "[63]"}, {"shape": "[64]"}, hardware=alone))
