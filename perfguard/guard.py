@@ -54,7 +54,7 @@ class Guarded:
     """The `perfguard` fixture of one test."""
 
     def __init__(
-        self, case: Case, device: Device, run: Run | None, every: bool = False, hard_share: float = 1.0
+        self, case: Case, device: Device, run: Run | None, every: bool = False, hard_share: float = 0.0
     ) -> None:
         self._case = case
         self._device = device

@@ -62,6 +62,7 @@ def test_kinds_are_left_out_with_a_reason(project: Project) -> None:
 
 def test_processes_that_measure_for_another_run_derive_nothing(recorded: Project) -> None:
     """They are there for times; the run itself has looked."""
+    recorded.configure(hard_share=1.0)
     seen = recorded.path.parent / "seen.txt"
     note = f"    if any('perfguard-session' in a for a in sys.argv): open({str(seen)!r}, 'a').write(f'{{len(x)}} ')\n"
     kernel = (recorded.path / "kernel.py").read_text()
