@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 RUN = pytest.StashKey[Run]()
-DEVICE = pytest.StashKey["Device"]()
+OPENED = pytest.StashKey[tuple["Device", float]]()  # where nothing is measured: the device, and `hard_share`
 LOST = pytest.StashKey[str]()  # set once the device answers this process no more: the case that did it, and how
 
 
@@ -276,16 +276,14 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     case = case_of(request.node)
     require_torch(f"{case.nodeid}: the perfguard fixture")
     run = config.stash.get(RUN, None)
-    settings = read_settings(config.rootpath, device=config.option.perfguard_device)
-    if run is not None:
-        device = run.device
-    elif DEVICE in config.stash:
-        device = config.stash[DEVICE]
-    else:
-        device = config.stash[DEVICE] = open_device(settings.device)
+    if run is None and OPENED not in config.stash:
+        read = read_settings(config.rootpath, device=config.option.perfguard_device)
+        config.stash[OPENED] = open_device(read.device), read.hard_share
+    # In a measuring run the runner derives hard inputs, after the readings.
+    device, hard_share = config.stash[OPENED] if run is None else (run.device, 0.0)
     try:
         with seeded(seed_of(case), device):
-            yield Guarded(case, device, run, config.option.perfguard_all_configs, settings.hard_share)
+            yield Guarded(case, device, run, config.option.perfguard_all_configs, hard_share)
     except Exception:
         if LOST not in config.stash:  # a lost device's random state cannot be put back, and nobody will use it
             raise

@@ -16,8 +16,9 @@ from perfguard.baselines.times import TimeRecord, anchor_of, grow, is_stored
 from perfguard.baselines.writing import as_stored
 from perfguard.config import Category
 from perfguard.judge.lane import Lane
-from perfguard.judge.statistics import counted
+from perfguard.judge.statistics import without_wild
 from perfguard.records import (
+    OTHER_CONDITIONS,
     Baseline,
     Better,
     CaseBaseline,
@@ -36,9 +37,6 @@ from perfguard.units import format_change, format_percent, format_time, signific
 
 MOST_SESSIONS = 20  # stored of one timed metric: the last ones
 UNSTABLE = 1.5  # slowest over fastest session that counts, from which a time is not recorded
-
-# Values recorded under these words may not stand beside older ones of the same case.
-_OTHER_CONDITIONS = (Word.METHOD_CHANGED, Word.DRIFT, Word.OTHER_HARDWARE)
 
 
 def plan(
@@ -182,7 +180,7 @@ class _Planner:
             unit=reading.unit,
             needs_reason=word in (Word.SLOWER, Word.CHANGED) or worse,
             refused=_no_fact(reading, self.read_again(reading)),
-            together=word in _OTHER_CONDITIONS and before is not None,
+            together=word in OTHER_CONDITIONS and before is not None,  # older values of the case cannot stand beside it
             inputs=self.result.inputs,
         )
 
@@ -278,7 +276,7 @@ class _Planner:
         )
 
     def timed(self, timer: str, values: list[float]) -> tuple[TimedEntry, list[str], str]:
-        alike = counted(values)  # a wild session is stored with the others, and the judge does not count it
+        alike = without_wild(values)  # a wild session is stored with the others, and the judge does not count it
         notes, refused = [], ""
         if max(alike) > UNSTABLE * min(alike):
             unstable = (

@@ -5,11 +5,10 @@ from perfguard.judge.ladder import judge_case
 from perfguard.judge.lane import Lane, differing_versions, timer_class
 from perfguard.judge.pairs import PairVerdict, judge_pairs, judge_tracks
 from perfguard.judge.session import judge_session, screen_session, with_verdicts
-from perfguard.judge.suite import JUDGED, count_guarded, exit_status, find_stale, is_guarded, is_inconclusive, test_of
+from perfguard.judge.suite import count_guarded, exit_status, find_stale, is_guarded, is_inconclusive, test_of
 from perfguard.judge.unchanged import covered
 
 __all__ = [
-    "JUDGED",
     "Lane",
     "PairVerdict",
     "count_guarded",

@@ -82,9 +82,8 @@ def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
 def _exact(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
     baseline, stored = _remembered(result, reading, lane)
     entry = _entry(reading, stored)
-    if baseline is None and _is_guarded_elsewhere(result, reading, lane):
-        reason = f"not gated: {lane.hardware.slug} has no record of its own"
-        return msgspec.structs.replace(_unjudged(Word.PASS, reading, reason), before=None)
+    if baseline is None and _is_known_to_the_target_alone(result, reading, lane):
+        return _unjudged(Word.PASS, reading, f"not gated: {lane.hardware.slug} has no record of its own")
     if baseline is None or stored is None or entry is None:
         return _unknown(result, reading, lane, stored)
     changed = _other_method(result, reading, stored, entry)
@@ -192,7 +191,7 @@ def _remembered(result: CaseResult, reading: Reading, lane: Lane) -> tuple[Basel
     return baseline, baseline.cases.get(result.case.key) if baseline else None
 
 
-def _is_guarded_elsewhere(result: CaseResult, reading: Reading, lane: Lane) -> bool:
+def _is_known_to_the_target_alone(result: CaseResult, reading: Reading, lane: Lane) -> bool:
     """Whether only what is the same on every such machine is remembered of a case, and that is not the reading."""
     suite, key = result.case.suite, result.case.key
     return not lane.is_portable(reading) and suite in lane.portable and key in lane.portable[suite].cases

@@ -88,7 +88,7 @@ def _upper_quantile(alpha: float, degrees: float) -> float:
 
 def remember(sessions: Sequence[float]) -> History:
     """Centre and variance of stored session values (µs, at least one)."""
-    logs = [math.log(value) for value in counted(sessions)]
+    logs = [math.log(value) for value in without_wild(sessions)]
     return History(median(logs), _variance(logs), len(logs))
 
 
@@ -102,7 +102,7 @@ def _variance(logs: Sequence[float]) -> float:
     return math.fsum((y - mean) ** 2 for y in logs) / degrees if degrees else 0.0
 
 
-def counted(sessions: Sequence[float]) -> list[float]:
+def without_wild(sessions: Sequence[float]) -> list[float]:
     """The stored session values (µs) that count: all of them, but for a wild one."""
     logs = [math.log(value) for value in sessions]
     if len(logs) < MIN_SESSIONS:

@@ -13,7 +13,7 @@ from perfguard.records import CaseResult, Verdict, Word
 
 SIMILAR_NAMES = 0.6  # difflib ratio from which a new and a gone case may be one, renamed
 #: Words that say how a reading compares, and not why it was not compared.
-JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)
+_JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)
 
 _Id = tuple[str, str]  # suite, case key
 
@@ -157,16 +157,16 @@ def exit_status(
 
 def count_guarded(results: Iterable[CaseResult]) -> int:
     """Cases that count as guarded: their worst verdict judges, and so does a gate of theirs."""
-    return sum(1 for result in results if result.word in JUDGED and is_guarded(result))
+    return sum(1 for result in results if is_guarded(result, result.word))
 
 
-def is_guarded(result: CaseResult) -> bool:
-    """Whether at least one gated reading was judged against a baseline or the base, or is remembered and cannot have
-    moved; others may be open."""
+def is_guarded(result: CaseResult, word: Word | None) -> bool:
+    """Whether `word`, the worst of a case, judges, and at least one gated reading was judged against a baseline or the
+    base, or is remembered and cannot have moved."""
     gated = {reading.metric for reading in result.readings if reading.gated}
-    return any(
+    return word in _JUDGED and any(
         verdict.before is not None
         if verdict.word is Word.UNCHANGED
-        else verdict.word in JUDGED and verdict.metric in gated and verdict.storable
+        else verdict.word in _JUDGED and verdict.metric in gated and verdict.storable
         for verdict in result.verdicts
     )

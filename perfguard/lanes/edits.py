@@ -22,6 +22,7 @@ from perfguard.lanes.limits import OWN, Limits
 from perfguard.lanes.remembered import Remembered, folder_of, folders_of
 from perfguard.overview import BaselineEdit
 from perfguard.records import (
+    OTHER_CONDITIONS,
     Baseline,
     Better,
     CaseBaseline,
@@ -38,7 +39,6 @@ from perfguard.units import Unit
 
 _CONDITIONS = "conditions"  # the metric of an edit that moves no entry: inputs or provenance of the case
 _SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
-_OTHERWISE = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)  # read under other conditions than recorded
 _NEVER = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # no baseline speaks of these
 
 
@@ -153,7 +153,7 @@ def accepted(
         for verdict in result.verdicts:
             if verdict.word in quiet or verdict.word in _NEVER:
                 continue
-            if verdict.word in _OTHERWISE and _is_afresh(judged, result, verdict, edited, passing):
+            if verdict.word in OTHER_CONDITIONS and _is_afresh(judged, result, verdict, edited, passing):
                 covered.append((result.case.suite, result.case.key, verdict.metric))
                 continue
             edit = _edit_of(edits, judged, result, verdict)

@@ -22,7 +22,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     Nothing unless rivals are wanted, on a CPU and on the simulated GPU (do_bench takes its events from the real
     one), and without Triton.
     """
-    if not (subject.rivals and subject.timed and device.asynchronous) or device.torch_device.type == "cpu":
+    if not (subject.rivals and subject.timed and device.asynchronous) or device.holds_cpu_tensors:
         return []
     try:
         from triton.testing import do_bench

@@ -5,6 +5,7 @@ Times are microseconds, memory is bytes.
 
 from perfguard.records.baselines import Baseline, CaseBaseline, Entry, Hardware, Provenance, TimedEntry, Toolchain
 from perfguard.records.cases import (
+    OTHER_CONDITIONS,
     Accuracy,
     Better,
     Case,
@@ -25,6 +26,7 @@ from perfguard.records.reports import SCHEMA, Report, Session, dump_report, load
 
 __all__ = [
     "NO_BASE",
+    "OTHER_CONDITIONS",
     "SCHEMA",
     "Accuracy",
     "BaseTree",

@@ -56,6 +56,10 @@ class Word(enum.StrEnum):
         )
 
 
+#: What is remembered was read under other conditions than the reading, so that nothing is held against it.
+OTHER_CONDITIONS = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)
+
+
 class Better(enum.StrEnum):
     """Which way a metric improves; SAME: any change is a change."""
 

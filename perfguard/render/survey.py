@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perfguard.judge import JUDGED, is_guarded
+from perfguard.judge import is_guarded
 from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
 from perfguard.records import CaseResult, Provenance, Report, Verdict, Word
 from perfguard.render.words import NOT_TIMED, most_common
@@ -29,7 +29,6 @@ URGENCY = {word: float(place) for place, word in enumerate(Word)}
 URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
-OTHER_CONDITIONS = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
 NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
 ACTION = " — action needed"
@@ -138,7 +137,7 @@ class LaneSurvey:
     @cached_property
     def guarded(self) -> str:
         """`3 of 4 cases`: those whose worst verdict judges, as `perfguard.judge.count_guarded` counts them."""
-        guarded = sum(1 for result, word in self.cases if word in JUDGED and is_guarded(result))
+        guarded = sum(1 for result, word in self.cases if is_guarded(result, word))
         return f"{guarded} of {counted(len(self.cases), 'case')}"
 
     @property

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from perfguard.baselines import plan, recordable
 from perfguard.judge import rival, screen_session
-from perfguard.judge.session import case_id
+from perfguard.judge.session import CaseId, case_id
 from perfguard.pairing.conductor import Track
 from perfguard.pairing.times import Counts, Start, pair_times
 from perfguard.records import CaseResult, Pairing, TimedEntry, Verdict, Word
@@ -53,7 +53,7 @@ class _Settling:
         run = self.run
         update, sessions = run.config.update or frozenset(), run.config.settings.sessions
         wanted = []
-        run.held = set() if run.config.reason else {name for name in run.measured if self._asks(run.results[name])}
+        run.held = set() if run.config.reason else self._asking()
         if run.held:
             cases = "1 case is" if len(run.held) == 1 else f"{len(run.held)} cases are"
             why = "say why with --perfguard-reason; not measured in fresh processes"
@@ -68,16 +68,18 @@ class _Settling:
         if wanted:
             self._measure_fresh(wanted, sessions, exact=True)  # what is stored must not differ between processes
 
-    def _asks(self, result: CaseResult) -> bool:
-        """Whether the update would write an exact reading of the case that needs a reason: that is known already."""
+    def _asking(self) -> set[CaseId]:
+        """Cases of which the update would write an exact reading that needs a reason: that is known already."""
         run = self.run
         update, sessions = run.config.update or frozenset(), run.config.settings.sessions
-        planned = plan(run.store, run.device.identity, [result], {}, [], run.snapshot().provenance, sessions)
-        return any(
-            change.needs_reason and change.category in update and not isinstance(change.after, TimedEntry)
+        results = [run.results[name] for name in run.measured]
+        planned = plan(run.store, run.device.identity, results, {}, [], run.snapshot().provenance, sessions)
+        return {
+            (change.suite, change.key)
             for change in planned
+            if change.needs_reason and change.category in update and not isinstance(change.after, TimedEntry)
             if change.folder.startswith("targets/") or not run.report.exact_only
-        )
+        }
 
     def beside_rivals(self) -> None:
         """Fresh processes read again what is slower than its rival, and as often again what they leave open."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from perfguard.overview import BaselineEdit, Headline
-from perfguard.records import Accuracy, Word
+from perfguard.records import OTHER_CONDITIONS, Accuracy, Word
 from perfguard.render.escaping import code, link
 from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, together, value
 from perfguard.render.markdown.tables import MORE_BY_GROUP_BYTES, MORE_BYTES, Bounds, table
 from perfguard.render.survey import (
     INCONCLUSIVE,
     NOT_GUARDED,
-    OTHER_CONDITIONS,
     SIGNS,
     Finding,
     LaneSurvey,
