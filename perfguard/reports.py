@@ -56,10 +56,18 @@ def clear_stale(parent: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder of ours for what belongs into no commit: git ignores it. One that is there is left as it is."""
-    if not folder.is_dir():
+    """A folder of ours for what belongs into no commit: git ignores it. One that is there is left as it is.
+
+    Raises:
+        UsageError: it cannot be made: a file of its name is there, for one.
+    """
+    if folder.is_dir():
+        return
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / ".gitignore", b"*\n")
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be a folder ({error.strerror}); move what stands in its way") from error
 
 
 def save_report(path: Path, report: Report) -> None:

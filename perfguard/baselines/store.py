@@ -158,5 +158,7 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        raise BaselineError(f"{path}: cannot read, since a file stands where a folder should; move it away") from error
     except OSError as error:
         raise BaselineError(f"{path}: cannot read ({error.strerror}); mend its permissions") from error

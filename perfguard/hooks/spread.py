@@ -136,22 +136,22 @@ class Controller(Ending):
         if session.config.option.collectonly:
             return
         locks = {name: DeviceLock(key) for name, key in self._devices.items()}
-        if self._config.untimed:
-            self._locks = locks  # held by nobody
-        else:
-            self._lock_devices(locks, session)
-        make_folder(self._config.reports_dir)
+        try:
+            if self._config.untimed:
+                self._locks = locks  # held by nobody
+            else:
+                self._lock_devices(locks, session)
+            make_folder(self._config.reports_dir)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
         self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
 
     def _lock_devices(self, locks: dict[str, DeviceLock], session: pytest.Session) -> None:
         free = [name for name in locks if len(self._locks) < self._workers and self._try(name, locks[name])]
         busy = [name for name in locks if name not in free]
-        try:
-            for name in busy[: self._workers - len(free)]:
-                locks[name].acquire(self._config.settings.lock_minutes, teller(session))
-                self._locks[name] = locks[name]
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
+        for name in busy[: self._workers - len(free)]:
+            locks[name].acquire(self._config.settings.lock_minutes, teller(session))
+            self._locks[name] = locks[name]
 
     def _try(self, name: str, lock: DeviceLock) -> bool:
         if lock.try_acquire():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from perfguard import ExitStatus
 from tests.flows.conftest import TEST, Project
 
@@ -46,3 +48,23 @@ def test_a_worker_of_xdist_stays_one(project: Project) -> None:
     project.configure(device="fake*1")
     assert project.guard("-n1", "--perfguard-update=new").ret == ExitStatus.PASSED
     assert Path(project.path, "seen.txt").read_text() == "gw0"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        (".perfguard", (), "/.perfguard: cannot be a folder (File exists); move what stands in its way"),
+        (".perfguard", ("-n1",), "/.perfguard: cannot be a folder (File exists); move what stands in its way"),
+        ("baselines", (), "cannot read, since a file stands where a folder should; move it away"),
+    ],
+)
+def test_a_file_where_a_folder_was_is_one_clear_error(
+    project: Project, name: str, arguments: tuple[str, ...], said: str
+) -> None:
+    project.configure(device="fake*1" if arguments else "fake")
+    (project.path / name).write_text("")
+    result = project.guard(*arguments)
+    assert result.ret == ExitStatus.USAGE_ERROR
+    assert said in result.stdout.str() + result.stderr.str()
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
