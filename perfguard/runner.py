@@ -129,7 +129,7 @@ class Runner:
         results = [msgspec.structs.replace(results[0], hard=found.counts, seconds=seconds), *results[1:]]
         if not found.problem:
             return results
-        at = len(results) - 1 if ": gradient of " in found.problem else 0
+        at = len(results) - 1 if found.backward else 0
         verdict = Verdict(Word.WRONG, reason=found.problem)
         results[at] = msgspec.structs.replace(results[at], readings=[], throughput=None, verdicts=[verdict])
         return results

@@ -15,7 +15,7 @@ from perfguard.errors import UsageError
 from perfguard.hard.integers import with_integers
 from perfguard.hard.layouts import LAYOUTS
 from perfguard.hard.marks import carry
-from perfguard.hard.values import with_values
+from perfguard.hard.values import LARGE, LARGEST, OUTLIER, SHIFT, with_values
 
 _ROW = re.compile(r"row (\d+) (.+)")
 _CUT = re.compile(r"dim (\d+) cut to (\d+)")
@@ -45,12 +45,32 @@ class Derivation:
 
     @property
     def forward_only(self) -> bool:
-        """Formulas of one gradient differ in what they make of infinity and NaN, and none is the right one."""
-        return any(part.kind == "non-finite" for part in self.parts)
+        """Formulas of one gradient differ in what they make of infinity and NaN, and none is the right one; with huge
+        inputs they come there by themselves."""
+        return any(part.kind == "non-finite" for part in self.parts) or self._scaled_by(LARGEST)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether gradients are what is left where large terms cancel, in eager exactly, elsewhere up to roundings of
+        these terms: where a softmax has come to 1, for one."""
+        return self._scaled_by(LARGE, OUTLIER) or any(str(SHIFT) in text for text in self._texts)
+
+    def _scaled_by(self, *powers: int) -> bool:
+        return any(f"2^{power}" in text for power in powers for text in self._texts)
+
+    @property
+    def _texts(self) -> list[str]:
+        return [text for part in self.parts if part.kind == "values" for text in part.steps.values()]
 
     @property
     def cuts(self) -> bool:
         return any(part.kind == "sizes" for part in self.parts)
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether a candidate that raises names what it does not take; values and marked integers it has to."""
+        dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
+        return dtypes or any(part.kind in ("layouts", "sizes") for part in self.parts)
 
     def text(self, place: int) -> str:
         """The steps of one input, `` where it is as given."""

@@ -7,9 +7,8 @@ or inputs that are off by as much as one float32 rounding or a subnormal that th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -18,13 +17,14 @@ from perfguard.canaries import Canaries
 from perfguard.errors import MeasurementError
 from perfguard.hard.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.hard.nearby import FLUSHED, Nearby, nearby
+from perfguard.hard.values import takes_values
 from perfguard.numerics.codes import FP8_DTYPES
 from perfguard.numerics.differences import real_numbers
 from perfguard.numerics.oracle import free_bytes
-from perfguard.numerics.rule import FINITE, NAN, ROUNDING, Groups, kinds, sum_groups
+from perfguard.numerics.rule import FINITE, NAN, ROUNDING, Groups, bits, kinds, sum_groups
 from perfguard.numerics.trial import Inputs, Trial, run_trial, upstream_gradients
 from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
-from perfguard.poison import Value, poisoned
+from perfguard.poison import poisoned
 
 MULTIPLE = 4.0  # of eager's error
 NEARBY = 64.0  # of what inputs that are off by a rounding change
@@ -41,65 +41,118 @@ Maybe = Tensor | None
 Usual = Mapping[str, float]
 #: what a reference raises that does not take its inputs
 REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
-NO_SCALE: Usual = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`left_out`: why the input is none of the call's; `problem`: what is wrong. Both empty: right."""
+    """One derived input's.
+
+    Attributes:
+        left_out: why the input is none of the call's.
+        problem: what is wrong; right where both are empty.
+        backward: whether that is a gradient.
+    """
 
     left_out: str = ""
     problem: str = ""
+    backward: bool = False
 
 
-def judged(call: Call, derivation: Derivation, usual: Usual = NO_SCALE) -> Outcome:
-    """Run the reference, the oracle and the candidate on the inputs of `call`, which come from `derivation`.
+@dataclass(frozen=True)
+class Rule:
+    """What is asked of results.
 
+    Attributes:
+        infinite: inputs are: a NaN may then be right (`_unlike`).
+        saturated: gradients have to be finite, and no more.
+        usual: the RMS of each tensor where inputs are as given: what is far below a rounding of that is nothing.
+    """
+
+    infinite: bool
+    saturated: bool
+    usual: Usual = field(default_factory=dict)
+
+
+def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict) -> Outcome:
+    """Run the reference and the candidate on the inputs of `call`, which come from `derivation`.
+
+    What the domain is has only to be known where they differ: the oracle is run then, and near the inputs, too.
     Where sizes are others than given, outputs of another structure say that the reference took the inputs for
     something else.
 
     Args:
-        usual: the RMS of each tensor where inputs are as given: what is far below a rounding of that is nothing.
+        usual: `Rule.usual`.
     """
-    incoming = derivation.text(INCOMING)
     inputs = Inputs(call)
     reference = Reference(call, inputs)
+    refused = Outcome(left_out="the reference raises")
     try:
-        eager = reference.run([])
-        upstream: Gradients = []
-        if not derivation.forward_only and inputs.leaf_names and any(eager.differentiable):
-            upstream = upstream_gradients(eager, call.seed)
-            upstream = [None if each is None else derived_tensor(each, incoming) for each in upstream]
-            eager = reference.run(upstream)
-        elif incoming:
-            return Outcome(left_out="there are no gradients")
-        truth = reference.truth(eager, upstream)
-        near = nearby(call, eager, upstream)
-    except torch.OutOfMemoryError:
-        raise
+        eager, upstream = _eager(call, inputs, reference, derivation)
     except REFUSALS as error:
-        if _device_is_lost(error):
+        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
             raise
-        return Outcome(left_out="the reference raises")
-    if unclear := _outside(truth, near):
+        return refused
+    if derivation.text(INCOMING) and not upstream:
+        return Outcome(left_out="there are no gradients")
+    trial, outcome = _candidate(call, inputs, eager, upstream, derivation)
+    if trial is None or _same_bits(trial, eager):
+        return outcome
+    infinite, finite = (_any(inputs, torch.isinf), not _any(inputs, _not_finite))
+    try:
+        truth = reference.truth(eager, upstream)
+        rule = Rule(infinite, derivation.saturates)
+        if not _wrong(trial, truth, truth.oracle, rule).problem:
+            return outcome
+        near = nearby(call, eager, upstream)
+    except REFUSALS as error:
+        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
+            raise
+        return refused
+    if unclear := _outside(truth, near, finite):
         return Outcome(left_out=unclear)
-    return _candidate(call, inputs, eager, upstream, truth, near, derivation.cuts, usual)
+    return _wrong(trial, truth, near.rounded, replace(rule, usual=usual()))
+
+
+def _eager(call: Call, inputs: Inputs, reference: Reference, derivation: Derivation) -> tuple[Trial, Gradients]:
+    """The reference's results, and the incoming gradients; none of these where nothing is differentiable."""
+    eager = reference.run([])
+    if derivation.forward_only or not inputs.leaf_names or not any(eager.differentiable):
+        return eager, []
+    incoming = derivation.text(INCOMING)
+    given = upstream_gradients(eager, call.seed)
+    upstream = [None if each is None else derived_tensor(each, incoming) for each in given]
+    return reference.run(upstream), upstream
+
+
+def _any(inputs: Inputs, is_so: Callable[[Tensor], Tensor]) -> bool:
+    return any(bool(is_so(tensor).any()) for tensor in inputs.tensors if takes_values(tensor))
+
+
+def _not_finite(tensor: Tensor) -> Tensor:
+    return ~tensor.isfinite()
+
+
+def _same_bits(trial: Trial, eager: Trial) -> bool:
+    pairs = zip(trial.tensors(), eager.tensors(), strict=True)
+    return all(
+        (a is None) == (b is None) and (a is None or b is None or (a.dtype == b.dtype and _equal(bits(a), bits(b))))
+        for a, b in pairs
+    )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
 
 
 def usual_scales(call: Call) -> Usual:
     """The RMS of the reference's outputs and gradients by name; none where it raises."""
     inputs = Inputs(call)
-    reference = Reference(call, inputs)
     try:
-        eager = reference.run([])
-        upstream: Gradients = []
-        if inputs.leaf_names and any(eager.differentiable):
-            upstream = upstream_gradients(eager, call.seed)
-            eager = reference.run(upstream)
+        eager, upstream = _eager(call, inputs, Reference(call, inputs), Derivation(()))
     except REFUSALS as error:
         if _device_is_lost(error):
             raise
-        return NO_SCALE
+        return {}
     names = [*eager.names, *inputs.written_names, *(f"gradient of {name}" for name in inputs.leaf_names if upstream)]
     pairs = zip(names, eager.tensors(), strict=True)
     return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and _by_rule(tensor)}
@@ -109,13 +162,20 @@ def _by_rule(tensor: Tensor) -> bool:
     return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
 
 
-def _outside(truth: Truth, near: Nearby) -> str:
-    """Why the input lies outside the domain, or ''."""
+def _outside(truth: Truth, near: Nearby, finite: bool) -> str:
+    """Why the input lies outside the domain, or ''.
+
+    Args:
+        finite: whether all inputs are finite: NaN, as the logarithm of a negative probability, then says that they are
+            none of the call's.
+    """
     for position, eager in enumerate(truth.eager):
         if eager is None or eager.numel() == 0:
             continue
         if not _by_rule(eager):
             coded = eager.dtype in FP8_DTYPES
+            if not coded and _unstable(eager, near.chosen[position]):
+                return AT_AN_EDGE
             if _unstable(eager, near.rounded[position]) or (not coded and _unstable(eager, near.untied[position])):
                 return AT_AN_EDGE
             continue
@@ -129,12 +189,15 @@ def _outside(truth: Truth, near: Nearby) -> str:
         kind = kinds(o.to(e.dtype).double())
         if not torch.equal(kinds(e.double()), kind):
             return "reference and oracle disagree on what is finite"
+        if finite and bool((kind == NAN).any()):
+            return "the reference makes NaN of finite inputs"
         if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
             return AT_AN_EDGE
         rms, error, shift = _errors(e, o, m, truth)
         if bool((error > LOST * rms + NEARBY * shift + _least(e.dtype)).any()):
             return "reference and oracle are far apart"
         whole, jump = rms.square().mean().sqrt(), _errors(u, o, m, truth)[1]
+        jump = jump.maximum(_errors(real_numbers(_or(near.chosen[position], eager)), e, e, truth)[1])
         if not truth.is_scale(position) and bool((jump > JUMP * whole + NEARBY * shift + _least(e.dtype)).any()):
             return AT_AN_EDGE
         if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
@@ -179,40 +242,30 @@ def _least(dtype: torch.dtype) -> float:
 
 
 def _candidate(
-    call: Call,
-    inputs: Inputs,
-    eager: Trial,
-    upstream: Gradients,
-    truth: Truth,
-    near: Nearby,
-    cut: bool,
-    usual: Usual,
-) -> Outcome:
-    infinite = near.bounded is not None
+    call: Call, inputs: Inputs, eager: Trial, upstream: Gradients, derivation: Derivation
+) -> tuple[Trial | None, Outcome]:
+    """The candidate's results in memory that is full of NaN; None, and why, where there is nothing to compare."""
     device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
-    fills: tuple[Value, ...] = ("nan", "zero")
-    for value in fills:
-        canaries = Canaries(_CANARY_SHARE * free_bytes(device)) if value == "nan" else None
-        try:
-            with poisoned(value, canaries):
-                trial = run_trial(call.fn, inputs, upstream, seed=call.seed)
-        except torch.OutOfMemoryError:
+    canaries = Canaries(_CANARY_SHARE * free_bytes(device))
+    try:
+        with poisoned("nan", canaries):
+            trial = run_trial(call.fn, inputs, upstream, seed=call.seed)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        if _device_is_lost(error):
             raise
-        except Exception as error:
-            if _device_is_lost(error):
-                raise
-            return Outcome(left_out="the candidate raises")
-        problem = next((f"out of bounds: {words}" for words in canaries.written()), "") if canaries else ""
-        problem = problem or next(iter(trial.modified), "")
-        if not problem and not _same_structure(trial, eager):
-            if cut:
-                return Outcome(left_out="other results than the reference's by shape")
-            problem = "outputs: other tensors than the reference's"
-        if not problem:
-            problem = _wrong(trial, truth, near.rounded, infinite, usual)
-        if problem:
-            return Outcome(problem=problem)
-    return Outcome()
+        if derivation.may_be_refused:
+            return None, Outcome(left_out="the candidate raises")
+        said = str(error).splitlines()
+        return None, Outcome(problem=f"raises {type(error).__name__}{f': {said[0]}' if said else ''}")
+    problem = next((f"out of bounds: {words}" for words in canaries.written()), "")
+    problem = problem or next(iter(trial.modified), "")
+    if not problem and not _same_structure(trial, eager):
+        if derivation.cuts:
+            return None, Outcome(left_out="other results than the reference's by shape")
+        problem = "outputs: other tensors than the reference's"
+    return (None, Outcome(problem=problem)) if problem else (trial, Outcome())
 
 
 def _same_structure(trial: Trial, eager: Trial) -> bool:
@@ -222,8 +275,8 @@ def _same_structure(trial: Trial, eager: Trial) -> bool:
     return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
 
-def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], infinite: bool, usual: Usual) -> str:
-    """What is wrong with the first wrong tensor, or ''."""
+def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], rule: Rule) -> Outcome:
+    """What is wrong with the first wrong tensor."""
     tensors = trial.tensors()
     exact = truth.exact_scales(tensors)
     for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
@@ -235,10 +288,10 @@ def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], infinite: bool, us
         else:
             want = eager if oracle is None else oracle
             tensors_of_one = (got, eager, want, want if moved is None else moved)
-            problem = _far(tensors_of_one, truth, truth.names[position], infinite, usual)
+            problem = _far(tensors_of_one, truth, position, rule)
         if problem:
-            return problem
-    return ""
+            return Outcome(problem=problem, backward=position >= truth.first_gradient)
+    return Outcome()
 
 
 def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
@@ -253,25 +306,28 @@ def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
     return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
 
 
-def _far(tensors: Sequence[Tensor], truth: Truth, name: str, infinite: bool, usual: Usual) -> str:
+def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> str:
     """Whether one tensor is further from the oracle than roundings explain.
 
     Args:
         tensors: the candidate's, eager's, the oracle's, and the oracle's off by a rounding.
     """
     c, e, o, m = map(real_numbers, tensors)
-    unlike = _unlike(c, o.to(c.dtype), infinite)
+    name = truth.names[position]
+    unlike = _unlike(c, o.to(c.dtype), rule.infinite)
     if bool(unlike.any()):
         index = [int(each) for each in unlike.nonzero()[0]]
         values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
         number = f"{int(unlike.sum())} of {c.numel()} elements"
         return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
+    if rule.saturated and position >= truth.first_gradient:
+        return ""
     rms, error, shift = _errors(c, o, m, truth)
     _, by_eager, _ = _errors(e, o, m, truth)
     least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
     given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
     limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)
-    limit = limit + NEGLIGIBLE * usual.get(name, 0.0)
+    limit = limit + NEGLIGIBLE * rule.usual.get(name, 0.0)
     wrong = error > limit
     if not bool(wrong.any()):
         return ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from perfguard.call import Call
+from perfguard.hard.ties import LastOfEqual
 from perfguard.numerics.codes import FP8_DTYPES
 from perfguard.numerics.trial import Inputs, Trial
 from perfguard.numerics.truth import Gradients, Reference
@@ -32,10 +33,12 @@ class Nearby:
         rounded: on inputs off by a few float32 roundings, or by what a device flushes to zero.
         untied: on inputs that differ where they were equal.
         bounded: with a huge number for infinity; None where there is none among the inputs.
+        chosen: the reference's own on the inputs as they are, with the last of equal elements chosen.
     """
 
     rounded: Tensors
     untied: Tensors
+    chosen: Tensors
     bounded: Tensors | None
 
     @property
@@ -77,8 +80,14 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
     return Nearby(
         run(lambda values, signs: values * (1 + off * signs) + FLUSHED * signs),
         run(lambda values, signs: values + tie * signs * (1 + values.abs().nan_to_num(0.0, 0.0))),
+        _choosing_otherwise(call, upstream),
         run(lambda values, _: values.clamp(-_HUGE, _HUGE)) if infinite else None,
     )
+
+
+def _choosing_otherwise(call: Call, upstream: Gradients) -> Tensors:
+    with LastOfEqual():
+        return Reference(call, Inputs(call)).run(upstream).tensors()
 
 
 def call_tensors(call: Call) -> list[torch.Tensor]:

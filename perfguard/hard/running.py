@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -32,12 +34,14 @@ class HardResult:
         left_out: how many were not, by reason.
         waiting: how many did not fit into the budget.
         problem: the smallest derived input that fails, and how; '' where none does.
+        backward: whether a gradient fails.
     """
 
     ran: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     waiting: int = 0
     problem: str = ""
+    backward: bool = False
 
     @property
     def counts(self) -> HardCounts:
@@ -56,7 +60,8 @@ def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
     tensors = [leaf for leaf in leaves_of(call) if isinstance(leaf, torch.Tensor)]
     other = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
     kind = {"device_type": other[0].type} if other else {}
-    with torch.random.fork_rng(other, **kind):
+    with torch.random.fork_rng(other, **kind), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of overflows and the like, which nobody's inputs have
         return _Hard(call, max(seconds, LEAST_SECONDS)).run(rotation)
 
 
@@ -65,12 +70,20 @@ class _Hard:
         self.call = replace(call, walk=(), rival=None)
         self.until = time.thread_time() + seconds
         self.found = HardResult()
-        self.usual = usual_scales(self.call)
+        self.usual = functools.cache(lambda: usual_scales(self.call))
         self.usually = 0.0  # seconds that a derived input takes
 
     def run(self, rotation: int) -> HardResult:
         base = self._small()
-        plan: Iterator[Derivation] = planned(base, self.call.seed + rotation)
+        self._derived(base, planned(base, self.call.seed + rotation))
+        if self.found.ran and not self.found.problem:  # a cache that knows the wrong thing by now
+            outcome = self._judged(base, Derivation(()))
+            if outcome.problem:
+                self.found.backward = outcome.backward
+                self.found.problem = f"the given inputs, once more after {self.found.ran} hard ones: {outcome.problem}"
+        return self.found
+
+    def _derived(self, base: Call, plan: Iterator[Derivation]) -> None:
         queue = deque(islice(plan, 1))
         while queue:
             if time.thread_time() + self.usually > self.until:
@@ -92,7 +105,6 @@ class _Hard:
             else:
                 self.found.ran += 1
             queue.extend(islice(plan, 1 if not queue else 0))
-        return self.found
 
     def _small(self) -> Call:
         """The call with its large dimensions cut, where that is a call and still right; else as it is."""
@@ -122,6 +134,7 @@ class _Hard:
             if derivation.text(place)
         ]
         again = f"; made again by {', '.join(snippets)}".replace("argument ", "x") if snippets else ""
+        self.found.backward = outcome.backward
         self.found.problem = f"hard input{shapes}, {derivation.words(names)}: {outcome.problem}{again}"
 
     def _smallest(self, base: Call, derivation: Derivation, outcome: Outcome) -> tuple[Derivation, Outcome]:

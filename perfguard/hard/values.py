@@ -13,6 +13,7 @@ LARGEST = 17  # past float16, sums of a few too
 SHIFT = -100  # exp of all of it is 0 in float32
 SMALL = -10
 OUTLIER = 10
+_LEAST_TWICE = 4  # values a row that stand there twice: fewer may by chance
 #: Kinds that leave every element finite, in the order in which rows of one tensor receive them.
 FINITE = (
     "zero",
@@ -48,6 +49,8 @@ def row_count(tensor: torch.Tensor) -> int:
 def with_values(tensor: torch.Tensor, kind: str, row: int | None = None) -> torch.Tensor:
     """A contiguous copy with one kind of `FINITE`, `NANS` or `INFINITIES` in one row, or in all of them.
 
+    Rows whose values all stand there twice, as rotary embeddings' cosines do, keep that: kernels read one of the two.
+
     Raises:
         ValueError: no such kind, or no such row.
     """
@@ -59,9 +62,23 @@ def with_values(tensor: torch.Tensor, kind: str, row: int | None = None) -> torc
     words = kind.split()
     for name, change in _KINDS.items():
         if words[: len(name.split())] == name.split():
-            change(part, words[len(name.split()) :])
+            once, again = _twice(rows, part)
+            change(once, words[len(name.split()) :])
+            again.copy_(once)
             return made
     raise ValueError(f"{kind}: is no kind of values")
+
+
+def _twice(rows: torch.Tensor, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both places of each value: halves of a row, or neighbours; the whole part as both where values are their own."""
+    size = rows.shape[-1]
+    if size >= 2 * _LEAST_TWICE and size % 2 == 0 and bool((rows != rows[:, :1]).any()):
+        for dim in (1, 2):
+            pairs = (len(rows), 2, size // 2) if dim == 1 else (len(rows), size // 2, 2)
+            if bool((rows.view(pairs).select(dim, 0) == rows.view(pairs).select(dim, 1)).all()):
+                both = part.view(-1, *pairs[1:])
+                return both.select(dim, 0), both.select(dim, 1)
+    return part, part
 
 
 def _zero(part: torch.Tensor, _: list[str]) -> None:

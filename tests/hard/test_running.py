@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from perfguard import Hard, derived
 from perfguard.call import Call
 from perfguard.hard.running import run_hard
+from perfguard.hard.values import FINITE
 
 SECONDS = 60.0  # enough for all derived inputs of so small calls
 
@@ -152,6 +155,48 @@ WRONG: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
 }
 
 
+class OverwrittenCache:
+    """Scales by size; each new size takes the place of the first one, too."""
+
+    def __init__(self) -> None:
+        self.known: dict[torch.Size, torch.Tensor] = {}
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        new = x.shape not in self.known
+        scale = self.known.setdefault(x.shape, x.square().sum())
+        if new:
+            self.known[next(iter(self.known))] = scale
+        return x / scale
+
+
+def test_a_cache_that_other_sizes_overwrite_is_found_by_the_given_inputs_once_more() -> None:
+    sizes_alone = Hard(without=["values", "non-finite", "layouts"], reason="-")
+    call = Call(OverwrittenCache(), (normal(8, 64),), lambda x: x / x.square().sum(), hard=sizes_alone)
+    call.fn(*call.args)
+    problem = run_hard(call, SECONDS).problem
+    assert problem.startswith("the given inputs, once more after ")
+
+
+# Each beside what is like it and right: a kernel that reads one of two equal halves, and a domain that ends.
+
+
+def test_values_that_stand_there_twice_still_do() -> None:
+    angles = normal(6, 8)
+    for both in (torch.cat([angles, angles], -1), angles.repeat_interleave(2, -1)):
+        for kind in FINITE:
+            made = derived(both, f"row 1 {kind}")
+            assert torch.equal(made[:, :8], made[:, 8:]) or torch.equal(made[:, ::2], made[:, 1::2])
+            assert kind == "negative zero" or not torch.equal(made, both)
+    assert not torch.equal(derived(torch.ones(3, 8), "outlier 2^10 at first"), torch.full((3, 8), 2.0**10))
+
+
+def test_where_the_reference_makes_nan_of_finite_inputs_any_result_is_right() -> None:
+    call = Call(lambda p: p.clamp_min(1e-30).log(), (normal(8, 64).softmax(-1),), torch.log)
+    found = run_hard(call, SECONDS)
+    assert found.problem == ""
+    assert found.left_out["the reference makes NaN of finite inputs"] > 0
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_operator_is_found_and_its_input_is_small(name: str) -> None:
     fn, reference, args, words = WRONG[name]
@@ -160,3 +205,37 @@ def test_a_wrong_operator_is_found_and_its_input_is_small(name: str) -> None:
     assert words in problem
     assert "perfguard.derived(" in problem
     assert problem.count(",") < 20  # one or two steps, not the dozen that were tried together
+
+
+def test_an_operator_that_raises_on_values_is_wrong_and_one_that_refuses_a_layout_is_not() -> None:
+    def refuses_zeros(x: torch.Tensor) -> torch.Tensor:
+        if not x.any():
+            raise ValueError("nothing to scale by")
+        return F.softmax(x, -1)
+
+    def refuses_layouts(x: torch.Tensor) -> torch.Tensor:
+        if not x.is_contiguous():
+            raise ValueError("not contiguous")
+        return F.softmax(x, -1)
+
+    found = run_hard(Call(refuses_zeros, (normal(8, 64),), lambda x: F.softmax(x, -1)), SECONDS)
+    assert 'argument 0 (zero): raises ValueError: nothing to scale by; made again by perfguard.derived(x0, "zero")' in (
+        found.problem
+    )
+    found = run_hard(Call(refuses_layouts, (normal(8, 64),), lambda x: F.softmax(x, -1)), SECONDS)
+    assert found.problem == ""
+    assert found.left_out["the candidate raises"] > 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_of_numpy_is_no_refusal() -> None:
+    """As Triton's interpreter gives them, under `-W error`."""
+
+    def warns(x: torch.Tensor) -> torch.Tensor:
+        if x.isinf().any():
+            warnings.warn("overflow encountered", RuntimeWarning, stacklevel=1)
+        return F.softmax(x, -1)
+
+    found = run_hard(Call(warns, (normal(8, 64),), lambda x: F.softmax(x, -1)), SECONDS)
+    assert found.problem == ""
+    assert found.left_out["the candidate raises"] == 0
