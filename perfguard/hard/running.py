@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import time
 import warnings
 from collections import Counter, deque
@@ -60,9 +62,18 @@ def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
     tensors = [leaf for leaf in leaves_of(call) if isinstance(leaf, torch.Tensor)]
     other = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
     kind = {"device_type": other[0].type} if other else {}
-    with torch.random.fork_rng(other, **kind), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of overflows and the like, which nobody's inputs have
+    with torch.random.fork_rng(other, **kind), _quiet():
         return _Hard(call, max(seconds, LEAST_SECONDS)).run(rotation)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No warning of overflows and the like, which nobody's inputs have: under `-W error` they would be refusals. NumPy,
+    by which Triton's interpreter computes, is told by itself: whatever thread enters `catch_warnings` meanwhile."""
+    numpy = sys.modules.get("numpy")
+    with warnings.catch_warnings(), numpy.errstate(all="ignore") if numpy else contextlib.nullcontext():
+        warnings.simplefilter("ignore")
+        yield
 
 
 class _Hard:
