@@ -82,7 +82,7 @@ class _Hard:
         self.until = time.thread_time() + seconds
         self.found = HardResult()
         self.usual = functools.cache(lambda: usual_scales(self.call))
-        self.usually = 0.0  # seconds that a derived input takes
+        self.took: list[float] = []  # seconds of each derived input
 
     def run(self, rotation: int) -> HardResult:
         base = self._small()
@@ -97,14 +97,14 @@ class _Hard:
     def _derived(self, base: Call, plan: Iterator[Derivation]) -> None:
         queue = deque(islice(plan, 1))
         while queue:
-            if time.thread_time() + self.usually > self.until:
+            # Room for this one, and for the given inputs in the end.
+            if time.thread_time() + 2 * sum(self.took) / max(1, len(self.took)) > self.until:
                 self.found.waiting += len(queue) + sum(1 for _ in plan)
                 break
             derivation = queue.popleft()
             began = time.thread_time()
             outcome = self._judged(base, derivation)
-            took = time.thread_time() - began
-            self.usually = min(took, self.usually or took)
+            self.took.append(time.thread_time() - began)
             if outcome.problem:
                 self._tell(base, derivation, outcome)
                 break
