@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import torch
 
+from perfguard.numerics.oracle import free_bytes
 from perfguard.numerics.trial import expanded, transposed
 
+_WRAP = 2**31  # where 32 bits end
+_SHARE = 0.25  # of the free memory, that one tensor may take
 _PAD = 3  # elements between rows: odd, so that rows are aligned to the element only
 
 
@@ -33,12 +36,22 @@ def _odd_strides(tensor: torch.Tensor) -> torch.Tensor:
     return made.as_strided(made.shape, strides)
 
 
+def _far_apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The last row lies past 2^31 elements. As much memory lies before the first: an offset that wraps stays inside."""
+    rows = tensor.contiguous().flatten(1)
+    apart = -(-_WRAP // (16 * (len(rows) - 1))) * 16  # a multiple of 16, as kernels ask for
+    buffer = tensor.new_empty(_WRAP + apart * (len(rows) - 1) + rows.shape[1])
+    strides = (apart, *rows[0].view(tensor.shape[1:]).stride())
+    return buffer.as_strided(tensor.shape, strides, _WRAP).copy_(tensor)
+
+
 #: by the words of a derivation
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": transposed,
     "sliced": _sliced,
     "expanded": expanded,
     "odd strides": _odd_strides,
+    "far apart": _far_apart,
 }
 
 
@@ -53,4 +66,12 @@ def layouts_of(tensor: torch.Tensor, written: bool) -> list[str]:
     names = ["transposed", "sliced"]
     if not written and tensor.ndim > 1 and tensor.is_floating_point():
         names.append("expanded")
-    return names + ["odd strides"] * (1 in tensor.shape)
+    names += ["odd strides"] * (1 in tensor.shape)
+    return names + ["far apart"] * _has_room_far_apart(tensor)
+
+
+def _has_room_far_apart(tensor: torch.Tensor) -> bool:
+    """On a GPU alone: no operator of a CPU computes addresses in 32 bits."""
+    if tensor.device.type == "cpu" or tensor.ndim < 2 or not 1 < len(tensor) < _WRAP // tensor[0].numel():
+        return False
+    return 2 * _WRAP * tensor.itemsize < _SHARE * free_bytes(tensor.device)
