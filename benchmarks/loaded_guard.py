@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*", metavar="-- ARGUMENTS", help="of scripts/guard")
     options = parser.parse_args()
     runs: list[Ran] = []
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     with tempfile.TemporaryDirectory(prefix="loaded-guard-") as folder:
         clone = Path(folder, "clone")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
@@ -69,7 +70,7 @@ def main() -> int:
             for number in range(1, options.runs + 1):
                 runs.append(run(number, clone, options.arguments))
                 if options.json:  # after each: an interrupted benchmark keeps what it saw
-                    options.json.write_text(json.dumps(found(runs), indent=1) + "\n", encoding="utf-8")
+                    options.json.write_text(json.dumps(found(runs, commit.strip()), indent=1) + "\n", encoding="utf-8")
         finally:
             for burner in burners:
                 burner.kill()
@@ -81,13 +82,12 @@ def main() -> int:
     return 0
 
 
-def found(runs: list[Ran]) -> dict[str, object]:
-    """What `--json` keeps."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def found(runs: list[Ran], commit: str) -> dict[str, object]:
+    """What `--json` keeps, of the commit that was cloned."""
     return {
         "command": " ".join(["python -m benchmarks.loaded_guard", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
-        "commit": commit.strip(),
+        "commit": commit,
         "processor": platform.processor() or platform.machine(),
         "runs": [asdict(each) for each in runs],
     }

@@ -67,6 +67,10 @@ class Derivation:
         return any(part.kind == "sizes" for part in self.parts)
 
     @property
+    def far_apart(self) -> bool:
+        return any("far apart" in text for part in self.parts for text in part.steps.values())
+
+    @property
     def may_be_refused(self) -> bool:
         """Whether a candidate that raises names what it does not take; values and marked integers it has to."""
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())

@@ -324,6 +324,8 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
         return ""
     rms, error, shift = _errors(c, o, m, truth)
     _, by_eager, _ = _errors(e, o, m, truth)
+    if position >= truth.first_gradient:  # where terms of a sum over rows cancel, their roundings are the others' size
+        rms = rms.maximum(rms.square().mean().sqrt())
     least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
     given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
     limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)

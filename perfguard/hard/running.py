@@ -129,7 +129,11 @@ class _Hard:
 
     def _judged(self, base: Call, derivation: Derivation) -> Outcome:
         try:
-            return judged(derived_call(base, derivation), derivation, self.usual)
+            outcome = judged(derived_call(base, derivation), derivation, self.usual)
+            if derivation.far_apart:  # gigabytes, which other processes may want
+                for device in {tensor.device for tensor in leaves_of(base) if isinstance(tensor, torch.Tensor)}:
+                    torch.get_device_module(device).empty_cache()
+            return outcome
         except UsageError:  # a row that a smaller input no longer has
             return Outcome(left_out="no such input")
         except torch.OutOfMemoryError:

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mutation import __doc__ as description
+from benchmarks.mutation.judging import Cases, Judged, Workplace
+from benchmarks.mutation.reaching import WRITTEN, load
+from benchmarks.mutation.report import page
+from benchmarks.mutation.sampling import ROOT, drawn
+
+KEPT = ROOT / ".perfguard" / "mutation"
+SUITES = ("quantize", "grouped_mm", "fp8_grouped_mm", "operators", "moe")
+FILES = [f"tests/kernels/test_{suite}_guarded.py" for suite in SUITES] + ["tests/kernels/test_layers_guarded.py"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mutation",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--reach", action="store_true", help="find out anew which cases run which lines")
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="judge N mutants")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no other mutant after this")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="what was seen; what it holds already is not run again"
+    )
+    parser.add_argument("--table", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="write the page of a FILE")
+    given = parser.parse_args()
+    if given.table:
+        given.table[0].write_text(page(json.loads(given.table[1].read_text(encoding="utf-8"))), encoding="utf-8")
+        return 0
+    if given.reach or not (KEPT / "reached.json").exists():
+        reach()
+    if given.sample:
+        sample(given.sample, given.seed, given.minutes, given.json or KEPT / "seen.json")
+    return 0
+
+
+def reach() -> None:
+    """Run the suites once without perfguard's measuring, and keep lines and seconds by test."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, WRITTEN: str(KEPT / "reached.json"), "OMP_NUM_THREADS": "1"}
+    line = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.mutation.reaching",
+        f"--junitxml={KEPT / 'seconds.xml'}", "-o", "junit_family=xunit1", *FILES,
+    ]  # fmt: skip
+    subprocess.run(line, cwd=ROOT, env=environment, check=True)
+
+
+def seconds_by_test() -> dict[str, float]:
+    """Of the run that `reach` made."""
+    from xml.etree import ElementTree
+
+    found = {}
+    for case in ElementTree.parse(KEPT / "seconds.xml").getroot().iter("testcase"):
+        if case.find("skipped") is None:
+            found[f"{case.get('file')}::{case.get('name')}"] = float(case.get("time") or 0)
+    return found
+
+
+def sample(count: int, seed: int, minutes: float, path: Path) -> None:
+    """Judge the first mutants of a seed's order; what was seen is saved after each."""
+    cases = Cases(load(KEPT / "reached.json"), seconds_by_test())
+    seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
+    known = {(each["file"], each["line"], each["operator"], each["after"]) for each in seen}
+    until = time.monotonic() + 60 * minutes
+    with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
+        workplace = Workplace(Path(folder))
+        try:
+            for mutant in islice(drawn(seed), count):
+                if time.monotonic() > until:
+                    break
+                _, after = mutant.change()
+                if (mutant.file, mutant.line, mutant.operator, after) in known:
+                    continue
+                judged = workplace.judge(mutant, cases.of(mutant))
+                seen.append(asdict(judged))
+                path.write_text(json.dumps(whole(seed, seen), indent=1) + "\n", encoding="utf-8")
+                print(told(judged), flush=True)
+        finally:
+            workplace.close()
+
+
+def whole(seed: int, seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `--json` keeps."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {
+        "command": "python -m benchmarks.mutation",
+        "seed": seed,
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.strip(),
+        "mutants": seen,
+    }
+
+
+def told(judged: Judged) -> str:
+    """A line a mutant."""
+    return (
+        f"{judged.word:12} {judged.group:16} {judged.file}:{judged.line} {judged.seconds:.0f} s, {judged.tests} tests: "
+        f"{judged.after[:90]}  [{judged.metric}{' ' if judged.metric else ''}{judged.says[:80]}]"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

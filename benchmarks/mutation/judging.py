@@ -1,0 +1,179 @@
+"""Run one mutant by the guard's lane of all CPUs, on cases that reach its line, and say what noticed it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from benchmarks.mutation.reaching import Reached
+from benchmarks.mutation.sampling import ROOT, Mutant
+from perfguard.errors import ExitStatus
+from perfguard.records import Word, load_report
+from tests.nursery import SLOW, Nursery
+
+SECONDS = 240.0  # of one mutant, after which it hangs
+MOST_TESTS = 8  # of those that reach a line, the cheapest
+LANE = "--perfguard-lane=cpu"
+#: What a run of the lane ends with where it has found something.
+FOUND = (ExitStatus.TESTS_FAILED, ExitStatus.REGRESSED, ExitStatus.WRONG)
+#: or what is changed does not even import
+NO_IMPORT = (ExitStatus.INTERRUPTED, ExitStatus.USAGE_ERROR)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was seen of one mutant.
+
+    Attributes:
+        word: "WRONG", "CHANGED", "BROKEN" … of the verdict that failed, "hangs", "survived", "not reached", or "error"
+            where the run itself failed.
+        metric: that the verdict names.
+        says: its first line.
+        tests: how many were run.
+    """
+
+    file: str
+    line: int
+    operator: str
+    group: str
+    before: str
+    after: str
+    word: str
+    metric: str = ""
+    says: str = ""
+    tests: int = 0
+    seconds: float = 0.0
+
+    @property
+    def killed(self) -> bool:
+        return self.word not in ("survived", "not reached", "error")
+
+
+class Cases:
+    """Which tests could notice a change of a line, the cheapest first."""
+
+    def __init__(self, reached: Reached, seconds: dict[str, float], root: Path = ROOT) -> None:
+        self.reached, self.seconds, self.root = reached, seconds, root
+        self.by_kernel = _tests_by_kernel(root)
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Tests by their node ids; of a jitted function half of them compile it for other chips."""
+        lines = self.reached.get(mutant.file, {})
+        first, last, name, jitted = _around((self.root / mutant.file).read_text(), mutant.line)
+        running = {test for line in range(first, last + 1) for test in lines.get(line, ())}
+        compiling: set[str] = set()
+        if jitted:
+            names = [name] if name in self.by_kernel else _jitted((self.root / mutant.file).read_text())
+            compiling = {test for each in names for test in self.by_kernel.get(each, ())}
+        elif not running and not name:  # a module's own line runs where it is imported
+            running = {test for tests in lines.values() for test in tests}
+        some = self._cheapest(running, MOST_TESTS - min(len(compiling), MOST_TESTS // 2))
+        return some + self._cheapest(compiling - set(some), MOST_TESTS - len(some))
+
+    def _cheapest(self, tests: set[str], most: int) -> list[str]:
+        known = [test for test in tests if test in self.seconds]
+        return sorted(known, key=lambda test: (self.seconds[test], test))[:most]
+
+
+class Workplace:
+    """A clone in which mutants are run one after the other; `close` removes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "clone"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GIT_"))}
+        self.environment = environment | {"OMP_NUM_THREADS": "1"}
+        modules = [name for name in SLOW if not name.startswith(("triton", "torch._dynamo", "perfguard.binaries"))]
+        self._nursery = Nursery(environment=self.environment, modules=modules)
+
+    def close(self) -> None:
+        self._nursery.close()
+
+    def run(self, tests: Sequence[str]) -> tuple[int, str]:
+        """The lane on some tests, until one fails; the exit status, -1 where it hangs, and what it printed."""
+        for report in (self.path / ".perfguard").glob("report-*.json"):
+            report.unlink()
+        line = [self._nursery.python, "-m", "pytest", "--perfguard", LANE, "-x", "-q", "-p", "no:cacheprovider", *tests]
+        try:
+            done = subprocess.run(
+                line, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return -1, ""
+        return done.returncode, done.stdout + done.stderr
+
+    def judge(self, mutant: Mutant, tests: Sequence[str]) -> Judged:
+        """Change the file, run the lane, and put the file back."""
+        before, after = mutant.change(self.path)
+        kept = (mutant.file, mutant.line, mutant.operator, mutant.group, before, after)
+        if not tests:
+            return Judged(*kept, word="not reached")
+        path, started = self.path / mutant.file, time.monotonic()
+        original = path.read_text()
+        try:
+            path.write_text(mutant.source(self.path))
+            status, output = self.run(tests)
+        finally:
+            path.write_text(original)
+        word, metric, says = self._found(status, output)
+        return Judged(*kept, word, metric, says, len(tests), round(time.monotonic() - started, 1))
+
+    def _found(self, status: int, output: str) -> tuple[str, str, str]:
+        if status == -1:
+            return "hangs", "", ""
+        if status == 0:
+            return "survived", "", ""
+        reports = sorted((self.path / ".perfguard").glob("report-*.json"))
+        results = load_report(reports[0].read_bytes()).results if reports else []
+        order = list(Word)
+        failing = [verdict for result in results for verdict in result.verdicts if verdict.word.fails]
+        if failing:
+            worst = min(failing, key=lambda verdict: order.index(verdict.word))
+            return str(worst.word), worst.metric, (worst.reason or "").splitlines()[0][:200] if worst.reason else ""
+        error = re.search(r"^E +([\w.]*(?:Error|Exception|Failed)\b.*)", output, re.MULTILINE)
+        if error and (status in FOUND or (status in NO_IMPORT and "kernels/" in output)):
+            return "BROKEN", "", error[1][:200]
+        return "error", "", output[-300:]
+
+
+def _around(source: str, line: int) -> tuple[int, int, str, bool]:
+    """The lines of the innermost statement, the outermost function that holds it, and whether that is jitted."""
+    first, last, name, jitted = line, line, "", False
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.stmt) or node.end_lineno is None or not node.lineno <= line <= node.end_lineno:
+            continue
+        if isinstance(node, ast.FunctionDef) and not name:
+            name, jitted = node.name, _is_jitted(node)
+        simple = not hasattr(node, "body")
+        if simple:
+            first, last = node.lineno, node.end_lineno
+    return first, last, name, jitted
+
+
+def _is_jitted(node: ast.FunctionDef) -> bool:
+    return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _jitted(source: str) -> list[str]:
+    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and _is_jitted(node)]
+
+
+def _tests_by_kernel(root: Path) -> dict[str, set[str]]:
+    """Whose calls launch a kernel, by what is remembered of them for other chips."""
+    found: dict[str, set[str]] = {}
+    for path in (root / "baselines" / "targets").glob("*/*.yaml"):
+        suite = path.stem.removeprefix("kernels.")
+        for key, case in yaml.safe_load(path.read_text())["cases"].items():
+            test = f"tests/kernels/test_{suite}.py::test_{re.split('[/:](?![^[]*])', key)[0]}"
+            for kernel in case.get(f"{path.parent.name}.configuration", {}):
+                found.setdefault(kernel.partition("@")[0], set()).add(test)
+    return found

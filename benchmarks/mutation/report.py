@@ -1,0 +1,72 @@
+"""The page of what was seen: the score by operator and by package, equivalents, and whatever survived."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ARGUED = Path(__file__).with_name("equivalent.toml")
+DEAD = ("survived", "not reached", "error")
+
+Seen = Mapping[str, Any]
+Key = tuple[str, str, str]
+
+
+def argued(kind: str) -> dict[Key, str]:
+    """Of `equivalent.toml`, by file and the line before and after: why."""
+    found = tomllib.loads(ARGUED.read_text(encoding="utf-8")).get(kind, [])
+    return {(each["file"], each["before"], each["after"]): each["why"] for each in found}
+
+
+def key(mutant: Seen) -> Key:
+    return mutant["file"], mutant["before"], mutant["after"]
+
+
+def score(mutants: Sequence[Seen], equal: Mapping[Key, str]) -> tuple[int, int, int, int]:
+    """Killed, all, equivalent and not reached; the score is killed / (all - equivalent)."""
+    killed = sum(mutant["word"] not in DEAD for mutant in mutants)
+    same = sum(mutant["word"] in DEAD and key(mutant) in equal for mutant in mutants)
+    return killed, len(mutants), same, sum(mutant["word"] == "not reached" for mutant in mutants)
+
+
+def page(seen: Mapping[str, Any]) -> str:
+    """Markdown."""
+    equal, opened = argued("equivalent"), argued("open")
+    mutants: list[Seen] = seen["mutants"]
+    words = Counter(mutant["word"] for mutant in mutants if mutant["word"] not in DEAD)
+    lines = [
+        "# Mutation score", "",
+        f"Written by `python -m benchmarks.mutation --table` from docs/mutation.json: {len(mutants)} mutants of "
+        f"`kernels/`, seed {seen['seed']}, commit {seen['commit'][:12]}, {seen['date']}, on a CPU. How they are "
+        "made and judged: benchmarks/mutation.", "",
+        *_table("all", mutants, lambda _: "all", equal), "",
+        *_table("operator", mutants, lambda each: each["group"], equal), "",
+        *_table("package", mutants, lambda each: _package(each["file"]), equal), "",
+        "What noticed them: " + ", ".join(f"{word} {count}" for word, count in words.most_common()) + ".", "",
+        "## Not noticed", "",
+    ]  # fmt: skip
+    for mutant in mutants:
+        if mutant["word"] in DEAD:
+            why = equal.get(key(mutant))
+            told = f"equivalent: {why}" if why else f"{mutant['word']}. {opened.get(key(mutant), '')}"
+            lines.append(
+                f"- {mutant['file']}, {mutant['group']}: `{mutant['before']}` → `{mutant['after']}`. {told}".rstrip()
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _package(file: str) -> str:
+    parts = file.split("/")
+    return parts[1] if len(parts) > 2 else "kernels"
+
+
+def _table(name: str, mutants: Sequence[Seen], of: Callable[[Seen], str], equal: Mapping[Key, str]) -> list[str]:
+    rows = [f"| {name} | killed | mutants | equivalent | not reached | score |", "|---|---|---|---|---|---|"]
+    for value in sorted({of(mutant) for mutant in mutants}):
+        killed, every, same, unreached = score([mutant for mutant in mutants if of(mutant) == value], equal)
+        share = f"{100 * killed / (every - same):.0f} %" if every > same else ""
+        rows.append(f"| {value} | {killed} | {every} | {same} | {unreached} | {share} |")
+    return rows

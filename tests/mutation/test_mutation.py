@@ -1,0 +1,111 @@
+"""The mutation score's parts: operators, what is drawn, which tests could notice, and the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cosmic_ray.mutating import mutate_code
+
+from benchmarks.mutation.judging import Cases, Judged
+from benchmarks.mutation.operators import OURS, Rewriting, operators
+from benchmarks.mutation.report import argued, page, score
+from benchmarks.mutation.sampling import ROOT, Mutant, drawn, mutants_of
+
+KERNEL = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale(x_ptr, n, BLOCK: tl.constexpr = 8 * 2):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(x_ptr + offs, x * 2, mask=offs < n)
+
+
+def run(x, rows: int | None = None):
+    scale[(1,)](x, x.numel())
+    return x
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "kernels" / "own").mkdir(parents=True)
+    (tmp_path / "kernels" / "own" / "scale.py").write_text(KERNEL)
+    (tmp_path / "kernels" / "own" / "reference.py").write_text("def scale(x):\n    return x * 2\n")
+    (tmp_path / "baselines" / "targets" / "sm_90").mkdir(parents=True)
+    (tmp_path / "baselines" / "targets" / "sm_90" / "kernels.own.yaml").write_text(
+        "cases:\n  'scale[8/2:a]/forward':\n    sm_90.configuration: {scale@1: BLOCK=16}\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.__name__)
+def test_an_operator_makes_what_its_examples_say(operator: type[Rewriting]) -> None:
+    for example in operator.examples():
+        assert mutate_code(example.pre_mutation_code, operator(), 0) == example.post_mutation_code
+
+
+@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.__name__)
+def test_an_operator_leaves_other_code_alone(operator: type[Rewriting]) -> None:
+    assert mutate_code("def f(x: int) -> str:\n    return g(x, y=2)[0]\n", operator(), 0) is None
+
+
+def test_masks_are_dropped_and_annotations_and_oracles_are_not(tree: Path) -> None:
+    mutants = list(mutants_of("kernels/own/scale.py", tree))
+    masks = [mutant.change(tree) for mutant in mutants if mutant.operator == "DropMask"]
+    assert masks == [
+        ("x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)", "x = tl.load(x_ptr + offs, mask=None, other=0.0)"),
+        ("tl.store(x_ptr + offs, x * 2, mask=offs < n)", "tl.store(x_ptr + offs, x * 2, mask=None)"),
+    ]
+    assert not any("rows: int" in mutant.change(tree)[1] for mutant in mutants if mutant.group == "arithmetic")
+    assert {mutant.file for mutant in drawn(0, tree)} == {"kernels/own/scale.py"}
+
+
+def test_a_seed_draws_each_group_in_turn_and_the_same_every_time(tree: Path) -> None:
+    first, again = list(islice(drawn(3, tree), 8)), list(islice(drawn(3, tree), 8))
+    assert first == again
+    assert max(Counter(mutant.group for mutant in first).values()) <= 2
+    assert list(islice(drawn(4, tree), 8)) != first
+
+
+def test_all_of_our_operators_apply_somewhere_in_the_kernels() -> None:
+    found = {mutant.operator for mutant in islice(drawn(0), 3 * len(OURS))}
+    assert {operator.__name__ for operator in OURS} <= found
+    assert len({group for group, _ in operators().values()}) == len(OURS) + 5
+
+
+def test_a_line_is_noticed_by_who_runs_it_and_by_who_compiles_it(tree: Path) -> None:
+    ran, compiled = "tests/kernels/test_own.py::test_run[1]", "tests/kernels/test_own.py::test_scale[8/2:a]"
+    cases = Cases({"kernels/own/scale.py": {13: [ran]}}, {ran: 1.0, compiled: 2.0}, tree)
+    mutants = {mutant.line: mutant for mutant in mutants_of("kernels/own/scale.py", tree)}
+    assert cases.of(mutants[8]) == [compiled]
+    assert cases.of(Mutant("kernels/own/scale.py", "Detach", 0, 13, "Detach")) == [ran]
+    assert cases.of(Mutant("kernels/own/scale.py", "Detach", 0, 14, "Detach")) == []
+
+
+def _seen(word: str, before: str = "a") -> dict[str, Any]:
+    return {"file": "kernels/fp8/x.py", "group": "DropMask", "before": before, "after": "b", "word": word}
+
+
+def test_the_score_leaves_equivalents_out_and_counts_what_nobody_reaches() -> None:
+    seen = [_seen("WRONG"), _seen("survived", "same"), _seen("survived"), _seen("not reached"), _seen("error")]
+    assert score(seen, {("kernels/fp8/x.py", "same", "b"): "why"}) == (1, 5, 1, 1)
+    text = page({"mutants": seen, "seed": 0, "commit": "0" * 40, "date": "2026-01-01"})
+    assert "| DropMask | 1 | 5 | 0 | 1 | 20 % |" in text
+    assert text.count("survived") == 2
+    assert not Judged("f", 1, "o", "g", "", "", "error").killed
+    assert Judged("f", 1, "o", "g", "", "", "WRONG").killed
+
+
+def test_what_is_argued_still_stands_in_the_kernels() -> None:
+    """A line that changed is argued anew."""
+    for kind in ("equivalent", "open"):
+        for (file, before, _), why in argued(kind).items():
+            assert before in {line.strip() for line in (ROOT / file).read_text().splitlines()}, (file, before)
+            assert why
