@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.mutation import __doc__ as description
-from benchmarks.mutation.judging import Cases, Judged, Workplace
+from benchmarks.mutation.judging import SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.reaching import WRITTEN, load
 from benchmarks.mutation.report import page
 from benchmarks.mutation.sampling import ROOT, drawn
 
 KEPT = ROOT / ".perfguard" / "mutation"
-SUITES = ("quantize", "grouped_mm", "fp8_grouped_mm", "operators", "moe")
-FILES = [f"tests/kernels/test_{suite}_guarded.py" for suite in SUITES] + ["tests/kernels/test_layers_guarded.py"]
+FILES = [f"tests/kernels/test_{suite}_guarded.py" for suites in SUITES.values() for suite in suites]
 
 
 def main() -> int:

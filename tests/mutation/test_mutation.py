@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cosmic_ray.mutating import mutate_code
 
-from benchmarks.mutation.judging import Cases, Judged
+from benchmarks.mutation.judging import SUITES, Cases, Judged
 from benchmarks.mutation.operators import OURS, Rewriting, operators
 from benchmarks.mutation.report import argued, page, score
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn, mutants_of
@@ -39,7 +39,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "kernels" / "own" / "scale.py").write_text(KERNEL)
     (tmp_path / "kernels" / "own" / "reference.py").write_text("def scale(x):\n    return x * 2\n")
     (tmp_path / "baselines" / "targets" / "sm_90").mkdir(parents=True)
-    (tmp_path / "baselines" / "targets" / "sm_90" / "kernels.own.yaml").write_text(
+    (tmp_path / "baselines" / "targets" / "sm_90" / "kernels.own_guarded.yaml").write_text(
         "cases:\n  'scale[8/2:a]/forward':\n    sm_90.configuration: {scale@1: BLOCK=16}\n"
     )
     return tmp_path
@@ -80,13 +80,20 @@ def test_all_of_our_operators_apply_somewhere_in_the_kernels() -> None:
     assert len({group for group, _ in operators().values()}) == len(OURS) + 5
 
 
-def test_a_line_is_noticed_by_who_runs_it_and_by_who_compiles_it(tree: Path) -> None:
-    ran, compiled = "tests/kernels/test_own.py::test_run[1]", "tests/kernels/test_own.py::test_scale[8/2:a]"
+def test_a_line_is_noticed_by_who_runs_it_or_compiles_it_or_else_by_its_package(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = "tests/kernels/test_own_guarded.py"
+    ran, compiled = f"{suite}::test_run[1]", f"{suite}::test_scale[8/2:a]"
+    monkeypatch.setitem(SUITES, "own", ("own",))
     cases = Cases({"kernels/own/scale.py": {13: [ran]}}, {ran: 1.0, compiled: 2.0}, tree)
     mutants = {mutant.line: mutant for mutant in mutants_of("kernels/own/scale.py", tree)}
     assert cases.of(mutants[8]) == [compiled]
     assert cases.of(Mutant("kernels/own/scale.py", "Detach", 0, 13, "Detach")) == [ran]
-    assert cases.of(Mutant("kernels/own/scale.py", "Detach", 0, 14, "Detach")) == []
+    unknown = Mutant("kernels/own/scale.py", "Detach", 0, 14, "Detach")
+    assert cases.of(unknown) == [ran, compiled]
+    monkeypatch.delitem(SUITES, "own")
+    assert cases.of(unknown) == []
 
 
 def _seen(word: str, before: str = "a") -> dict[str, Any]:
