@@ -77,7 +77,7 @@ def sample(count: int, seed: int, minutes: float, path: Path) -> None:
     known = {(each["file"], each["line"], each["operator"], each["after"]) for each in seen}
     until = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
-        workplace = Workplace(Path(folder))
+        workplace = Workplace(Path(folder), KEPT / "cache")
         try:
             for mutant in islice(drawn(seed), count):
                 if time.monotonic() > until:

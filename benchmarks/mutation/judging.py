@@ -103,11 +103,14 @@ class Cases:
 
 
 class Workplace:
-    """A clone in which mutants are run one after the other; `close` removes it."""
+    """A clone in which mutants are run one after the other; what is compiled there is kept in `cache`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: Path) -> None:
         self.path = folder / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        (self.path / ".perfguard").mkdir()
+        (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GIT_"))}
         self.environment = environment | {"OMP_NUM_THREADS": "1"}
         modules = [name for name in SLOW if not name.startswith(("triton", "torch._dynamo", "perfguard.binaries"))]
