@@ -53,12 +53,12 @@ def _every_second(ends: torch.Tensor, _: list[int]) -> torch.Tensor:
 
 
 _KINDS: list[tuple[str, _Change]] = [
-    (r"all (\d+)", lambda tensor, numbers: torch.full_like(tensor, numbers[0])),
+    (r"all (-?\d+)", lambda tensor, numbers: torch.full_like(tensor, numbers[0])),
     (r"sorted", _sorted),
     (r"sorted downwards", lambda tensor, numbers: _sorted(tensor, numbers, True)),
     (r"counting below (\d+)", _counted),
     (r"first (\d+) are (\d+)", _repeated),
-    (r"(\d+) replaced by (\d+)", _replaced),
+    (r"(\d+) replaced by (-?\d+)", _replaced),
     (r"as int32", lambda tensor, _: tensor.to(torch.int32)),
     (r"as int64", lambda tensor, _: tensor.to(torch.int64)),
     (r"groups before (\d+) empty and ends (\d+) from there", _in_one),
@@ -87,6 +87,8 @@ def integers_of(tensor: torch.Tensor, mark: Mark) -> list[str]:
     found += [f"first {number} are {last}" for number in REPEATS if number < tensor.numel()]
     if last > 0:
         found += [f"{last} replaced by 0", f"0 replaced by {last}"]
+    if mark.ignored is not None:
+        found += [f"all {mark.ignored}", f"{last} replaced by {mark.ignored}"]
     return [*found, "sorted", "sorted downwards", _other_width(tensor)]
 
 

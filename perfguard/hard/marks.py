@@ -18,14 +18,18 @@ _NAME = "_perfguard_mark"
 
 @dataclass(frozen=True)
 class Mark:
-    """`limit`: ids lie below it; ends lie at or below it, 0: the last end stays as it is."""
+    """`limit`: ids lie below it; ends lie at or below it, 0: the last end stays as it is. `ignored`: nobody's id."""
 
     kind: Literal["ids", "offsets"]
     limit: int
+    ignored: int | None = None
 
 
-def ids(tensor: torch.Tensor, n: int) -> torch.Tensor:
+def ids(tensor: torch.Tensor, n: int, *, ignored: int | None = None) -> torch.Tensor:
     """Mark a tensor of indices: any values from 0 to n - 1 are inputs of the call, however often each occurs.
+
+    Args:
+        ignored: a value outside that may occur, too, such as -100 among the targets of a cross entropy.
 
     Returns:
         The same tensor.
@@ -34,9 +38,13 @@ def ids(tensor: torch.Tensor, n: int) -> torch.Tensor:
         UsageError: no integers, or values outside.
     """
     _check(tensor, "ids", n)
-    if tensor.numel() and not (int(tensor.min()) >= 0 and int(tensor.max()) < n):
-        raise UsageError(f"perfguard.ids(…, {n}): holds values outside 0 to {n - 1}; give the number of places")
-    return _marked(tensor, Mark("ids", n))
+    known = tensor if ignored is None else tensor[tensor != ignored]
+    if known.numel() and not (int(known.min()) >= 0 and int(known.max()) < n):
+        raise UsageError(
+            f"perfguard.ids(…, {n}): holds values outside 0 to {n - 1}; give the number of places, and with "
+            "ignored= the value that stands for none"
+        )
+    return _marked(tensor, Mark("ids", n, ignored))
 
 
 def offsets(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:

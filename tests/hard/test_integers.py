@@ -97,3 +97,25 @@ def test_what_is_derived_stays_within_the_mark() -> None:
 def test_a_mark_that_does_not_hold_is_refused(make: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make()
+
+
+def test_targets_that_stand_for_none_stay_and_more_become_so() -> None:
+    target = torch.tensor([3, -100, 0, 7])
+    with pytest.raises(UsageError, match="ignored="):
+        perfguard.ids(target, 8)
+    marked = perfguard.ids(target, 8, ignored=-100)
+    mark = mark_of(marked)
+    assert mark is not None
+    assert {"all -100", "7 replaced by -100"} <= set(integers_of(marked, mark))
+    assert derived_tensor(target, "7 replaced by -100").tolist() == [3, -100, 0, -100]
+    assert derived_tensor(target, "all -100").tolist() == [-100] * 4
+
+
+def test_a_loss_that_takes_the_number_of_ignored_targets_for_granted_is_found() -> None:
+    def wrong(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x, target, reduction="sum") / (len(target) - 1)
+
+    target = perfguard.ids(torch.tensor([3, -100, 0, 7, 5]), 8, ignored=-100)
+    hard = perfguard.Hard(without=["sizes"], reason="-")
+    result = found(wrong, rows(5), target, reference=torch.nn.functional.cross_entropy, hard=hard)
+    assert "argument 1 (" in result.problem

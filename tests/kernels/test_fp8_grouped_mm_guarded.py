@@ -13,7 +13,7 @@ import torch
 
 from kernels import fp8
 from kernels.fp8.grouped_shapes import MATMULS, MATMULS_CPU, MATMULS_SMALL, MatmulShape
-from perfguard import Work
+from perfguard import Work, offsets
 from tests.kernels.paths import GPU, cases, open_path
 
 CASES = cases(MATMULS, MATMULS_CPU, MATMULS_SMALL)
@@ -41,9 +41,12 @@ def truth(a: torch.Tensor, w: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
 
 @CASES
 def test_fp8_grouped_mm(perfguard: Any, shape: MatmulShape, path: str) -> None:
+    a, w, offs = shape.inputs(perfguard.device)
     perfguard(
         matmul,
-        *shape.inputs(perfguard.device),
+        a,
+        w,
+        offsets(offs, len(a)),
         reference=truth,
         work=Work(flop=shape.flop, backward_flop=2 * shape.flop),
         timed=path != "interpreter",
@@ -53,9 +56,12 @@ def test_fp8_grouped_mm(perfguard: Any, shape: MatmulShape, path: str) -> None:
 @FEWER
 def test_fp8_grouped_mm_keeping_weights(perfguard: Any, shape: MatmulShape, path: str) -> None:
     """The targets are with `keep_fp8_weights`: backward then quantises no weight."""
+    a, w, offs = shape.inputs(perfguard.device)
     perfguard(
         matmul_keeping_weights,
-        *shape.inputs(perfguard.device),
+        a,
+        w,
+        offsets(offs, len(a)),
         reference=truth,
         work=Work(flop=shape.flop, backward_flop=2 * shape.flop),
         timed=path != "interpreter",

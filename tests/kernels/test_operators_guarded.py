@@ -13,7 +13,7 @@ import pytest
 from kernels import operators
 from kernels.operators import GroupedLinear, reference, shapes
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
-from perfguard import Work, offsets
+from perfguard import Work, ids, offsets
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 from tests.kernels.operators import TWO_ROUNDINGS
 from tests.kernels.paths import GPU, Candidates, cases, open_path
@@ -62,6 +62,7 @@ def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShap
     """The gradient is there after the forward pass. The backward pass that is timed keeps its graph, and so has to
     write a second one: a training step's does not."""
     inputs = shape.inputs(perfguard.device)
+    ids(inputs[1], shape.vocabulary, ignored=-100)
     perfguard(
         operators.cross_entropy,
         *inputs,
@@ -76,6 +77,7 @@ def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShap
 @_cases("MOVED")
 def test_padded_index_gather(perfguard: Any, candidates: Candidates, shape: MovedShape, path: str) -> None:
     inputs = shape.gathered(perfguard.device)
+    ids(inputs[1], shape.rows)
     perfguard(
         operators.padded_index_gather,
         *inputs,
@@ -92,6 +94,7 @@ def test_scatter_for_grouped_gemm(perfguard: Any, candidates: Candidates, shape:
     alignment = 128 if path == "triton" else 8
     how: dict[str, Any] = {"alignment": alignment, "host_counts": False}
     inputs = shape.scattered(perfguard.device)
+    ids(inputs[1], shape.groups)
     perfguard(
         operators.scatter_for_grouped_gemm,
         *inputs,
