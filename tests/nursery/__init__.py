@@ -29,9 +29,11 @@ _PARTS = ("baselines", "hard", "hooks", "judge", "metrics", "pairing", "run", "t
 # Nothing that starts a thread: threads do not survive a fork. `perfguard.plugin` is left for pytest to import.
 SLOW = (
     "numpy", "scipy.stats", "torch", "torch._dynamo", "torch._library.custom_ops", "torch.utils._python_dispatch",
+    "networkx", "torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile",  # of each compilation
     "triton", "triton.language", "triton.compiler", "triton.experimental.gluon", "xml.etree.ElementTree", "pdb",
     "execnet", "pytest", "perfguard.guard", "perfguard.configurations", "perfguard.answering",
-    "perfguard.binaries.worker", "perfguard.hardware.cpu", "perfguard.hardware.fake", "perfguard.render.terminal",
+    "perfguard.binaries.worker", "perfguard.hardware.cpu", "perfguard.hardware.cpu_memory", "perfguard.hardware.fake",
+    "perfguard.hardware.kineto", "perfguard.hardware.operators", "perfguard.render.terminal",
     "perfguard.sessions",
     *(
         f"perfguard.{part}.{module.name}"
