@@ -101,7 +101,7 @@ class FakeEvent:
 
     def record(self) -> None:
         """Enqueue the mark behind all work enqueued so far."""
-        self._at_us = self._device.enqueue(0.0, host_us=_EVENT_HOST_US)
+        self._at_us = self._device.enqueue(0.0, host_us=_EVENT_HOST_US, noisy=False)
 
     def query(self) -> bool:
         """Whether the device has passed the mark; True, as in CUDA, for a mark never recorded."""
@@ -367,7 +367,7 @@ class FakeDevice(Device):
             self._queue.popleft()
         if len(self._queue) >= self._queue_depth:
             self.host_us = self._queue.popleft()
-        us = sum(self._noisy(work_us) for work_us in works_us) if noisy else sum(works_us)
+        us = sum(map(self._noisy, works_us)) if noisy else sum(works_us)
         started_us = max(self.busy_until_us, self.host_us)
         self.busy_until_us = started_us + us
         self._queue.append(self.busy_until_us)

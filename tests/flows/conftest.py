@@ -46,6 +46,10 @@ def test_double(perfguard, n):
 """
 
 
+# Its kernel is torch's alone: no target that it is followed on, each in a process of its own, has anything to tell.
+SETTINGS = {"device": "fake", "sessions": 5, "case_seconds": 0.2, "targets": []}
+
+
 @dataclass
 class Project:
     """A repository that uses perfguard, and what its runs said."""
@@ -131,7 +135,7 @@ def project(
     # Python takes a file written anew within the same second, and as long, for what it had compiled before.
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     made = Project(pytester.path, pytester)
-    made.configure(device="fake", sessions=5, case_seconds=0.2)
+    made.configure(**SETTINGS)
     made.kernel()
     made.test_file()
     return made
@@ -151,7 +155,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Pat
 
 def _record(path: Path, temporary: Path, python: str) -> None:
     made = Project(path, None)  # type: ignore[arg-type]
-    made.configure(device="fake", sessions=5, case_seconds=0.2)
+    made.configure(**SETTINGS)
     made.kernel()
     made.test_file()
     line = [python, "-m", "pytest", "--perfguard", "--perfguard-update=new"]

@@ -73,17 +73,6 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 """
-SPINS = """
-import time
-
-def busy():
-    until = time.process_time() + {ms} * 1e-3
-    while time.process_time() < until:
-        pass
-
-def test_busy(benchmark):
-    benchmark.pedantic(busy, rounds=21, warmup_rounds=1)
-"""
 
 
 @pytest.fixture
@@ -98,12 +87,12 @@ def no_torch(real_processes: None, project: Project, monkeypatch: pytest.MonkeyP
 
 
 def test_a_suite_without_torch_is_guarded_on_host_time(no_torch: Project) -> None:
-    no_torch.test_file(SPINS.format(ms=2))
+    no_torch.test_file(BENCHMARK.format(us=2000))
     no_torch.commit()
-    same = no_torch.guard()
+    same = no_torch.guard(*OPTIONS)
     assert same.ret == ExitStatus.PASSED, same.stdout.str()
-    no_torch.test_file(SPINS.format(ms=4))
-    slower = no_torch.guard()
+    no_torch.test_file(BENCHMARK.format(us=4000))
+    slower = no_torch.guard(*OPTIONS)
     assert slower.ret == ExitStatus.REGRESSED, slower.stdout.str()
     slower.stdout.fnmatch_lines(["SLOWER  busy/forward  host_time_us *"])
 
