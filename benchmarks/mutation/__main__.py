@@ -78,19 +78,16 @@ def sample(count: int, seed: int, minutes: float, path: Path) -> None:
     until = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
         workplace = Workplace(Path(folder), KEPT / "cache")
-        try:
-            for mutant in islice(drawn(seed), count):
-                if time.monotonic() > until:
-                    break
-                _, after = mutant.change()
-                if (mutant.file, mutant.line, mutant.operator, after) in known:
-                    continue
-                judged = workplace.judge(mutant, cases.of(mutant))
-                seen.append(asdict(judged))
-                path.write_text(json.dumps(whole(seed, seen), indent=1) + "\n", encoding="utf-8")
-                print(told(judged), flush=True)
-        finally:
-            workplace.close()
+        for mutant in islice(drawn(seed), count):
+            if time.monotonic() > until:
+                break
+            _, after = mutant.change()
+            if (mutant.file, mutant.line, mutant.operator, after) in known:
+                continue
+            judged = workplace.judge(mutant, cases.of(mutant))
+            seen.append(asdict(judged))
+            path.write_text(json.dumps(whole(seed, seen), indent=1) + "\n", encoding="utf-8")
+            print(told(judged), flush=True)
 
 
 def whole(seed: int, seen: list[dict[str, Any]]) -> dict[str, Any]:

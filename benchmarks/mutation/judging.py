@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
 from perfguard.errors import ExitStatus
 from perfguard.records import Word, load_report
-from tests.nursery import SLOW, Nursery
 
 SECONDS = 240.0  # of one mutant, after which it hangs
 MOST_TESTS = 8  # of those that reach a line, the cheapest
@@ -113,12 +113,7 @@ class Workplace:
         (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GIT_"))}
         self.environment = environment | {"OMP_NUM_THREADS": "1"}
-        modules = [name for name in SLOW if not name.startswith(("triton", "torch._dynamo", "perfguard.binaries"))]
-        self._nursery = Nursery(environment=self.environment, modules=modules)
         self._clean: dict[str, bool] = {}  # tests that were run on the tree as it is, and whether they pass
-
-    def close(self) -> None:
-        self._nursery.close()
 
     def passing(self, tests: Sequence[str]) -> list[str]:
         """Those that the tree as it is passes: what fails anyhow notices nothing. What they compile is cached then."""
@@ -131,7 +126,7 @@ class Workplace:
         """The lane on some tests, until one fails; the exit status, -1 where it hangs, and what it printed."""
         for report in (self.path / ".perfguard").glob("report-*.json"):
             report.unlink()
-        line = [self._nursery.python, "-m", "pytest", "--perfguard", LANE, "-x", "-q", "-p", "no:cacheprovider", *tests]
+        line = [sys.executable, "-m", "pytest", "--perfguard", LANE, "-x", "-q", "-p", "no:cacheprovider", *tests]
         try:
             done = subprocess.run(
                 line, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,

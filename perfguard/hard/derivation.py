@@ -72,9 +72,9 @@ class Derivation:
 
     @property
     def may_be_refused(self) -> bool:
-        """Whether a candidate that raises names what it does not take; values and marked integers it has to."""
+        """Whether a candidate that raises names what it does not take; finite values and marked integers it has to."""
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        return dtypes or any(part.kind in ("layouts", "sizes") for part in self.parts)
+        return dtypes or any(part.kind in ("layouts", "sizes", "non-finite") for part in self.parts)
 
     def text(self, place: int) -> str:
         """The steps of one input, `` where it is as given."""
