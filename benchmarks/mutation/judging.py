@@ -111,7 +111,8 @@ class Workplace:
         cache.mkdir(parents=True, exist_ok=True)
         (self.path / ".perfguard").mkdir()
         (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GIT_"))}
+        unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
         self.environment = environment | {"OMP_NUM_THREADS": "1"}
         self._clean: dict[str, bool] = {}  # tests that were run on the tree as it is, and whether they pass
 
