@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -63,7 +63,7 @@ def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
     other = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
     kind = {"device_type": other[0].type} if other else {}
     with torch.random.fork_rng(other, **kind), _quiet():
-        return _Hard(call, max(seconds, LEAST_SECONDS)).run(rotation)
+        return _Hard(call, max(seconds, LEAST_SECONDS), other).run(rotation)
 
 
 @contextlib.contextmanager
@@ -77,8 +77,9 @@ def _quiet() -> Iterator[None]:
 
 
 class _Hard:
-    def __init__(self, call: Call, seconds: float) -> None:
+    def __init__(self, call: Call, seconds: float, devices: Sequence[torch.device]) -> None:
         self.call = replace(call, walk=(), rival=None)
+        self.devices = devices  # but the CPU
         self.until = time.thread_time() + seconds
         self.found = HardResult()
         self.usual = functools.cache(lambda: usual_scales(self.call))
@@ -131,7 +132,7 @@ class _Hard:
         try:
             outcome = judged(derived_call(base, derivation), derivation, self.usual)
             if derivation.far_apart:  # gigabytes, which other processes may want
-                for device in {tensor.device for tensor in leaves_of(base) if isinstance(tensor, torch.Tensor)}:
+                for device in self.devices:
                     torch.get_device_module(device).empty_cache()
             return outcome
         except UsageError:  # a row that a smaller input no longer has
