@@ -206,6 +206,6 @@ LINEAR_CPU = (GroupedRows(128, 64, 4, "hot", 96), GroupedRows(128, 64, 4, "half-
 # Through the interpreter: numerics and exact metrics only.
 SILU_MUL_SMALL = (GateShape(33, 40),)
 CLAMPED_SWIGLU_SMALL = (GateShape(33, 20),)
-CROSS_ENTROPY_SMALL = (LogitsShape(7, 1000), LogitsShape(3, 33))
+CROSS_ENTROPY_SMALL = (LogitsShape(7, 1000), LogitsShape(3, 33), LogitsShape(2, 20001))  # the last in several steps
 MOVED_SMALL = (MovedShape(17, 20, 4, copies=2), MovedShape(17, 20, 4, copies=2, split="hot"))
 BIASED_SMALL = (GroupedRows(37, 65, 3), GroupedRows(32, 20, 4, "half-empty"))
