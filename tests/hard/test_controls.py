@@ -11,6 +11,7 @@ from tests.hard.buggy import BUGGY
 from tests.hard.foreign import FOREIGN
 
 SEEDS = range(20)
+ROOM = 5  # a processor that others use, too, takes longer for the same inputs
 
 
 def test_there_are_enough_of_both() -> None:
@@ -38,6 +39,6 @@ def test_a_planted_bug_that_given_inputs_do_not_show_is_found_whatever_the_seed(
         call = Call(fresh(), inputs(seed), reference, seed=seed)
         if seed == 0:
             assert check(call).wrong == []
-        if not run_hard(call, LEAST_SECONDS).problem:
+        if not run_hard(call, ROOM * LEAST_SECONDS).problem:
             missed.append(seed)
     assert missed == []
