@@ -13,6 +13,7 @@ import torch
 from perfguard.places import place_in_python
 
 GUARD_BYTES = 512  # on each side; no allocator aligns memory to more, so addresses stay as aligned as they were
+MOST_BEHIND = 1 << 20  # bytes behind a buffer whose strides are long
 GUARD = 0xFF
 
 _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
@@ -20,7 +21,7 @@ _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
 
 @dataclass(frozen=True)
 class _Buffer:
-    """GUARD_BYTES, the content, GUARD_BYTES; `name` is what a problem calls it."""
+    """GUARD_BYTES, the content, GUARD_BYTES or more; `name` is what a problem calls it."""
 
     bytes: torch.Tensor
     content: int
@@ -28,7 +29,7 @@ class _Buffer:
 
     def written(self) -> str:
         """Where guards were overwritten, or ''."""
-        if self.bytes.untyped_storage().nbytes() < 2 * GUARD_BYTES + self.content:
+        if self.bytes.untyped_storage().nbytes() < self.bytes.numel():
             return ""  # freed or replaced meanwhile, which is for others to tell
         before = (self.bytes[:GUARD_BYTES] != GUARD).nonzero().flatten()
         behind = (self.bytes[GUARD_BYTES + self.content :] != GUARD).nonzero().flatten()
@@ -47,13 +48,16 @@ class Canaries:
         self._left = limit
         self._buffers: list[_Buffer] = []
 
-    def storage(self, content: int, device: torch.device, name: str, fill: int | None = None) -> torch.Tensor | None:
+    def storage(
+        self, content: int, device: torch.device, name: str, fill: int | None = None, behind: int = GUARD_BYTES
+    ) -> torch.Tensor | None:
         """A guarded buffer of bytes, whose content begins at GUARD_BYTES; None where memory is short.
 
         Args:
             fill: of guards and content; by default guards alone are filled. Only those that hold GUARD are watched.
+            behind: bytes past the content.
         """
-        size = content + 2 * GUARD_BYTES
+        size = GUARD_BYTES + content + behind
         if size > self._left:
             return None
         try:
@@ -72,7 +76,7 @@ class Canaries:
         if fresh.requires_grad or fresh.is_pinned() or fresh.storage_offset():
             return fresh
         name = f"{described(fresh)}, {allocator} at {place_in_python()},"
-        made = self.storage(fresh.untyped_storage().nbytes(), fresh.device, name)
+        made = self.storage(fresh.untyped_storage().nbytes(), fresh.device, name, behind=reach(fresh))
         return fresh if made is None else within(made, fresh)
 
     def written(self) -> list[str]:
@@ -85,6 +89,14 @@ def within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     place = _new_tensor(0, dtype=tensor.dtype, device=tensor.device)
     offset = GUARD_BYTES // tensor.element_size() + tensor.storage_offset()
     return place.set_(guarded.untyped_storage(), offset, tensor.shape, tensor.stride())
+
+
+def reach(tensor: torch.Tensor) -> int:
+    """Bytes behind a tensor that an index one too high can read: a CPU has no memory there at times, and the process
+    would end."""
+    strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+    step = max(strides, default=0) * tensor.element_size()
+    return max(GUARD_BYTES, min(-(-step // GUARD_BYTES) * GUARD_BYTES, MOST_BEHIND))
 
 
 def described(tensor: torch.Tensor) -> str:

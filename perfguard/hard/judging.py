@@ -7,13 +7,14 @@ or inputs that are off by as much as one float32 rounding or a subnormal that th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from perfguard.call import Call
-from perfguard.canaries import Canaries
+from perfguard.canaries import GUARD, Canaries
 from perfguard.errors import MeasurementError
 from perfguard.hard.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.hard.nearby import FLUSHED, Nearby, nearby
@@ -22,7 +23,7 @@ from perfguard.numerics.codes import FP8_DTYPES
 from perfguard.numerics.differences import real_numbers
 from perfguard.numerics.oracle import free_bytes
 from perfguard.numerics.rule import FINITE, NAN, ROUNDING, Groups, bits, kinds, sum_groups
-from perfguard.numerics.trial import Inputs, Trial, run_trial, upstream_gradients
+from perfguard.numerics.trial import Inputs, Trial, run_trial, surrounded_gradient, upstream_gradients
 from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import poisoned
 
@@ -94,7 +95,7 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
         return refused
     if derivation.text(INCOMING) and not upstream:
         return Outcome(left_out="there are no gradients")
-    trial, outcome = _candidate(call, inputs, eager, upstream, derivation)
+    trial, outcome = _candidate(call, eager, upstream, derivation)
     if trial is None or _same_bits(trial, eager):
         return outcome
     infinite, finite = (_any(inputs, torch.isinf), not _any(inputs, _not_finite))
@@ -241,15 +242,17 @@ def _least(dtype: torch.dtype) -> float:
     return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
 
 
-def _candidate(
-    call: Call, inputs: Inputs, eager: Trial, upstream: Gradients, derivation: Derivation
-) -> tuple[Trial | None, Outcome]:
-    """The candidate's results in memory that is full of NaN; None, and why, where there is nothing to compare."""
+def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Derivation) -> tuple[Trial | None, Outcome]:
+    """The candidate's results in memory that is full of NaN; None, and why, where there is nothing to compare.
+
+    Inputs lie between guards: what is read beside them shows, where a CPU might have no memory and end the process.
+    """
+    inputs = Inputs(call)
     device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
     canaries = Canaries(_CANARY_SHARE * free_bytes(device))
     try:
-        with poisoned("nan", canaries):
-            trial = run_trial(call.fn, inputs, upstream, seed=call.seed)
+        with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
+            trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -266,6 +269,21 @@ def _candidate(
             return None, Outcome(left_out="other results than the reference's by shape")
         problem = "outputs: other tensors than the reference's"
     return (None, Outcome(problem=problem)) if problem else (trial, Outcome())
+
+
+@contextmanager
+def _between_guards(
+    inputs: Inputs, upstream: Gradients, canaries: Canaries, derivation: Derivation
+) -> Iterator[Gradients]:
+    """While it lasts, inputs are copies between guards; so are the gradients that it gives."""
+    if derivation.far_apart:  # gigabytes, that are not copied
+        yield upstream
+        return
+    with inputs.surrounded(canaries, lambda _: GUARD):
+        yield [
+            surrounded_gradient(gradient, f"the incoming gradient of output {place}", canaries)
+            for place, gradient in enumerate(upstream)
+        ]
 
 
 def _same_structure(trial: Trial, eager: Trial) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from perfguard.call import GRADIENTS, Call
-from perfguard.canaries import GUARD_BYTES, Canaries, within
+from perfguard.canaries import GUARD, GUARD_BYTES, Canaries, reach, within
 from perfguard.numerics.oracle import widened
 from perfguard.numerics.rule import bits, dtype_name
 from perfguard.numerics.seeding import seed_all
@@ -141,14 +141,17 @@ class Inputs:
             fills: of each buffer by its number: the byte that lies beside what belongs to the inputs.
         """
         own, buffers = self._leaves, dict[tuple[str, int], torch.Tensor]()
-        leaves = list(own)
+        leaves, behind = list(own), dict[tuple[str, int], int]()
+        for leaf in self.tensors:
+            if leaf.layout is torch.strided and leaf.numel():
+                behind[storage_key(leaf)] = max(behind.get(storage_key(leaf), 0), reach(leaf))
         for place, (name, leaf) in enumerate(zip(self._names, own, strict=True)):
             if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() == 0:
                 continue
             key = storage_key(leaf)
             if key not in buffers:
                 size = leaf.untyped_storage().nbytes()
-                made = canaries.storage(size, leaf.device, name, fills(len(buffers)))
+                made = canaries.storage(size, leaf.device, name, fills(len(buffers)), behind[key])
                 if made is None:
                     yield 0
                     return
@@ -237,6 +240,15 @@ def run_trial(
         incoming.restore()
         if saved:
             saved.restore()
+
+
+def surrounded_gradient(gradient: torch.Tensor | None, name: str, canaries: Canaries) -> torch.Tensor | None:
+    """A copy between guards; the gradient itself where memory is short."""
+    if gradient is None or gradient.numel() == 0:
+        return gradient
+    size = gradient.untyped_storage().nbytes()
+    made = canaries.storage(size, gradient.device, name, GUARD, reach(gradient))
+    return gradient if made is None else _copied_within(made, gradient)
 
 
 def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 
 from perfguard import Hard, derived
 from perfguard.call import Call
+from perfguard.hard.derivation import Derivation, Part, derived_call
+from perfguard.hard.judging import judged
 from perfguard.hard.running import run_hard
 from perfguard.hard.values import FINITE
 
@@ -239,3 +241,22 @@ def test_a_warning_of_numpy_is_no_refusal() -> None:
     found = run_hard(Call(warns, (normal(8, 64),), lambda x: F.softmax(x, -1)), SECONDS)
     assert found.problem == ""
     assert found.left_out["the candidate raises"] == 0
+
+
+@pytest.mark.parametrize("columns", [64, 1024])
+def test_what_lies_a_column_past_an_input_is_nobodys_value(columns: int) -> None:
+    """One column past the end of a transposed input are as many elements as it has rows."""
+
+    def one_too_far(x: torch.Tensor) -> torch.Tensor:
+        step = x.stride(1)
+        past = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+        length = min(x.shape[1] + 1, -(-(past - (x.shape[0] - 1) * x.stride(0)) // step))
+        wide = x.as_strided((x.shape[0], length), x.stride())
+        assert length > x.shape[1], "nothing lies there"
+        return x + 0 * wide[:, -1:]
+
+    derivation = Derivation((Part("layouts", {0: "transposed"}),))
+    call = Call(one_too_far, (normal(1024, columns + 8)[:, :columns],), lambda x: x + 0)
+    outcome = judged(derived_call(call, derivation), derivation)
+    assert outcome.left_out == ""
+    assert "are NaN or Inf unlike the oracle's" in outcome.problem
