@@ -6,6 +6,7 @@ format, and -1 in every integer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,16 +49,15 @@ class Canaries:
         self._left = limit
         self._buffers: list[_Buffer] = []
 
-    def storage(
-        self, content: int, device: torch.device, name: str, fill: int | None = None, behind: int = GUARD_BYTES
-    ) -> torch.Tensor | None:
+    def storage(self, sharing: Sequence[torch.Tensor], name: str, fill: int | None = None) -> torch.Tensor | None:
         """A guarded buffer of bytes, whose content begins at GUARD_BYTES; None where memory is short.
 
         Args:
+            sharing: the tensors of one storage; the content is as large as that.
             fill: of guards and content; by default guards alone are filled. Only those that hold GUARD are watched.
-            behind: bytes past the content.
         """
-        size = GUARD_BYTES + content + behind
+        content, device = sharing[0].untyped_storage().nbytes(), sharing[0].device
+        size = GUARD_BYTES + content + max(map(_reach, sharing))
         if size > self._left:
             return None
         try:
@@ -76,7 +76,7 @@ class Canaries:
         if fresh.requires_grad or fresh.is_pinned() or fresh.storage_offset():
             return fresh
         name = f"{described(fresh)}, {allocator} at {place_in_python()},"
-        made = self.storage(fresh.untyped_storage().nbytes(), fresh.device, name, behind=reach(fresh))
+        made = self.storage([fresh], name)
         return fresh if made is None else within(made, fresh)
 
     def written(self) -> list[str]:
@@ -91,9 +91,9 @@ def within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return place.set_(guarded.untyped_storage(), offset, tensor.shape, tensor.stride())
 
 
-def reach(tensor: torch.Tensor) -> int:
-    """Bytes behind a tensor that an index one too high can read: a CPU has no memory there at times, and the process
-    would end."""
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes of the guard behind a tensor: as many as an index one too high can read. A CPU has no memory there at
+    times, and the process would end."""
     strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
     step = max(strides, default=0) * tensor.element_size()
     return max(GUARD_BYTES, min(-(-step // GUARD_BYTES) * GUARD_BYTES, MOST_BEHIND))

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from perfguard.call import GRADIENTS, Call
-from perfguard.canaries import GUARD, GUARD_BYTES, Canaries, reach, within
+from perfguard.canaries import GUARD, GUARD_BYTES, Canaries, within
 from perfguard.numerics.oracle import widened
 from perfguard.numerics.rule import bits, dtype_name
 from perfguard.numerics.seeding import seed_all
@@ -93,11 +93,15 @@ class Inputs:
     @property
     def storage_names(self) -> list[str]:
         """Of each buffer of `surrounded` the first input that lies there."""
-        named: dict[tuple[str, int], str] = {}
-        for name, leaf in zip(self._names, self._leaves, strict=True):
+        return [self._names[places[0]] for places in self._places_by_storage()]
+
+    def _places_by_storage(self) -> list[list[int]]:
+        """Where in the flattened inputs the tensors of each storage stand."""
+        places: dict[tuple[str, int], list[int]] = {}
+        for place, leaf in enumerate(self._leaves):
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel():
-                named.setdefault(storage_key(leaf), name)
-        return list(named.values())
+                places.setdefault(storage_key(leaf), []).append(place)
+        return list(places.values())
 
     def bind(self, wide: torch.dtype | None = None) -> tuple[Any, Any, list[torch.Tensor], list[torch.Tensor]]:
         """Fresh aliases (in `wide`: copies) as args, kwargs, those that require grad, those to be written."""
@@ -140,26 +144,18 @@ class Inputs:
         Args:
             fills: of each buffer by its number: the byte that lies beside what belongs to the inputs.
         """
-        own, buffers = self._leaves, dict[tuple[str, int], torch.Tensor]()
-        leaves, behind = list(own), dict[tuple[str, int], int]()
-        for leaf in self.tensors:
-            if leaf.layout is torch.strided and leaf.numel():
-                behind[storage_key(leaf)] = max(behind.get(storage_key(leaf), 0), reach(leaf))
-        for place, (name, leaf) in enumerate(zip(self._names, own, strict=True)):
-            if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() == 0:
-                continue
-            key = storage_key(leaf)
-            if key not in buffers:
-                size = leaf.untyped_storage().nbytes()
-                made = canaries.storage(size, leaf.device, name, fills(len(buffers)), behind[key])
-                if made is None:
-                    yield 0
-                    return
-                buffers[key] = made
-            leaves[place] = _copied_within(buffers[key], leaf.detach()).requires_grad_(leaf.requires_grad)
+        own, storages = self._leaves, self._places_by_storage()
+        leaves = list(own)
+        for number, places in enumerate(storages):
+            made = canaries.storage([own[place] for place in places], self._names[places[0]], fills(number))
+            if made is None:
+                yield 0
+                return
+            for place in places:
+                leaves[place] = _copied_within(made, own[place].detach()).requires_grad_(own[place].requires_grad)
         self._leaves = leaves
         try:
-            yield len(buffers)
+            yield len(storages)
         finally:
             self._leaves = own
 
@@ -246,8 +242,7 @@ def surrounded_gradient(gradient: torch.Tensor | None, name: str, canaries: Cana
     """A copy between guards; the gradient itself where memory is short."""
     if gradient is None or gradient.numel() == 0:
         return gradient
-    size = gradient.untyped_storage().nbytes()
-    made = canaries.storage(size, gradient.device, name, GUARD, reach(gradient))
+    made = canaries.storage([gradient], name, GUARD)
     return gradient if made is None else _copied_within(made, gradient)
 
 
