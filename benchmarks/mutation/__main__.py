@@ -8,16 +8,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from benchmarks.mutation import __doc__ as description
 from benchmarks.mutation.judging import SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.reaching import WRITTEN, load
 from benchmarks.mutation.report import page
-from benchmarks.mutation.sampling import ROOT, drawn
+from benchmarks.mutation.sampling import ROOT, Mutant, drawn
 
 KEPT = ROOT / ".perfguard" / "mutation"
 FILES = [f"tests/kernels/test_{suite}_guarded.py" for suites in SUITES.values() for suite in suites]
@@ -33,6 +35,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="judge N mutants")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no other mutant after this")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants that are run side by side")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="what was seen; what it holds already is not run again"
     )
@@ -44,7 +47,7 @@ def main() -> int:
     if given.reach or not (KEPT / "reached.json").exists():
         reach()
     if given.sample:
-        sample(given.sample, given.seed, given.minutes, given.json or KEPT / "seen.json")
+        sample(given.sample, given.seed, given.minutes, given.json or KEPT / "seen.json", given.jobs)
     return 0
 
 
@@ -70,24 +73,35 @@ def seconds_by_test() -> dict[str, float]:
     return found
 
 
-def sample(count: int, seed: int, minutes: float, path: Path) -> None:
+def sample(count: int, seed: int, minutes: float, path: Path, jobs: int) -> None:
     """Judge the first mutants of a seed's order; what was seen is saved after each."""
     cases = Cases(load(KEPT / "reached.json"), seconds_by_test())
     seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
     known = {(each["file"], each["line"], each["operator"], each["after"]) for each in seen}
     until = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
-        workplace = Workplace(Path(folder), KEPT / "cache")
-        for mutant in islice(drawn(seed), count):
+        free: SimpleQueue[Workplace] = SimpleQueue()
+        for job in range(jobs):
+            free.put(Workplace(Path(folder) / str(job), KEPT / ("cache" if job == 0 else f"cache{job}")))
+
+        def judged(mutant: Mutant) -> Judged | None:
             if time.monotonic() > until:
-                break
-            _, after = mutant.change()
-            if (mutant.file, mutant.line, mutant.operator, after) in known:
-                continue
-            judged = workplace.judge(mutant, cases.of(mutant))
-            seen.append(asdict(judged))
-            path.write_text(json.dumps(whole(seed, seen), indent=1) + "\n", encoding="utf-8")
-            print(told(judged), flush=True)
+                return None
+            workplace = free.get()
+            try:
+                return workplace.judge(mutant, cases.of(mutant))
+            finally:
+                free.put(workplace)
+
+        first = islice(drawn(seed), count)
+        new = [each for each in first if (each.file, each.line, each.operator, each.change()[1]) not in known]
+        with ThreadPoolExecutor(jobs) as pool:
+            for future in as_completed([pool.submit(judged, each) for each in new]):
+                found = future.result()
+                if found is not None:
+                    seen.append(asdict(found))
+                    path.write_text(json.dumps(whole(seed, seen), indent=1) + "\n", encoding="utf-8")
+                    print(told(found), flush=True)
 
 
 def whole(seed: int, seen: list[dict[str, Any]]) -> dict[str, Any]:
