@@ -8,7 +8,7 @@ route by rule, not by score.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,11 +18,12 @@ from kernels import fp8
 from kernels.moe import Dispatch, MoE, collect, plan, reference, spread
 from kernels.moe.matmul import GroupedMatmul
 from kernels.moe.precision import wide
+from kernels.moe.rows import path as path_of_rows
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 from kernels.moe.shapes import LAYERS, LAYERS_DEBUG, LayerShape
 from kernels.moe.weighted_gate import weighted_gate_backward
 from perfguard import Tolerance, Work
-from tests.kernels.paths import GPU, Candidates
+from tests.kernels.paths import GPU, Candidates, cases, open_path
 
 TIMED = LAYERS if GPU else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
 SHAPES = [pytest.param(shape, True, id=str(shape)) for shape in TIMED]
@@ -96,20 +97,42 @@ def test_moe_layer_in_fp8(perfguard: Any, shape: LayerShape, timed: bool) -> Non
     guard(perfguard, layer, shape, timed, multiply=fp8.reference.grouped_mm, tolerance=FP8_STEPS)
 
 
-ROUTED = [(8192, 2048, 128, 8), (8192, 2048, 64, 6), (16384, 5120, 16, 1)] if GPU else [(64, 48, 8, 3), (33, 40, 4, 1)]
-ROUTE = pytest.mark.parametrize("sizes", ROUTED, ids=lambda sizes: "x".join(map(str, sizes)))
+class Routed(NamedTuple):
+    """Rows that are moved: `tokens` of width `dim`, each to `top_k` of `experts`."""
+
+    tokens: int
+    dim: int
+    experts: int
+    top_k: int
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
 
 
-def routed(device: torch.device, sizes: tuple[int, int, int, int]) -> Dispatch:
+REAL = [Routed(8192, 2048, 128, 8), Routed(8192, 2048, 64, 6), Routed(16384, 5120, 16, 1)]
+MODERATE = [Routed(64, 48, 8, 3), Routed(33, 40, 4, 1)]
+SMALL = [Routed(20, 48, 8, 3), Routed(33, 40, 4, 1)]
+ROUTE = cases(REAL, MODERATE, SMALL)
+
+
+@pytest.fixture
+def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open the way that the case takes, and make sure that it is taken."""
+    open_path(path, monkeypatch)
+    assert path_of_rows(GPU or "cpu") == path
+
+
+def routed(device: torch.device, shape: Routed) -> Dispatch:
     """Each token to `top_k` experts by chance."""
-    tokens, _, experts, top_k = sizes
-    return plan(torch.rand(tokens, experts, device=device).argsort(dim=1)[:, :top_k].contiguous(), experts)
+    scores_TE = torch.rand(shape.tokens, shape.experts, device=device)
+    return plan(scores_TE.argsort(dim=1)[:, : shape.top_k].contiguous(), shape.experts)
 
 
 @ROUTE
-def test_moe_spread(perfguard: Any, sizes: tuple[int, int, int, int]) -> None:
-    tokens, dim, _, top_k = sizes
-    dispatch = routed(perfguard.device, sizes)
+@pytest.mark.usefixtures("on_path")
+def test_moe_spread(perfguard: Any, shape: Routed) -> None:
+    tokens, dim, _, top_k = shape
+    dispatch = routed(perfguard.device, shape)
     x = torch.randn(tokens, dim, device=perfguard.device, dtype=torch.bfloat16, requires_grad=True)
     moved = 2 * dim * tokens * (1 + top_k)
     perfguard(
@@ -122,9 +145,10 @@ def test_moe_spread(perfguard: Any, sizes: tuple[int, int, int, int]) -> None:
 
 
 @ROUTE
-def test_moe_collect(perfguard: Any, sizes: tuple[int, int, int, int]) -> None:
-    tokens, dim, _, top_k = sizes
-    dispatch = routed(perfguard.device, sizes)
+@pytest.mark.usefixtures("on_path")
+def test_moe_collect(perfguard: Any, shape: Routed) -> None:
+    tokens, dim, _, top_k = shape
+    dispatch = routed(perfguard.device, shape)
     rows = torch.randn(tokens * top_k, dim, device=perfguard.device, dtype=torch.bfloat16, requires_grad=True)
     weights = torch.rand(tokens, top_k, device=perfguard.device, requires_grad=True)
     perfguard(
@@ -139,9 +163,10 @@ def test_moe_collect(perfguard: Any, sizes: tuple[int, int, int, int]) -> None:
 
 # The layer takes its kernels' defaults; their other configurations are these two tests' business.
 @ROUTE
-def test_moe_rows(perfguard: Any, candidates: Candidates, sizes: tuple[int, int, int, int]) -> None:
-    tokens, dim, _, top_k = sizes
-    dispatch = routed(perfguard.device, sizes)
+@pytest.mark.usefixtures("on_path")
+def test_moe_rows(perfguard: Any, candidates: Candidates, shape: Routed) -> None:
+    tokens, dim, _, top_k = shape
+    dispatch = routed(perfguard.device, shape)
     x = torch.randn(tokens, dim, device=perfguard.device, dtype=torch.bfloat16)
     rows = torch.randn(tokens * top_k, dim, device=perfguard.device, dtype=torch.bfloat16)
     weights = torch.rand(tokens, top_k, device=perfguard.device)
@@ -163,9 +188,10 @@ def test_moe_rows(perfguard: Any, candidates: Candidates, sizes: tuple[int, int,
 
 
 @ROUTE
-def test_moe_weighted_gate(perfguard: Any, candidates: Candidates, sizes: tuple[int, int, int, int]) -> None:
-    tokens, width, _, top_k = sizes
-    dispatch = routed(perfguard.device, sizes)
+@pytest.mark.usefixtures("on_path")
+def test_moe_weighted_gate(perfguard: Any, candidates: Candidates, shape: Routed) -> None:
+    tokens, width, _, top_k = shape
+    dispatch = routed(perfguard.device, shape)
     q, gate, up = torch.randn(3, tokens * top_k, width, device=perfguard.device, dtype=torch.bfloat16).unbind()
     weights = torch.rand(tokens, top_k, device=perfguard.device)
 
