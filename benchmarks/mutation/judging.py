@@ -144,15 +144,19 @@ class Workplace:
         kept = (mutant.file, mutant.line, mutant.operator, mutant.group, before, after)
         if not tests:
             return Judged(*kept, word="not reached")
-        path, started = self.path / mutant.file, time.monotonic()
+        started = time.monotonic()
+        word, metric, says = self.noticed(mutant.file, mutant.source(self.path), tests)
+        return Judged(*kept, word, metric, says, len(tests), round(time.monotonic() - started, 1))
+
+    def noticed(self, file: str, source: str, tests: Sequence[str]) -> tuple[str, str, str]:
+        """Word, metric and reason (as in `Judged`) of the tests where a file holds `source`; the file is put back."""
+        path = self.path / file
         original = path.read_text()
         try:
-            path.write_text(mutant.source(self.path))
-            status, output = self.run(tests)
+            path.write_text(source)
+            return self._found(*self.run(tests))
         finally:
             path.write_text(original)
-        word, metric, says = self._found(status, output)
-        return Judged(*kept, word, metric, says, len(tests), round(time.monotonic() - started, 1))
 
     def _found(self, status: int, output: str) -> tuple[str, str, str]:
         if status == -1:

@@ -1,0 +1,41 @@
+"""A sample of mutants through the guard itself, as a user's pull request would bring them: each is noticed."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from benchmarks.mutation.judging import Workplace
+
+ROOT = Path(__file__).parents[2]
+KNOWN = tomllib.loads((ROOT / "benchmarks" / "mutation" / "known.toml").read_text())["mutant"]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """A clone of HEAD. What it compiles is kept beside what the mutation score compiles."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    cache = ROOT / ".perfguard" / "mutation" / f"cache{worker}"
+    return Workplace(tmp_path_factory.mktemp("known"), cache)
+
+
+@pytest.mark.parametrize("mutant", KNOWN, ids=lambda mutant: mutant["what"])
+def test_a_known_mutant_is_noticed(workplace: Workplace, mutant: dict[str, str]) -> None:
+    file = f"kernels/{mutant['file']}"
+    suite, _, test = mutant["test"].partition("::")
+    source = (ROOT / file).read_text()
+    assert source.count(mutant["before"]) == 1, f"{file}: what the mutant changes is not there once"
+    tests = [f"tests/kernels/test_{suite}_guarded.py::{test}"]
+    word, metric, says = workplace.noticed(file, source.replace(mutant["before"], mutant["after"]), tests)
+    assert word == mutant["word"], f"{word} {metric} {says}"
+
+
+def test_the_sample_has_every_package_and_sound_code_passes(workplace: Workplace) -> None:
+    assert len(KNOWN) >= 20
+    assert {mutant["file"].partition("/")[0] for mutant in KNOWN} == {"fp8", "grouped", "layers", "moe", "operators"}
+    suites = {mutant["test"] for mutant in KNOWN}
+    tests = [f"tests/kernels/test_{each.replace('::', '_guarded.py::')}" for each in sorted(suites)]
+    assert workplace.run(tests, 600)[0] == 0
