@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from itertools import islice
@@ -16,9 +17,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from benchmarks.mutation import __doc__ as description
-from benchmarks.mutation.judging import SUITES, Cases, Judged, Workplace
+from benchmarks.mutation.judging import LANES, SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.reaching import WRITTEN, load
-from benchmarks.mutation.report import page
+from benchmarks.mutation.report import DEAD, page
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn
 
 KEPT = ROOT / ".perfguard" / "mutation"
@@ -36,8 +37,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no other mutant after this")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants that are run side by side")
+    parser.add_argument("--lane", choices=[*LANES], default="cpu", help="gpu: of the one that is there, untimed")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="what was seen; what it holds already is not run again"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="what was seen: its mutants run again only where another lane did not notice them",
     )
     parser.add_argument("--table", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="write the page of a FILE")
     given = parser.parse_args()
@@ -47,7 +52,7 @@ def main() -> int:
     if given.reach or not (KEPT / "reached.json").exists():
         reach()
     if given.sample:
-        sample(given.sample, given.seed, given.minutes, given.json or KEPT / "seen.json", given.jobs)
+        sample(given.sample, given.seed, given.minutes, given.json or KEPT / "seen.json", given.jobs, given.lane)
     return 0
 
 
@@ -73,16 +78,18 @@ def seconds_by_test() -> dict[str, float]:
     return found
 
 
-def sample(count: int, seed: int, minutes: float, path: Path, jobs: int) -> None:
+def sample(count: int, seed: int, minutes: float, path: Path, jobs: int, lane: str) -> None:
     """Judge the first mutants of a seed's order; what was seen is saved after each."""
-    cases = Cases(load(KEPT / "reached.json"), seconds_by_test())
+    folders = "targets/*" if lane == "cpu" else "*"  # what compiles, or what launches
+    cases = Cases(load(KEPT / "reached.json"), seconds_by_test(), folders=folders)
     seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
-    known = {(each["file"], each["line"], each["operator"], each["after"]) for each in seen}
+    known = {place(each) for each in seen if each["word"] not in DEAD or each.get("lane", "cpu") == lane}
     until = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
         free: SimpleQueue[Workplace] = SimpleQueue()
+        clean: dict[str, bool] = {}
         for job in range(jobs):
-            free.put(Workplace(Path(folder) / str(job), KEPT / ("cache" if job == 0 else f"cache{job}")))
+            free.put(Workplace(Path(folder) / str(job), KEPT / "cache", lane, clean))
 
         def judged(mutant: Mutant) -> Judged | None:
             if time.monotonic() > until:
@@ -99,9 +106,15 @@ def sample(count: int, seed: int, minutes: float, path: Path, jobs: int) -> None
             for future in as_completed([pool.submit(judged, each) for each in new]):
                 found = future.result()
                 if found is not None:
-                    seen.append(asdict(found))
+                    one = asdict(found)
+                    seen = [each for each in seen if place(each) != place(one)] + [one]
                     path.write_text(json.dumps(whole(seed, seen), indent=1) + "\n", encoding="utf-8")
                     print(told(found), flush=True)
+
+
+def place(seen: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a mutant from others."""
+    return seen["file"], seen["line"], seen["operator"], seen["after"]
 
 
 def whole(seed: int, seen: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,8 @@ SUITES = {
     "moe": ("moe",),
     "operators": ("operators",),
 }
-LANE = "--perfguard-lane=cpu"
+#: Options of a lane that times nothing: what is the same on every CPU, or the GPU that is there.
+LANES = {"cpu": ("--perfguard-lane=cpu",), "gpu": ("-p", "benchmarks.mutation.untimed")}
 #: What a run of the lane ends with where it has found something.
 FOUND = (ExitStatus.TESTS_FAILED, ExitStatus.REGRESSED, ExitStatus.WRONG)
 #: or what is changed does not even import
@@ -45,6 +47,7 @@ class Judged:
         metric: that the verdict names.
         says: its first line.
         tests: how many were run.
+        lane: that was run, of `LANES`.
     """
 
     file: str
@@ -58,6 +61,7 @@ class Judged:
     says: str = ""
     tests: int = 0
     seconds: float = 0.0
+    lane: str = "cpu"
 
     @property
     def killed(self) -> bool:
@@ -65,29 +69,38 @@ class Judged:
 
 
 class Cases:
-    """Which tests could notice a change of a line, the cheapest first."""
+    """Which tests could notice a change of a line, the cheapest first.
 
-    def __init__(self, reached: Reached, seconds: dict[str, float], root: Path = ROOT) -> None:
+    Attributes:
+        folders: of `baselines/`, whose records tell which tests launch or compile which kernels.
+    """
+
+    def __init__(
+        self, reached: Reached, seconds: dict[str, float], root: Path = ROOT, folders: str = "targets/*"
+    ) -> None:
         self.reached, self.seconds, self.root = reached, seconds, root
-        self.by_kernel = _tests_by_kernel(root)
+        self.by_kernel = _tests_by_kernel(root, folders)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """Tests by their node ids; of a jitted function half of them compile it for other chips.
+        """Tests by their node ids: half of them run the line, half launch or compile a kernel that it belongs to.
 
-        Where no test is known to run a line, tests of the package are: launchers run in the guard's own processes that
-        compile for other chips, where coverage does not look.
+        Coverage does not look into a GPU, nor into the guard's own processes that compile for other chips. There a
+        line belongs to the kernels that its function is or names, or else to those that its file does. Where no test
+        is known, it belongs to those of the package.
         """
         lines = self.reached.get(mutant.file, {})
-        first, last, name, jitted = _around((self.root / mutant.file).read_text(), mutant.line)
+        source = (self.root / mutant.file).read_text()
+        first, last, function = _around(source, mutant.line)
         running = {test for line in range(first, last + 1) for test in lines.get(line, ())}
-        compiling: set[str] = set()
-        if jitted:
-            names = [name] if name in self.by_kernel else _jitted((self.root / mutant.file).read_text())
-            compiling = {test for each in names for test in self.by_kernel.get(each, ())}
-        if not running | compiling:
+        launching = self._launching(function) or self._launching(source)
+        if not running | launching:
             return self._of_package(mutant.package)
-        some = self._cheapest(running, MOST_TESTS - min(len(compiling), MOST_TESTS // 2))
-        return some + self._cheapest(compiling - set(some), MOST_TESTS - len(some))
+        some = self._cheapest(running, MOST_TESTS - min(len(launching), MOST_TESTS // 2))
+        return some + self._cheapest(launching - set(some), MOST_TESTS - len(some))
+
+    def _launching(self, source: str) -> set[str]:
+        names = set(re.findall(r"\b[A-Za-z_]\w*\b", source))
+        return {test for name in names & self.by_kernel.keys() for test in self.by_kernel[name]}
 
     def _of_package(self, package: str) -> list[str]:
         """The cheapest test of each test function."""
@@ -98,14 +111,27 @@ class Cases:
         return self._cheapest({self._cheapest(set(tests), 1)[0] for tests in functions.values()}, MOST_TESTS)
 
     def _cheapest(self, tests: set[str], most: int) -> list[str]:
-        known = [test for test in tests if test in self.seconds]
-        return sorted(known, key=lambda test: (self.seconds[test], test))[:most]
+        """One of each test function before a second one of any: they differ in more than shape."""
+        known = sorted((test for test in tests if test in self.seconds), key=lambda test: (self.seconds[test], test))
+        place: Counter[str] = Counter()
+        turns = {}
+        for test in known:
+            name = test.partition("[")[0]
+            turns[test] = place[name]
+            place[name] += 1
+        return sorted(known, key=lambda test: (turns[test], self.seconds[test], test))[:most]
 
 
 class Workplace:
-    """A clone in which mutants are run one after the other; what is compiled there is kept in `cache`."""
+    """A clone in which mutants are run one after the other.
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+    Attributes:
+        cache: what is compiled there is kept in; clones share it.
+        clean: tests that were run on the tree as it is, and whether they pass; clones share it, too.
+    """
+
+    def __init__(self, folder: Path, cache: Path, lane: str = "cpu", clean: dict[str, bool] | None = None) -> None:
+        self.lane = lane
         self.path = folder / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
         cache.mkdir(parents=True, exist_ok=True)
@@ -114,20 +140,34 @@ class Workplace:
         unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
         environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
         self.environment = environment | {"OMP_NUM_THREADS": "1"}
-        self._clean: dict[str, bool] = {}  # tests that were run on the tree as it is, and whether they pass
+        self.clean = {} if clean is None else clean
 
     def passing(self, tests: Sequence[str]) -> list[str]:
         """Those that the tree as it is passes: what fails anyhow notices nothing. What they compile is cached then."""
-        for test in tests:
-            if test not in self._clean:
-                self._clean[test] = self.run([test], 10 * SECONDS)[0] == 0
-        return [test for test in tests if self._clean[test]]
+        new = [test for test in tests if test not in self.clean]
+        if new and self.run(new, 10 * SECONDS)[0] == 0:
+            self.clean |= dict.fromkeys(new, True)
+        for test in new:
+            if test not in self.clean:
+                self.clean[test] = self.run([test], 10 * SECONDS)[0] == 0
+        return [test for test in tests if self.clean[test]]
 
     def run(self, tests: Sequence[str], seconds: float = SECONDS) -> tuple[int, str]:
         """The lane on some tests, until one fails; the exit status, -1 where it hangs, and what it printed."""
         for report in (self.path / ".perfguard").glob("report-*.json"):
             report.unlink()
-        line = [sys.executable, "-m", "pytest", "--perfguard", LANE, "-x", "-q", "-p", "no:cacheprovider", *tests]
+        line = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--perfguard",
+            *LANES[self.lane],
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *tests,
+        ]
         try:
             done = subprocess.run(
                 line, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -146,7 +186,7 @@ class Workplace:
             return Judged(*kept, word="not reached")
         started = time.monotonic()
         word, metric, says = self.noticed(mutant.file, mutant.source(self.path), tests)
-        return Judged(*kept, word, metric, says, len(tests), round(time.monotonic() - started, 1))
+        return Judged(*kept, word, metric, says, len(tests), round(time.monotonic() - started, 1), self.lane)
 
     def noticed(self, file: str, source: str, tests: Sequence[str]) -> tuple[str, str, str]:
         """Word, metric and reason (as in `Judged`) of the tests where a file holds `source`; the file is put back."""
@@ -176,35 +216,30 @@ class Workplace:
         return "error", "", output[-300:]
 
 
-def _around(source: str, line: int) -> tuple[int, int, str, bool]:
-    """The lines of the innermost statement, the outermost function that holds it, and whether that is jitted."""
-    first, last, name, jitted = line, line, "", False
+def _around(source: str, line: int) -> tuple[int, int, str]:
+    """The lines of the innermost statement, and the text of the outermost function that holds it."""
+    first, last, function = line, line, ""
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.stmt) or node.end_lineno is None or not node.lineno <= line <= node.end_lineno:
+        if not isinstance(node, ast.stmt) or node.end_lineno is None:
             continue
-        if isinstance(node, ast.FunctionDef) and not name:
-            name, jitted = node.name, _is_jitted(node)
-        simple = not hasattr(node, "body")
-        if simple:
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+        begin = min([node.lineno, *(each.lineno for each in decorators)])
+        if not begin <= line <= node.end_lineno:
+            continue
+        if isinstance(node, ast.FunctionDef) and not function:
+            function = "\n".join(source.splitlines()[begin - 1 : node.end_lineno])
+        if not hasattr(node, "body"):
             first, last = node.lineno, node.end_lineno
-    return first, last, name, jitted
+    return first, last, function
 
 
-def _is_jitted(node: ast.FunctionDef) -> bool:
-    return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
-def _jitted(source: str) -> list[str]:
-    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and _is_jitted(node)]
-
-
-def _tests_by_kernel(root: Path) -> dict[str, set[str]]:
-    """Whose calls launch a kernel, by what is remembered of them for other chips."""
+def _tests_by_kernel(root: Path, folders: str) -> dict[str, set[str]]:
+    """Whose calls launch or compile a kernel, by what is remembered of them."""
     found: dict[str, set[str]] = {}
-    for path in (root / "baselines" / "targets").glob("*/*.yaml"):
+    for path in (root / "baselines").glob(f"{folders}/*.yaml"):
         suite = path.stem.removeprefix("kernels.")
         for key, case in yaml.safe_load(path.read_text())["cases"].items():
             test = f"tests/kernels/test_{suite}.py::test_{re.split('[/:](?![^[]*])', key)[0]}"
-            for kernel in case.get(f"{path.parent.name}.configuration", {}):
-                found.setdefault(kernel.partition("@")[0], set()).add(test)
+            for kernel in [*case.get(f"{path.parent.name}.configuration", {}), *case.get("kernels", ())]:
+                found.setdefault(re.split("[@ ]", str(kernel))[0], set()).add(test)
     return found

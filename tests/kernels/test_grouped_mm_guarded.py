@@ -16,14 +16,15 @@ from kernels.grouped import shapes
 from kernels.grouped.configs import Impl
 from kernels.grouped.shapes import ProductShape
 from perfguard import Work, offsets
-from tests.kernels.paths import GPU, Candidates, open_path
+from tests.kernels.paths import GPU, REAL, Candidates, open_path
 
 
 def _cases() -> list[Any]:
     """(shape, implementation, the path it takes; None where the machine's probe decides)."""
     if GPU:
-        ours = [pytest.param(s, "triton", "triton", id=f"{s}-triton") for s in shapes.REAL]
-        return ours + [pytest.param(s, "auto", None, id=str(s)) for s in shapes.REAL]
+        chosen = shapes.REAL if REAL else (*reversed(shapes.SMALL), *shapes.MODERATE)
+        ours = [pytest.param(s, "triton", "triton", id=f"{s}-triton") for s in chosen]
+        return ours + [pytest.param(s, "auto", None, id=str(s)) for s in chosen]
     # The aligned one first: it has most candidates.
     small = [pytest.param(s, "triton", "interpreter", id=f"{s}-interpreted") for s in reversed(shapes.SMALL)]
     return small + [pytest.param(s, "auto", "loop", id=str(s)) for s in shapes.MODERATE]

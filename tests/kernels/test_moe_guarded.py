@@ -23,11 +23,11 @@ from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_row
 from kernels.moe.shapes import LAYERS, LAYERS_DEBUG, LayerShape
 from kernels.moe.weighted_gate import weighted_gate_backward
 from perfguard import Tolerance, Work
-from tests.kernels.paths import GPU, Candidates, cases, open_path
+from tests.kernels.paths import GPU, REAL, Candidates, cases, open_path
 
-TIMED = LAYERS if GPU else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
+TIMED = LAYERS if REAL else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
 SHAPES = [pytest.param(shape, True, id=str(shape)) for shape in TIMED]
-SHAPES += [] if GPU else [pytest.param(shape, False, id=str(shape)) for shape in LAYERS_DEBUG]
+SHAPES += [] if REAL else [pytest.param(shape, False, id=str(shape)) for shape in LAYERS_DEBUG]
 
 # With a row or two an expert, the gate's gradient is a row of x times a single rounding error: whether it or eager's
 # is the larger is luck, and no rule for rows of many independent errors applies. x's gradient still shows the gate.
@@ -86,7 +86,7 @@ def test_moe_layer_without_recomputing(perfguard: Any, shape: LayerShape) -> Non
 # Routed by rule: hidden rows of bf16 and of float64 may fall to different codes, and a choice of experts may not add to
 # that. On a CPU an emulated layer takes seconds, so that it is small and not timed.
 FP8_REAL = [shape for shape in LAYERS if shape.routing == "balanced" and "gpt-oss" not in shape.model]
-FP8_SHAPES = [(shape, True) for shape in FP8_REAL] if GPU else [(LayerShape("dsv3-debug", 32, hidden=64), False)]
+FP8_SHAPES = [(shape, True) for shape in FP8_REAL] if REAL else [(LayerShape("dsv3-debug", 32, hidden=64), False)]
 
 
 @pytest.mark.parametrize(("shape", "timed"), FP8_SHAPES, ids=str)
@@ -109,10 +109,10 @@ class Routed(NamedTuple):
         return "x".join(map(str, self))
 
 
-REAL = [Routed(8192, 2048, 128, 8), Routed(8192, 2048, 64, 6), Routed(16384, 5120, 16, 1)]
+LARGE = [Routed(8192, 2048, 128, 8), Routed(8192, 2048, 64, 6), Routed(16384, 5120, 16, 1)]
 MODERATE = [Routed(64, 48, 8, 3), Routed(33, 40, 4, 1)]
 SMALL = [Routed(20, 48, 8, 3), Routed(33, 40, 4, 1)]
-ROUTE = cases(REAL, MODERATE, SMALL)
+ROUTE = cases(LARGE, MODERATE, SMALL)
 
 
 @pytest.fixture

@@ -96,8 +96,10 @@ def test_a_line_is_noticed_by_who_runs_it_or_compiles_it_or_else_by_its_package(
     cases = Cases({"kernels/own/scale.py": {13: [ran]}}, {ran: 1.0, compiled: 2.0}, tree)
     mutants = {mutant.line: mutant for mutant in mutants_of("kernels/own/scale.py", tree)}
     assert cases.of(mutants[8]) == [compiled]
-    assert cases.of(Mutant("kernels/own/scale.py", "Detach", 0, 13, "Detach")) == [ran]
-    unknown = Mutant("kernels/own/scale.py", "Detach", 0, 14, "Detach")
+    assert cases.of(Mutant("kernels/own/scale.py", "Detach", 0, 13, "Detach")) == [ran, compiled]  # it names the kernel
+    assert cases.of(Mutant("kernels/own/scale.py", "Detach", 0, 14, "Detach")) == [compiled]
+    (tree / "kernels" / "own" / "plain.py").write_text("def double(x):\n    return x * 2\n")
+    unknown = Mutant("kernels/own/plain.py", "Detach", 0, 2, "Detach")
     assert cases.of(unknown) == [ran, compiled]
     monkeypatch.delitem(SUITES, "own")
     assert cases.of(unknown) == []
