@@ -109,6 +109,12 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
     return found
 
 
+def _goes_unsaid(reading: Reading) -> bool:
+    """Whether a record without the reading stands for the very same."""
+    values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
+    return reading.unrecorded is not None and all(value == reading.unrecorded for value in values)
+
+
 def _is_wrong(result: CaseResult) -> bool:
     words = {verdict.word for verdict in result.verdicts}
     return bool(words & {Word.WRONG, Word.BROKEN}) or any(accuracy.problem for accuracy in result.accuracy)
@@ -137,10 +143,11 @@ class _Planner:
     paired: bool
 
     def changes(self) -> list[Change]:
-        moved = {reading.metric: change for reading in self.result.readings if (change := self.change(reading))}
+        readings = [each for each in self.result.readings if self.before(each) is not None or not _goes_unsaid(each)]
+        moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
         # What is not gated explains the rest (kernel names …): it goes along, or would explain something older.
         leaders = {change.folder: change for change in moved.values()}
-        for reading in self.result.readings:
+        for reading in readings:
             leader = leaders.get(self.folder(reading))
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:

@@ -21,6 +21,7 @@ from unittest import mock
 
 import msgspec
 
+from perfguard.binaries.asking import unspecialised
 from perfguard.binaries.records import Launch, Pass, Recording, Tuning
 from perfguard.binaries.sources import Described, Sources
 from perfguard.binaries.targets import Target
@@ -114,6 +115,7 @@ class Recorder:
                 direction=self.direction,
                 configuration=self.configuration,
                 source=self._sources.hash_of(fn.module),
+                unspecialised=unspecialised(fn.jit_function.params),
             )
         )
         return True

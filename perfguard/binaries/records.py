@@ -18,6 +18,7 @@ class Launch(Struct, frozen=True):
         configuration: the number of the configuration; None for what the plain call chose.
         twin: of what the plain call chose, the number of the configuration that is the same.
         source: hash of the code that the kernel may depend on, free of comments, paths and line numbers.
+        unspecialised: parameters whose values make no other binary, because the decorator says so.
     """
 
     module: str
@@ -28,6 +29,7 @@ class Launch(Struct, frozen=True):
     configuration: int | None = None
     twin: int | None = None
     source: str = ""
+    unspecialised: tuple[str, ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -78,6 +80,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
         fp64: instructions that compute in float64, or convert to or from it.
         special: the instructions that have units of their own: matrices, conversions to fp8, copy engines.
         mix: instructions by kind.
+        asked: what the author asks for by name (`perfguard.binaries.asking`).
     """
 
     error: str = ""
@@ -95,6 +98,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     fp64: int = 0
     special: list[str] = []
     mix: dict[str, int] = {}
+    asked: str = ""
 
     @property
     def instructions(self) -> int:

@@ -92,6 +92,7 @@ OWN: dict[str, Limits] = {
 #: The same of what is read for each target, `sm_90.spills`, by the name behind the target's.
 OF_TARGETS: dict[str, Limits] = {
     "binary": Limits(Better.SAME, gated=False),
+    "asked": Limits(Better.SAME),
     "compilations": Limits(Better.LOWER),
     "configuration": Limits(Better.SAME, gated=False),
     "entry": Limits(Better.SAME),

@@ -78,6 +78,8 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         tolerance=_TOLERANCE,
     )
     assert isinstance(used.value, dict)
+    asked = reading("asked", lambda facts: facts.asked, better=Better.SAME, unit=Unit.TEXT)
+    asked = msgspec.structs.replace(asked, value={kernel.name: _asked(kernel) for kernel in binaries})
     used = msgspec.structs.replace(used, value={name: value for name, value in used.value.items() if value})
     return [
         first,
@@ -90,12 +92,19 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         # Who writes float64 on purpose accepts it once; in records from before the metric it is an accident.
         reading("fp64", lambda facts: facts.fp64, tolerance=_TOLERANCE, unrecorded=0),
         reading("special", lambda facts: " ".join(facts.special) or "none", better=Better.SAME, unit=Unit.TEXT),
+        asked,
         reading("registers", lambda facts: facts.registers, gated=False),
         reading("shared_bytes", lambda facts: facts.shared_bytes, unit=Unit.BYTES, gated=False),
         reading("instructions", lambda facts: facts.instructions, gated=False),
         reading("mix", _mix, better=Better.SAME, unit=Unit.TEXT, gated=False),
         reading("binary", lambda facts: facts.binary, better=Better.SAME, unit=Unit.TEXT, gated=False),
     ]
+
+
+def _asked(kernel: Kernel) -> str:
+    """`1 load volatile, 3 wait_barrier; any rows`."""
+    any_value = ["any " + " ".join(kernel.launch.unspecialised)] if kernel.launch.unspecialised else []
+    return "; ".join(filter(None, [kernel.facts.asked, *any_value])) or "none"
 
 
 def _mix(facts: Facts) -> str:

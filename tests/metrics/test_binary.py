@@ -68,6 +68,35 @@ def test_lost_divisibility_is_told_by_the_width_of_accesses_alone(reader: Reader
     }  # fmt: skip
 
 
+ASKED = {
+    "a barrier": ("\n    tl.store(", "\n    tl.debug_barrier()\n    tl.store(", "1 barrier"),
+    "a hint": (
+        "mask=at < n)\n    tl.store",
+        'mask=at < n, eviction_policy="evict_first")\n    tl.store',
+        "1 load evict_first",
+    ),
+    "a volatile load": ("mask=at < n)\n    tl.store", "mask=at < n, volatile=True)\n    tl.store", "1 load volatile"),
+    "an atomic": ("tl.store(out", "tl.atomic_add(out", "1 atomic_rmw fadd acq_rel gpu"),
+    "any value": ("@triton.jit", '@triton.jit(do_not_specialize=["n"])', "any n"),
+}
+
+
+@pytest.mark.parametrize(("plain", "asking", "text"), ASKED.values(), ids=ASKED)
+def test_what_is_no_longer_asked_for_is_told(reader: Reader, plain: str, asking: str, text: str) -> None:
+    assert plain in SCALE
+    told = reasons(reader, SCALE.replace(plain, asking, 1), SCALE, X, targets=BOTH)
+    for target in BOTH:
+        assert told[f"{target}.asked"].startswith(f"{target}.asked scale_kernel ")
+        assert text in told[f"{target}.asked"]
+        assert "none" in told[f"{target}.asked"]
+
+
+def test_another_tile_asks_for_the_same(reader: Reader) -> None:
+    asking = SCALE.replace("\n    tl.store(", "\n    tl.debug_barrier()\n    tl.store(")
+    told = reasons(reader, asking, asking.replace("block=1024", "block=256"), X, targets=BOTH)
+    assert not any(metric.endswith("asked") for metric in told)
+
+
 def test_more_threads_than_a_block_may_have(reader: Reader) -> None:
     told = reasons(reader, SCALE, SCALE.replace("num_warps=4", "num_warps=32"), X, targets=BOTH)
     assert told["gfx942.unfit"] == "gfx942.unfit scale_kernel 2,048 threads, limit 1,024"
@@ -224,7 +253,7 @@ def test_neither_hash_seed_nor_folder_moves_a_reading(reader: Reader, tmp_path: 
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
     readings = reader.read(SCALE, torch.ones(64, 128), targets=BOTH)
     assert json.loads(done.stdout) == json.loads(json.dumps({name: each.value for name, each in readings.items()}))
-    assert len(readings) == 30
+    assert len(readings) == 32
 
 
 def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:

@@ -1,0 +1,53 @@
+"""What the author of a kernel asks for by name, beside arithmetic, loads and stores: counted in the first IR.
+
+No pass has run there yet, so that another tile, or another compiler's schedule, moves none of it. What is gone may be a
+race, or a slow time on another chip, of which the numbers of a run need show nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+_OPERATION = re.compile(
+    r'^\s*(?:%[\w:#, %]+ = )?"?(?:tt|ttg|ttng|gpu|nvvm|rocdl|amdg|amdgpu)\.(\w+)"?(.*)$', re.MULTILINE
+)
+_ORDERS = re.compile(r"barrier|wait|fence|commit|sleep")
+_INLINE = re.compile(r"\b(?:griddepcontrol|fence|membar|mbarrier|bar|barrier|s_waitcnt|s_barrier)\b[\w.:]*")
+_MODIFIER = re.compile(r"(?:cache_modifier|cacheModifier) = (\w+)")
+_EVICTION = re.compile(r"(?:eviction_policy|evictionPolicy) = (\w+)")
+_UNSAID = ("none", "evict_normal", "1")  # both attributes' own words and numbers for what nobody asked for
+
+
+def asked(assembly: Mapping[str, Any]) -> str:
+    """`2 atomic_rmw fadd acq_rel gpu, 1 load volatile, 3 wait_barrier`; "" where nothing is.
+
+    Args:
+        assembly: the stages of a compiled kernel, by name, as Triton keeps them in `asm`.
+    """
+    text = next((str(assembly[stage]) for stage in ("source", "ttir", "ttgir") if stage in assembly), "")
+    found: Counter[str] = Counter()
+    for name, rest in _OPERATION.findall(text):
+        if name.startswith("atomic"):
+            words = [word.strip() for word in rest.split("%")[0].split(",")]
+            found[" ".join([name, *filter(None, words)])] += 1
+        elif name == "elementwise_inline_asm":
+            found.update(_INLINE.findall(rest))
+        elif _ORDERS.search(name):
+            found[name] += 1
+        elif hints := _hints(rest):
+            found[f"{name} {hints}"] += 1
+    return ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
+
+
+def unspecialised(parameters: Any) -> tuple[str, ...]:
+    """Of a kernel's `params`, those whose values do not make another binary, because the decorator says so."""
+    return tuple(each.name for each in parameters if each.do_not_specialize and not each.is_constexpr)
+
+
+def _hints(attributes: str) -> str:
+    said = [found[1] for pattern in (_MODIFIER, _EVICTION) if (found := pattern.search(attributes))]
+    volatile = ["volatile"] if "isVolatile = true" in attributes else []
+    return " ".join(volatile + [word for word in said if word not in _UNSAID])
