@@ -16,7 +16,7 @@ from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedS
 from perfguard import Work, ids, offsets
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 from tests.kernels.operators import TWO_ROUNDINGS
-from tests.kernels.paths import GPU, Candidates, cases, open_path
+from tests.kernels.paths import GPU, Candidates, cases, open_path, other_rows
 
 
 def _cases(name: str) -> pytest.MarkDecorator:
@@ -41,6 +41,7 @@ def test_silu_mul(perfguard: Any, candidates: Candidates, shape: GateShape, path
         work=gate_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.silu_mul, *inputs),
+        walk=other_rows(shape, lambda s: s.pair(perfguard.device)),
     )
 
 
@@ -54,6 +55,7 @@ def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: GateShape
         work=gate_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.clamped_swiglu, *inputs),
+        walk=other_rows(shape, lambda s: s.interleaved(perfguard.device)),
     )
 
 
@@ -71,6 +73,7 @@ def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShap
         work=cross_entropy_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.cross_entropy, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
@@ -85,6 +88,7 @@ def test_padded_index_gather(perfguard: Any, candidates: Candidates, shape: Move
         work=gather_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.padded_index_gather, *inputs),
+        walk=other_rows(shape, lambda s: s.gathered(perfguard.device)),
     )
 
 
@@ -103,6 +107,7 @@ def test_scatter_for_grouped_gemm(perfguard: Any, candidates: Candidates, shape:
         work=scatter_work(shape, alignment),
         timed=path != "interpreter",
         configurations=candidates(operators.scatter_for_grouped_gemm, *inputs, **how),
+        walk=other_rows(shape, lambda s: s.scattered(perfguard.device)),
     )
 
 
@@ -116,6 +121,7 @@ def test_indexed_bias_add(perfguard: Any, candidates: Candidates, shape: Grouped
         work=bias_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.indexed_bias_add, *inputs),
+        walk=other_rows(shape, lambda s: s.biased(perfguard.device)),
     )
 
 
