@@ -144,7 +144,7 @@ def test_grouped_linear(perfguard: Any, shape: GroupedRows, path: str) -> None:
 
 @_cases("LINEAR")
 def test_deferred_weight_gradients(perfguard: Any, shape: GroupedRows, path: str) -> None:
-    """Micro-batches forward and backward, then what the store put off: the late gradient is an output like the others."""
+    """Micro-batches forward and backward, then what the store put off: the late gradient is an output, too."""
     x, offs = shape.linear(perfguard.device)
     weight = torch.randn(shape.groups, shape.outputs, shape.width, device=x.device, dtype=x.dtype) / shape.width**0.5
     grads = [torch.randn(len(x), shape.outputs, device=x.device, dtype=x.dtype) for _ in range(2)]
