@@ -77,12 +77,13 @@ def steps(
     def step(inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
         def run() -> object:
             args = inputs() if callable(inputs) else inputs
+            prepared = replace(call, args=_unwritten(args, (*call.mutates, *call.clobbers)))
             entering("forward")
-            outputs, leaves = _differentiable(replace(call, args=_unwritten(args, (*call.mutates, *call.clobbers))))
+            outputs, leaves = _differentiable(prepared)
             if not outputs or not leaves:
                 return None
-            entering("backward")
             upstream = incoming(outputs) if incoming else _random(outputs, call.seed)
+            entering("backward")
             return torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
 
         return run

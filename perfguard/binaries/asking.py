@@ -6,6 +6,7 @@ race, or a slow time on another chip, of which the numbers of a run need show no
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ _ORDERS = re.compile(r"barrier|wait|fence|commit|sleep")
 _INLINE = re.compile(r"\b(?:griddepcontrol|fence|membar|mbarrier|bar|barrier|s_waitcnt|s_barrier)\b[\w.:]*")
 _MODIFIER = re.compile(r"(?:cache_modifier|cacheModifier) = (\w+)")
 _EVICTION = re.compile(r"(?:eviction_policy|evictionPolicy) = (\w+)")
+_LOCATION = re.compile(r"^#loc.*$|\s*loc\([^\n]*\)$", re.MULTILINE)
 _UNSAID = ("none", "evict_normal", "1")  # both attributes' own words and numbers for what nobody asked for
 
 
@@ -27,9 +29,8 @@ def asked(assembly: Mapping[str, Any]) -> str:
     Args:
         assembly: the stages of a compiled kernel, by name, as Triton keeps them in `asm`.
     """
-    text = next((str(assembly[stage]) for stage in ("source", "ttir", "ttgir") if stage in assembly), "")
     found: Counter[str] = Counter()
-    for name, rest in _OPERATION.findall(text):
+    for name, rest in _OPERATION.findall(_first_stage(assembly)):
         if name.startswith("atomic"):
             words = [word.strip() for word in rest.split("%")[0].split(",")]
             found[" ".join([name, *filter(None, words)])] += 1
@@ -40,6 +41,15 @@ def asked(assembly: Mapping[str, Any]) -> str:
         elif hints := _hints(rest):
             found[f"{name} {hints}"] += 1
     return ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
+
+
+def written(assembly: Mapping[str, Any]) -> str:
+    """Hash of the code as the author wrote it: comments, names of variables and line numbers do not move it."""
+    return hashlib.sha256(_LOCATION.sub("", _first_stage(assembly)).encode()).hexdigest()[:16]
+
+
+def _first_stage(assembly: Mapping[str, Any]) -> str:
+    return next((str(assembly[stage]) for stage in ("source", "ttir", "ttgir") if stage in assembly), "")
 
 
 def unspecialised(parameters: Any) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from perfguard.binaries.targets import target_of
 from perfguard.binaries.worker import Request
 from perfguard.reports import write_atomically
 
-_FORMAT = 4  # of the cached facts, and of how they are read
+_FORMAT = 5  # of the cached facts, and of how they are read
 _MOST_WORKERS = 8
 _WORDS = 300  # characters of a dying compiler's last words
 

@@ -6,7 +6,7 @@ as the target would. For a child process: torch remembers that it was asked for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +16,22 @@ import torch
 
 from perfguard.binaries.targets import Target
 from perfguard.dispatching import DispatchMode
+from perfguard.hardware.operators import COPIES, READS
 
 _FRESH = ("empty", "new_empty")  # operators whose result holds whatever lay there before
+_FILLS = {
+    f"aten.{name}" for name in (
+        "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
+        "full", "full_like", "new_full", "fill_",
+    )
+}  # fmt: skip
+_MEMORY = COPIES | _FILLS | READS
 _FROM_VALUES = ("tensor", "as_tensor")  # functions that no dispatch mode hears of
 
 
 @contextmanager
 def pretended(target: Target) -> Iterator[None]:
-    """Within, every tensor is on `cuda:0`, which is a `target`."""
+    """Within, every tensor is on `cuda:0`, which is a `target`; for operators to run, `Unwritten` has to be on."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
@@ -45,7 +53,6 @@ def pretended(target: Target) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.Tensor, "is_cpu", property(lambda tensor: False)))
         for name in _FROM_VALUES:
             stack.enter_context(mock.patch.object(torch, name, _on_the_host(getattr(torch, name))))
-        stack.enter_context(Unwritten(on_the_host=True))
         yield
 
 
@@ -88,9 +95,11 @@ class Unwritten(DispatchMode):
     astray, and every run another way.
     """
 
-    def __init__(self, on_the_host: bool) -> None:
+    def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
+        """`note` is called with each operator that fills, copies or reads memory, e.g. `aten.clone`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.on_the_host = on_the_host
+        self.note = note
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -98,6 +107,8 @@ class Unwritten(DispatchMode):
         if own is not None:  # an operator of the user's: what it calls must come by here too
             with self:
                 return own(*args, **kwargs)
+        if str(func.overloadpacket) in _MEMORY:
+            self.note(str(func.overloadpacket))
         device = kwargs.get("device")
         if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":
             kwargs["device"] = torch.device("cpu")

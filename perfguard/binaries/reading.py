@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from perfguard.binaries.asking import asked
+from perfguard.binaries.asking import asked, written
 from perfguard.binaries.disassembly import Code, mean_bits, read_gcn, read_sass, split_sass
 from perfguard.binaries.records import Built, Facts
 from perfguard.binaries.sectors import sector_bytes
@@ -48,6 +48,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
             resident_warps=_nvidia_warps(target, threads, registers, shared),
             sector_bytes=used,
             asked=asked(compiled.asm),
+            written=written(compiled.asm),
         )
         return Built(facts, instructions(binary))
     binary, text = compiled.asm["hsaco"], compiled.asm["amdgcn"]
@@ -62,6 +63,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
         resident_warps=_amd_warps(target, threads, int(occupancy[0]) if occupancy else 8, metadata.shared),
         sector_bytes=used,
         asked=asked(compiled.asm),
+        written=written(compiled.asm),
     )
     return Built(_counted(facts, read_gcn(text)))
 

@@ -53,13 +53,22 @@ class Recorder:
         self.walked: list[Launch] = []
         self.tunings: list[Tuning] = []
         self.entries: list[str] = []
+        self.memory_operators: dict[Pass, list[str]] = {}
+        self.arguments: dict[Pass, dict[str, list[str]]] = {}
+        self._plain = True  # the plain call, no configuration and no walk
         self._sources = sources or Sources()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Within, launches are noted and not made. An autotuned kernel is noted in each of its configurations."""
         from triton import knobs
-        from triton.runtime import autotuner, driver, interpreter
+        from triton.runtime import JITFunction, autotuner, driver, interpreter
+
+        launch = JITFunction.run
+
+        def launched(kernel: Any, *args: Any, grid: Any, **kwargs: Any) -> Any:
+            self._note_arguments(kernel, args, grid, kwargs)
+            return launch(kernel, *args, grid=grid, **kwargs)
 
         def interpreted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             return compiled_form(kernel).run(*args, **kwargs)
@@ -72,6 +81,7 @@ class Recorder:
         knobs.runtime.jit_cache_hook = self._note
         try:
             with (
+                mock.patch.object(JITFunction, "run", launched),
                 mock.patch.object(interpreter.InterpretedFunction, "run", interpreted),
                 mock.patch.object(autotuner.Autotuner, "run", tuned),
                 mock.patch.dict(os.environ),
@@ -89,6 +99,7 @@ class Recorder:
             self.direction = direction
 
         followed.once({}, enter)
+        self._plain = False
         plain = list(self.launches)
         followed.walk(enter)
         if len(self.launches) > len(plain):
@@ -116,9 +127,23 @@ class Recorder:
                 configuration=self.configuration,
                 source=self._sources.hash_of(fn.module),
                 unspecialised=unspecialised(fn.jit_function.params),
+                interpretable=_is_interpretable(fn.jit_function),
             )
         )
         return True
+
+    def note_operator(self, name: str) -> None:
+        """One of torch's, that fills, copies or reads memory."""
+        if self._plain:
+            self.memory_operators.setdefault(self.direction, []).append(name)
+
+    def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
+        if not self._plain or _is_interpretable(kernel):
+            return
+        bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+        size = grid(bound) if callable(grid) else grid
+        text = f"grid={tuple(size)} " + " ".join(f"{name}={_described(value)}" for name, value in bound.items())
+        self.arguments.setdefault(self.direction, {}).setdefault(kernel.fn.__name__, []).append(text)
 
     def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
@@ -143,6 +168,19 @@ class Recorder:
                 tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
         self.configuration = outer
         tuner.nargs = None  # as Triton leaves it
+
+
+def _is_interpretable(kernel: Any) -> bool:
+    return not kernel.is_gluon()
+
+
+def _described(value: Any) -> str:
+    """A kernel's argument without its address: a number, or shapes, strides and tile of a tensor or descriptor."""
+    if isinstance(value, int | float | str | None):
+        return repr(value)
+    parts = (getattr(value, name, None) for name in ("dtype", "shape", "strides", "block_shape"))
+    stride = value.stride() if callable(getattr(value, "stride", None)) else None
+    return "/".join(str(tuple(part) if isinstance(part, list | tuple) else part) for part in (*parts, stride) if part)
 
 
 _forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> itself, as a compiler's input
@@ -306,7 +344,7 @@ def _answer(trace: Trace, target: Target, write: int, sources: Sources) -> None:
         torch.set_num_threads(1)  # the parent's pool of threads is not here
         with pretended(target):
             known = set(sources.known)
-            recording = _record(trace, target, sources)
+            recording = _record(trace, target, sources, on_the_host=True)
         read = {name: described for name, described in sources.known.items() if name not in known}
         with os.fdopen(write, "wb") as answer:
             answer.write(msgspec.json.encode(_Answer(recording, read)))
@@ -329,22 +367,30 @@ def _read_all(pipe: int, child: int, end: float) -> bytes:
 
 def record_here(trace: Trace, target: Target, sources: Sources | None = None) -> Recording:
     """What `trace` launches on the GPU that its inputs lie on, which is a `target`."""
+    return _record(trace, target, sources, on_the_host=False)
+
+
+def _record(trace: Trace, target: Target, sources: Sources | None, *, on_the_host: bool) -> Recording:
     from perfguard.binaries.pretending import Unwritten
 
-    with Unwritten(on_the_host=False):
-        return _record(trace, target, sources)
-
-
-def _record(trace: Trace, target: Target, sources: Sources | None) -> Recording:
     recorder = Recorder(target, sources)
+    unwritten = Unwritten(on_the_host, recorder.note_operator)
     problem = ""
-    with recorder.recording(), _uncompiled(), warnings.catch_warnings():
+    with unwritten, recorder.recording(), _uncompiled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the call was made before, and warned then
         try:
             trace(recorder)
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    return Recording(recorder.launches, recorder.walked, recorder.tunings, problem, recorder.entries)
+    return Recording(
+        recorder.launches,
+        recorder.walked,
+        recorder.tunings,
+        problem,
+        recorder.entries,
+        recorder.memory_operators,
+        recorder.arguments,
+    )
 
 
 def _uncompiled() -> AbstractContextManager[Any]:

@@ -19,6 +19,7 @@ class Launch(Struct, frozen=True):
         twin: of what the plain call chose, the number of the configuration that is the same.
         source: hash of the code that the kernel may depend on, free of comments, paths and line numbers.
         unspecialised: parameters whose values make no other binary, because the decorator says so.
+        interpretable: whether Triton's interpreter can run it; it has none for Gluon.
     """
 
     module: str
@@ -30,6 +31,7 @@ class Launch(Struct, frozen=True):
     twin: int | None = None
     source: str = ""
     unspecialised: tuple[str, ...] = ()
+    interpretable: bool = True
 
     @property
     def kernel(self) -> str:
@@ -54,6 +56,9 @@ class Recording(Struct, frozen=True):
         tunings: one for each key that tuners would meet on the walk.
         problem: why the call could not be followed to its end.
         entries: of a table, that the configurations come from, by number; empty where none was named.
+        memory_operators: torch's operators that fill, copy or read memory in the plain call, by pass and in order.
+        arguments: of the plain call's launches of kernels that nothing interprets, by pass and kernel and in order:
+            grid, numbers, shapes and strides, as text.
     """
 
     launches: list[Launch] = []
@@ -61,6 +66,8 @@ class Recording(Struct, frozen=True):
     tunings: list[Tuning] = []
     problem: str = ""
     entries: list[str] = []
+    memory_operators: dict[Pass, list[str]] = {}
+    arguments: dict[Pass, dict[str, list[str]]] = {}
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):
@@ -81,6 +88,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
         special: the instructions that have units of their own: matrices, conversions to fp8, copy engines.
         mix: instructions by kind.
         asked: what the author asks for by name (`perfguard.binaries.asking`).
+        written: hash of the code before the compiler's first pass, without names of files and lines.
     """
 
     error: str = ""
@@ -99,6 +107,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     special: list[str] = []
     mix: dict[str, int] = {}
     asked: str = ""
+    written: str = ""
 
     @property
     def instructions(self) -> int:

@@ -21,10 +21,10 @@ from perfguard.hardware.activity import Activity, Copied, Ledger, Waited
 from perfguard.places import place_in_python
 
 # Operators that do nothing but move bytes: to another layout, dtype or device.
-_COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
+COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
 
 # Operators whose result, or its shape, the host needs: on a device with a queue each waits for everything before it.
-_READS = {
+READS = {
     "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select",
     "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
     "aten.unique_dim_consecutive", "aten.bincount", "aten._linalg_check_errors",
@@ -87,7 +87,7 @@ class _Operators(DispatchMode):
             return func(*args, **(kwargs or {}))
         packet = str(func.overloadpacket)
         given = _tensors((args, kwargs))
-        reads = packet in _READS or (packet in _INDEXED and _by_mask(args)) or _leaves_device(packet, args, kwargs)
+        reads = packet in READS or (packet in _INDEXED and _by_mask(args)) or _leaves_device(packet, args, kwargs)
         if reads and any(tensor.device.type == self.kind for tensor in given):
             self.waits.append(Waited(packet, place_in_python()))
         if self.inside:
@@ -95,7 +95,7 @@ class _Operators(DispatchMode):
         self.names.append(str(func).removesuffix(".default"))
         results = self._run(func, args, kwargs or {}, given)
         returned = _tensors(results)
-        if packet in _COPIES:
+        if packet in COPIES:
             moved = sum(each.numel() * each.itemsize for each in returned)
             self.copies.append(Copied(packet, moved, place_in_python()))
         if returned:

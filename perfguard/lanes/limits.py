@@ -35,7 +35,7 @@ class Limits(Struct, frozen=True):
     floor: float = 0.0
     tolerance: float = 0.0
     covers: tuple[str, ...] = ()
-    unrecorded: int | None = None
+    unrecorded: int | str | None = None
     portable: bool | None = False
 
 
@@ -99,6 +99,7 @@ OF_TARGETS: dict[str, Limits] = {
     "fp64": Limits(Better.LOWER, tolerance=0.1, unrecorded=0),
     "instructions": Limits(Better.LOWER, gated=False),
     "load_bits": Limits(Better.HIGHER, tolerance=0.1),
+    "memory_operators": Limits(Better.SAME, unrecorded="none"),
     "mix": Limits(Better.SAME, gated=False),
     "registers": Limits(Better.LOWER, gated=False),
     "resident_warps": Limits(Better.HIGHER),
@@ -109,6 +110,7 @@ OF_TARGETS: dict[str, Limits] = {
     "stack_bytes": Limits(Better.LOWER),
     "store_bits": Limits(Better.HIGHER, tolerance=0.1),
     "tunings": Limits(Better.LOWER),
+    "unchecked": Limits(Better.SAME),
     "unfit": Limits(Better.LOWER),
 }
 

@@ -5,6 +5,8 @@ Each reading has a value for every kernel, `rows`, and for every configuration t
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ import msgspec
 
 from perfguard.binaries.calls import Kernel, OnTarget
 from perfguard.binaries.limits import unfit
-from perfguard.binaries.records import Facts
+from perfguard.binaries.records import Facts, Pass
 from perfguard.metrics.subject import Subject
 from perfguard.records import Better, Parts, Reading
 from perfguard.units import Unit
@@ -53,7 +55,7 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         unit: Unit = Unit.COUNT,
         gated: bool = True,
         tolerance: float = 0.0,
-        unrecorded: int | None = None,
+        unrecorded: int | str | None = None,
     ) -> Reading:
         return Reading(
             f"{target}.{metric}",
@@ -93,6 +95,8 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         reading("fp64", lambda facts: facts.fp64, tolerance=_TOLERANCE, unrecorded=0),
         reading("special", lambda facts: " ".join(facts.special) or "none", better=Better.SAME, unit=Unit.TEXT),
         asked,
+        *_of_memory(found, kernels[0].launch.direction),
+        *_unchecked(found, binaries),
         reading("registers", lambda facts: facts.registers, gated=False),
         reading("shared_bytes", lambda facts: facts.shared_bytes, unit=Unit.BYTES, gated=False),
         reading("instructions", lambda facts: facts.instructions, gated=False),
@@ -105,6 +109,29 @@ def _asked(kernel: Kernel) -> str:
     """`1 load volatile, 3 wait_barrier; any rows`."""
     any_value = ["any " + " ".join(kernel.launch.unspecialised)] if kernel.launch.unspecialised else []
     return "; ".join(filter(None, [kernel.facts.asked, *any_value])) or "none"
+
+
+def _of_memory(found: OnTarget, direction: Pass) -> list[Reading]:
+    """What torch fills, copies and reads beside the kernels: on a GPU launches, and waits of the host."""
+    counted = Counter(name.removeprefix("aten.") for name in found.recording.memory_operators.get(direction, ()))
+    text = ", ".join(f"{count} {name}" for name, count in sorted(counted.items())) or "none"
+    target = found.target.name
+    metric = f"{target}.memory_operators"
+    return [Reading(metric, Unit.TEXT, text, better=Better.SAME, target=target, drifts=True, unrecorded="none")]
+
+
+def _unchecked(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
+    """Hashes of code and arguments of kernels that nothing can run here, so that nobody knows their numbers."""
+    target = found.target.name
+    hashes: Parts = {}
+    for kernel in kernels:
+        if not kernel.launch.interpretable and kernel.launch.configuration is None:
+            arguments = found.recording.arguments.get(kernel.launch.direction, {}).get(kernel.launch.kernel, [])
+            text = "\n".join([kernel.facts.written, *arguments])
+            hashes[kernel.name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    if not hashes:
+        return []
+    return [Reading(f"{target}.unchecked", Unit.TEXT, hashes, better=Better.SAME, target=target, drifts=True)]
 
 
 def _mix(facts: Facts) -> str:

@@ -113,7 +113,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     target: str = ""  # the architecture that it is about, wherever it was read: stored for that target
     covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
-    unrecorded: int | None = None
+    unrecorded: int | str | None = None
     rank: int = 50
     details: str = ""
     rival: float = 0.0  # µs, of what the candidate has to beat; 0: the reading is about the candidate alone

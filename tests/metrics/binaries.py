@@ -130,3 +130,27 @@ def changed(before: Mapping[str, Reading], after: Mapping[str, Reading]) -> dict
     """Metric -> the verdict of every reading that is not PASS."""
     verdicts = {name: judge_exact(reading, before[name].value) for name, reading in after.items() if name in before}
     return {name: verdict for name, verdict in verdicts.items() if verdict.word is not Word.PASS}
+
+
+# Gluon, which nothing interprets: its numbers are known to a GPU alone.
+GLUON = """
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def shift_kernel(x_ptr, out_ptr, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    x = gl.load(x_ptr + at, mask=at < n)
+    gl.store(out_ptr + at, x + 1.0, mask=at < n)
+
+
+def call(x):
+    if x.device.type == "cpu":
+        return x + 1.0
+    out = torch.empty_like(x)
+    shift_kernel[((x.numel() + 511) // 512,)](x, out, x.numel(), BLOCK=512, num_warps=4)
+    return out
+"""

@@ -21,7 +21,7 @@ from perfguard.call import Call
 from perfguard.passes import Followed
 from perfguard.records import Word
 from perfguard.units import Unit
-from tests.metrics.binaries import PRODUCT, SCALE, TUNED, Reader, changed, load
+from tests.metrics.binaries import GLUON, PRODUCT, SCALE, TUNED, Reader, changed, load
 
 BOTH = ("sm_90", "gfx942")
 X = torch.randn(64, 128)
@@ -253,7 +253,7 @@ def test_neither_hash_seed_nor_folder_moves_a_reading(reader: Reader, tmp_path: 
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
     readings = reader.read(SCALE, torch.ones(64, 128), targets=BOTH)
     assert json.loads(done.stdout) == json.loads(json.dumps({name: each.value for name, each in readings.items()}))
-    assert len(readings) == 32
+    assert len(readings) == 34
 
 
 def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
@@ -288,12 +288,60 @@ def test_what_a_call_learns_of_a_target_does_not_stay(reader: Reader) -> None:
     assert X.device.type == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ("torch.empty_like(x)", "torch.zeros_like(x)", "none -> 1 zeros_like"),
+        ("(x, out,", "(x.t().contiguous(), out,", "none -> 1 clone"),
+        ("(x, out,", "(x.float().bfloat16(), out,", "none -> 1 _to_copy"),
+        ("2.0, BLOCK", "float(x[0, 0]), BLOCK", "none -> 1 _local_scalar_dense"),
+    ],
+    ids=["a fill", "a copy", "a conversion", "a read of the host"],
+)
+def test_what_torch_does_to_memory_beside_the_kernels(reader: Reader, before: str, after: str, what: str) -> None:
+    assert SCALE.count(before) == 1
+    told = reasons(reader, SCALE, SCALE.replace(before, after), X, targets=("sm_90",))
+    assert told["sm_90.memory_operators"] == f"sm_90.memory_operators {what}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("x + 1.0, mask", "x + 2.0, mask"), ("n, BLOCK: gl", "n, more, BLOCK: gl"), ("+ 511", "+ 1023")],
+    ids=["another constant", "another argument", "another grid"],
+)
+def test_what_nothing_interprets_and_nobody_ran_is_told_when_it_changes(
+    reader: Reader, before: str, after: str
+) -> None:
+    assert GLUON.count(before) == 1
+    mutant = GLUON.replace(before, after).replace(
+        "x.numel(), BLOCK", "x.numel(), 3, BLOCK" if "more" in after else "x.numel(), BLOCK"
+    )
+    told = reasons(reader, GLUON, mutant, X, targets=("sm_90",))
+    assert told["sm_90.unchecked"].startswith("sm_90.unchecked shift_kernel ")
+
+
+def test_names_and_comments_do_not_move_what_nobody_ran(reader: Reader) -> None:
+    mutant = (
+        GLUON.replace("    at = gl", "    # where\n\n    place = gl")
+        .replace(" at,", " place,")
+        .replace(" at ", " place ")
+    )
+    mutant = mutant.replace("=at ", "=place ")
+    assert mutant != GLUON
+    assert reasons(reader, GLUON, mutant, X, targets=("sm_90",)) == {}
+
+
+def test_what_the_interpreter_runs_is_checked_there(reader: Reader) -> None:
+    assert "sm_90.unchecked" not in reader.read(SCALE, X, targets=("sm_90",))
+
+
 def test_the_limits_that_lanes_hold_are_these(reader: Reader) -> None:
     """A report of a pull request is judged by no softer limits than the metrics write."""
     from perfguard.lanes.limits import OF_TARGETS
 
     walk = tuple((X[:count],) for count in (1, 63))
     readings = reader.read(TUNED, X, walk=walk) | reader.read(SCALE, X, configurations={"default": {"block": 1024}})
+    readings |= reader.read(GLUON, X, targets=("sm_90",))
 
     def limits(of: Any) -> tuple[Any, ...]:
         return of.better, of.gated, of.tolerance, of.unrecorded
