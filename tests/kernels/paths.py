@@ -6,6 +6,8 @@ anything imports one. Which path a call takes is decided again at each call.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import os
 import pkgutil
@@ -23,6 +25,7 @@ from tests.kernels.quickening import quicken_interpreter
 
 VARIABLE = "TRITON_INTERPRET"
 MOST_CANDIDATES = 8  # more than any table has: what accepts this many checks nothing
+OTHER_ROWS = (17, 34, 96)  # multiples of 16 and others, which alone make other binaries where rows are specialised
 PACKAGES = [f"kernels.{found.name}" for found in pkgutil.iter_modules(kernels.__path__) if found.ispkg]
 
 
@@ -73,6 +76,15 @@ def cases(real: Sequence[Any], moderate: Sequence[Any], small: Sequence[Any] = (
     eager = [pytest.param(s, "eager", id=str(s)) for s in moderate]
     interpreted = [pytest.param(s, "interpreter", id=f"{s}-interpreted") for s in small]
     return pytest.mark.parametrize(("shape", "path"), eager + interpreted)
+
+
+def other_rows(shape: Any, inputs: Callable[[Any], Sequence[Any]]) -> list[Callable[[], Sequence[Any]]]:
+    """For `perfguard(walk=…)`: the inputs of other numbers of rows, which should be no other binaries.
+
+    They are small, also beside real shapes: what is counted are compilations, and a number that became a constant of
+    a kernel costs one each time.
+    """
+    return [functools.partial(inputs, dataclasses.replace(shape, rows=number)) for number in OTHER_ROWS]
 
 
 def open_path(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

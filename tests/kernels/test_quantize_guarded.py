@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
 from perfguard import Work, offsets
-from tests.kernels.paths import GPU, Candidates, cases, open_path
+from tests.kernels.paths import GPU, Candidates, cases, open_path, other_rows
 
 MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
 GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
@@ -39,6 +40,11 @@ def twice_written(elements: int) -> Work:
     return Work(bytes=4 * elements)
 
 
+def transposed(x: Tensor, offs: Tensor) -> tuple[Tensor, Tensor]:
+    """grad_out transposed: a view, the layout that training has."""
+    return x.t(), offs
+
+
 @MATRICES
 def test_quantize_rowwise(perfguard: Any, candidates: Candidates, shape: MatrixShape, path: str) -> None:
     inputs = shape.inputs(perfguard.device)
@@ -49,13 +55,14 @@ def test_quantize_rowwise(perfguard: Any, candidates: Candidates, shape: MatrixS
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_rowwise, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
 @GROUPED
 def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
-    x, offs = shape.inputs(perfguard.device)
-    inputs = x.t(), offsets(offs)  # grad_out transposed: a view, the layout that training has
+    inputs = transposed(*shape.inputs(perfguard.device))
+    offsets(inputs[-1])
     perfguard(
         fp8.quantize_rowwise_per_group,
         *inputs,
@@ -63,6 +70,7 @@ def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shap
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_rowwise_per_group, *inputs),
+        walk=other_rows(shape, lambda s: transposed(*s.inputs(perfguard.device))),
     )
 
 
@@ -77,12 +85,14 @@ def test_quantize_colwise_per_group(perfguard: Any, candidates: Candidates, shap
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_colwise_per_group, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
 @DUALS
 def test_quantize_colwise_per_group_dual(perfguard: Any, candidates: Candidates, shape: DualShape, path: str) -> None:
     inputs = shape.inputs(perfguard.device)
+    offsets(inputs[-1])
     perfguard(
         fp8.quantize_colwise_per_group_dual,
         *inputs,
@@ -90,6 +100,7 @@ def test_quantize_colwise_per_group_dual(perfguard: Any, candidates: Candidates,
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_colwise_per_group_dual, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
@@ -137,6 +148,7 @@ def test_quantize_rowwise_colwise_per_group(
     perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str
 ) -> None:
     inputs = shape.inputs(perfguard.device)
+    offsets(inputs[-1])
     perfguard(
         fp8.quantize_rowwise_colwise_per_group,
         *inputs,
@@ -144,6 +156,7 @@ def test_quantize_rowwise_colwise_per_group(
         work=twice_written(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_rowwise_colwise_per_group, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
