@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels import operators
-from kernels.operators import GroupedLinear, WeightGradStore, reference, shapes
+from kernels.operators import GroupedLinear, WeightGradStore, reference, scatter, shapes
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
 from perfguard import Work, ids, offsets
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
@@ -111,6 +111,32 @@ def test_scatter_for_grouped_gemm(perfguard: Any, candidates: Candidates, shape:
         configurations=candidates(operators.scatter_for_grouped_gemm, *inputs, **how),
         walk=other_rows(shape, lambda s: s.scattered(perfguard.device)),
     )
+
+
+@cases((), [MovedShape(40, 8, 4)], [MovedShape(40, 8, 4)])
+def test_scatter_of_rows_for_nobody(
+    perfguard: Any, shape: MovedShape, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where nobody reads experts before they are used: one out of range sends its row nowhere."""
+    monkeypatch.setattr(scatter, "require_indices", lambda *_: None)
+    groups, alignment = shape.groups, 4
+
+    def places(expert: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return scatter.places_of(expert, groups, alignment, len(expert) + groups * (alignment - 1))
+
+    def true(expert: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ks = torch.stack([(expert == group).sum() for group in range(groups)])
+        ks = ((ks + alignment - 1) // alignment * alignment).int()
+        offs, rev = ks.cumsum(0, dtype=torch.int32), torch.full_like(expert, -1)
+        source = torch.full((len(expert) + groups * (alignment - 1),), -1, dtype=torch.int32, device=expert.device)
+        for group in range(groups):
+            members = (expert == group).nonzero()[:, 0]
+            rev[members] = torch.arange(len(members), device=expert.device) + int(offs[group] - ks[group])
+            source[rev[members]] = members.int()
+        return rev, offs, ks, source
+
+    expert = torch.randint(-1, groups + 1, (shape.rows,), device=perfguard.device)
+    perfguard(places, ids(expert, groups + 1, ignored=-1), reference=true, timed=False)
 
 
 @_cases("BIASED")

@@ -6,9 +6,10 @@ eager path, and small ones run through the interpreter, which is never timed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 from torch import Tensor
 
 from kernels import fp8
@@ -171,3 +172,42 @@ def test_quantize_colwise_transpose_3d(perfguard: Any, candidates: Candidates, s
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_colwise_transpose_3d, *inputs),
     )
+
+
+class Typed(NamedTuple):
+    """A quantiser, on a small shape of another dtype than the bf16 of all other cases."""
+
+    quantiser: str
+    shape: MatrixShape | GroupedShape | DualShape | WeightShape
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.quantiser}-{self.shape}-{str(self.dtype).removeprefix('torch.')}"
+
+
+MATRIX, WEIGHT = MatrixShape(9, 40), WeightShape(2, 20, 17)
+DUAL, SPLIT = DualShape(17, 24, 16, 3, "random"), GroupedShape(17, 24, 3, "random")
+TYPED = [
+    Typed("rowwise", MATRIX, torch.float32),
+    Typed("rowwise", MATRIX, torch.float16),
+    Typed("rowwise_per_group", SPLIT, torch.float32),
+    Typed("colwise_per_group", SPLIT, torch.float32),
+    Typed("colwise_per_group", SPLIT, torch.float16),
+    Typed("colwise_per_group_dual", DUAL, torch.float32),
+    Typed("transpose_3d_atomic", WEIGHT, torch.float32),
+    Typed("transpose_3d_reduction", WEIGHT, torch.float32),
+    Typed("transpose_3d_reduction", WEIGHT, torch.float16),
+    Typed("colwise_3d", WEIGHT, torch.float32),
+    Typed("rowwise_colwise_per_group", SPLIT, torch.float32),
+    Typed("colwise_transpose_3d", WEIGHT, torch.float32),
+]
+
+
+@cases((), (), TYPED)
+def test_quantize_dtype(perfguard: Any, shape: Typed, path: str) -> None:
+    """Amax and scale are the bits of the input's own dtype: each has code of its own."""
+    name = f"quantize_{shape.quantiser}"
+    inputs = shape.shape.inputs(perfguard.device, shape.dtype)
+    if len(inputs) > 1:
+        offsets(inputs[-1])
+    perfguard(getattr(fp8, name), *inputs, reference=getattr(fp8.reference, name), timed=False)
