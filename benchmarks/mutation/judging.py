@@ -17,6 +17,7 @@ import yaml
 
 from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
+from perfguard.binaries.targets import TARGETS
 from perfguard.errors import ExitStatus
 from perfguard.records import Word, load_report
 
@@ -29,13 +30,15 @@ SUITES = {
     "moe": ("moe",),
     "operators": ("operators",),
 }
-#: Options of a lane that times nothing: what is the same on every CPU, the same with every configuration of every case
-#: (those that the interpreter runs are checked as well), or the GPU that is there.
+#: Options of a lane that times nothing: what is the same on every CPU, compiled for one target or for all; the same
+#: with every configuration of every case (those that the interpreter runs are checked as well); the GPU that is there.
 LANES = {
+    "sm_90": ("--perfguard-lane=cpu",),
     "cpu": ("--perfguard-lane=cpu",),
     "all": ("--perfguard-lane=cpu", "--perfguard-all-configs"),
     "gpu": ("-p", "benchmarks.mutation.untimed"),
 }
+_SETTINGS = "[tool.perfguard]\n"
 #: What tells apart ways through one test function that share little code, in the tests' ids.
 WAY = re.compile(r"interpreted|library|triton|b?float\d+\w*")
 #: What a run of the lane ends with where it has found something.
@@ -141,6 +144,9 @@ class Workplace:
         self.path = folder / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
         cache.mkdir(parents=True, exist_ok=True)
+        if lane in TARGETS:
+            settings = self.path / "pyproject.toml"
+            settings.write_text(settings.read_text().replace(_SETTINGS, f'{_SETTINGS}targets = ["{lane}"]\n'))
         (self.path / ".perfguard").mkdir()
         (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
         unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
