@@ -15,7 +15,7 @@ import torch
 
 from kernels import grouped
 from kernels.fp8.shapes import Split
-from kernels.grouped import library, shapes
+from kernels.grouped import configs, library, shapes
 from kernels.grouped.configs import Impl
 from kernels.grouped.shapes import ProductShape
 from perfguard import Hard, Work, offsets
@@ -60,6 +60,20 @@ def test_grouped_mm(
         timed=path != "interpreter",
         configurations=candidates(product, *inputs) if impl == "triton" else (),  # others have none
     )
+
+
+@pytest.mark.parametrize(
+    "shape", [] if GPU else [ProductShape(3, 50, 24, 40, "random")], ids=lambda s: f"{s}-interpreted"
+)
+def test_grouped_mm_by_descriptors(perfguard: Any, shape: ProductShape, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter's other configuration, which reads whole tiles through descriptors, and the rest of a group by
+    masked loads: 16 rows at a time, of groups that are no multiple of it."""
+    open_path("interpreter", monkeypatch)
+    assert configs.candidates("cpu", "groups", 2, shape.outer, True)[1].descriptors
+    inputs = shape.inputs(perfguard.device)
+    offsets(inputs[-1])
+    product = partial(grouped.grouped_mm, impl="triton", candidate=1)
+    perfguard(product, *inputs, reference=grouped.reference.grouped_mm, timed=False)
 
 
 # PyTorch's own product loops on a CPU, and only what is done around it is ours: copies, and zeros that it does not

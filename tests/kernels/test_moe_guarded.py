@@ -191,10 +191,10 @@ def test_moe_rows(perfguard: Any, candidates: Candidates, shape: Routed) -> None
 BEYOND_FLOAT16 = 2.0**20
 
 
-@cases((), MODERATE[:1], SMALL[:1])
+@cases((), MODERATE[:1], [Routed(7, 40, 4, 3), Routed(7, 0, 4, 3)])
 @pytest.mark.usefixtures("on_path")
 def test_moe_rows_of_other_dtypes(perfguard: Any, shape: Routed) -> None:
-    """Results of another dtype than the inputs', with and without weights, rows that are added, and dots."""
+    """Results of another dtype than the inputs', weighted or not, rows that are added, dots: of nothing 0."""
     tokens, dim, _, top_k = shape
     dispatch = routed(perfguard.device, shape)
     inverse = dispatch.inverse
