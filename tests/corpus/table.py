@@ -31,7 +31,7 @@ HEAD = f"""\
 
 What perfguard catches: classes of regressions that happened in public, each planted in our own kernels by the smallest
 change that makes it, with the verdict of perfguard and of other tools; then harmless events that look like regressions.
-The mutants stand in `tests/corpus/`; `pytest tests/corpus` judges them again. The last of these commands writes this page
+The mutants stand in `tests/corpus/`; `pytest tests/corpus` judges them again. The last of these writes this page
 
 ```
 {COMMANDS}```
