@@ -29,25 +29,25 @@ PLACES = {
 HEAD = f"""\
 # The regression corpus
 
-For whoever asks what perfguard catches: classes of regressions that happened in public, each planted in our own kernels
-by the smallest change that makes it, and what was said of it; then events that look like one and are none. The mutants
-stand in `tests/corpus/`; `pytest tests/corpus` judges them again. This page is written by the last of
+What perfguard catches: classes of regressions that happened in public, each planted in our own kernels by the smallest
+change that makes it, with the verdict of perfguard and of other tools; then harmless events that look like regressions.
+The mutants stand in `tests/corpus/`; `pytest tests/corpus` judges them again. The last of these writes this page
 
 ```
 {COMMANDS}```
 
-of what the others saved in `tests/corpus/seen/`.
+from what the others saved in `tests/corpus/seen/`.
 
 Each mutant is an uncommitted change in a small git repository of its own, whose commit holds the clean files and their
-baselines. So a time in question is measured beside that commit, in process pairs. What the machine does in an event is
+baselines. A time in question is therefore measured beside that commit, in process pairs. An event of the machine is
 committed as well: base and working tree run on the same machine. In a clean run the working tree differs by a comment.
 
-**Caught** means all at once: the right word, by the metric that names the cause, on the affected cases and no others,
-in words to act on. **Half**: the affected cases fail, but nothing says why. A rival that compares times can be half at
-most. **False alarm**: a case fails to which nothing was done. Rivals see the same mutants, each in its usual set-up:
-`assert_close` of outputs and gradients at rtol 0.016 and atol 0.01; pytest-benchmark with
-`--benchmark-compare-fail=median:5%` against a run of the clean tree; medians of triton's `do_bench` with a gate of 5 %,
-on a GPU only. On the simulated GPU they are not asked: they would time the simulation.
+**Caught**: the right verdict, by the metric that names the cause, on the affected cases and no others, in words to act
+on. **Half**: the affected cases fail without a cause. A rival that compares times can be half at most. **False alarm**:
+a case fails that was not changed. Rivals see the same mutants, each in its usual set-up: `assert_close` of outputs and
+gradients at rtol 0.016 and atol 0.01; pytest-benchmark with `--benchmark-compare-fail=median:5%` against a run of the
+clean tree; medians of triton's `do_bench` with a gate of 5 %, on a GPU only. They are not asked on the simulated GPU:
+they would time the simulation.
 """
 
 # What has no mutant, and why; classes of wrong results have a file of their own.

@@ -3,7 +3,7 @@
     python -m tests.judge.simulation [--suites 24] [--seed 1] [--jobs 2] [--json docs/judging-rates.json]
     python -m tests.judge.simulation --write
 
-The first runs all worlds and writes what it counted; the second puts its tables into docs/judging.md.
+The first runs all worlds and writes what it counted; the second puts its tables into docs/judging-rates.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.judge.worlds import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-RATES, DOCUMENT = ROOT / "docs" / "judging-rates.json", ROOT / "docs" / "judging.md"
+RATES, DOCUMENT = ROOT / "docs" / "judging-rates.json", ROOT / "docs" / "judging-rates.md"
 SIZES, CONTROLS, STORED = (1, 3, 8, 50, 200), (0, 20), (5, 8)
 SUITES = [Suite(cases, controls, stored) for cases in SIZES for controls in CONTROLS for stored in STORED]
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--place", choices=PLACES, action="append", help="only these")
     parser.add_argument("--json", type=Path, default=RATES)
     parser.add_argument("--extract", action="store_true", help=f"write {real.DATA.name} from git's history, no more")
-    parser.add_argument("--write", action="store_true", help="put the tables of the JSON into docs/judging.md, no more")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCUMENT.name}, no more")
     options = parser.parse_args(arguments)
     if options.extract:
         real.extract()

@@ -1,4 +1,4 @@
-"""The tables of docs/judging.md, made from what a simulation counted: no number in them is typed by hand."""
+"""The tables of docs/judging-rates.md, made from what a simulation counted: no number in them is typed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge promises, in a few of the worlds of `tests.judge.simulation`; docs/judging.md has them all."""
+"""What the judge promises, in a few of the worlds of `tests.judge.simulation`; docs/judging-rates.md has them all."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_pair_is_three_processes_of_one_case() -> None:
     assert (np.median(spread), np.std(np.log(spread))) == (pytest.approx(SIGMA, rel=0.1), pytest.approx(1.0, rel=0.1))
 
 
-# -- what docs/judging.md shows --------------------------------------------------------------------------------------
+# -- what docs/judging-rates.md shows --------------------------------------------------------------------------------
 
 
 def test_a_run_is_repeatable_by_its_seed() -> None:

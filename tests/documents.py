@@ -1,0 +1,196 @@
+"""The tables of docs/results.md, made from the JSON files beside it: no number in them is typed by hand.
+
+python -m tests.documents      writes them into the page; runs and measures nothing
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "results.md"
+BEGIN, END = "<!-- tables of {} -->", "<!-- end of {} -->"
+_PLANTED = re.compile(r"delayed\[(?P<us>\d+)us-(?P<percent>\d+)pct\]")
+
+Data = Mapping[str, Any]
+
+
+def main() -> None:
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def filled(text: str) -> str:
+    """`text` with the tables of every source between its marks.
+
+    Raises:
+        ValueError: a source has no marks in `text`.
+    """
+    for name, make in SOURCES.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        if begin not in text or end not in text:
+            raise ValueError(f"{PAGE.name}: no line `{begin}` with a line `{end}` below it")
+        before, _, rest = text.partition(begin)
+        body = make(json.loads((DOCS / name).read_bytes()))
+        text = f"{before}{begin}\n{body}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def _origin(data: Data, command: str) -> str:
+    """Device, versions, date, commit and command, in one line."""
+    versions = [f"{name} {data[name]}" for name in ("driver", "torch", "triton") if name in data]
+    return f"{', '.join([data['device'], *versions, data['date']])}, commit {data['commit'][:12]}.\n\n{_code(command)}"
+
+
+def _code(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
+def _words(words: Iterable[str]) -> str:
+    return ", ".join(f"{count} `{word}`" for word, count in sorted(Counter(words).items()))
+
+
+def pairs(data: Data) -> str:
+    """Planted delays that process pairs found, and what they said of unchanged quantisers."""
+    true = {(plan["length_us"], round(100 * plan["aimed"])): plan["slowdown"] for plan in data["plan"]}
+    planted: dict[int, list[tuple[Data, float]]] = {}
+    for row in data["delays"]:
+        found = _PLANTED.match(row["case"])
+        assert found
+        percent = int(found["percent"])
+        planted.setdefault(percent, []).append((row, true[float(found["us"]), percent]))
+    rows = []
+    for percent, cases in sorted(planted.items()):
+        row: list[object] = [f"{percent} %", _words(case["word"] for case, _ in cases)]
+        if percent:
+            half = max((case["interval"][1] - case["interval"][0]) / 2 for case, _ in cases)
+            off = max(abs(case["effect"] - slowdown) for case, slowdown in cases)
+            counts = [case["pairs"] for case, _ in cases]
+            row += [_range(counts), f"{100 * half:.2f} %", f"{100 * off:.2f} %"]
+        else:
+            row += ["", "", ""]
+        rows.append(row)
+    head = [
+        "planted",
+        "verdicts",
+        "process pairs",
+        "half of the 95 % interval, at most",
+        "off the planted effect, at most",
+    ]
+    effects = [row["effect"] for row in data["unchanged"]]
+    unchanged = [
+        [
+            len(effects),
+            _words(row["word"] for row in data["unchanged"]),
+            _range([row["pairs"] for row in data["unchanged"]]),
+            f"{100 * stdev(effects):.2f} %",
+            f"{100 * max(map(abs, effects)):.2f} %",
+        ]
+    ]
+    return "\n\n".join(
+        [
+            _origin(data, data["commands"][0]),
+            _table(head, rows),
+            _code(data["commands"][1]),
+            _table(
+                ["unchanged cases", "verdicts", "process pairs", "effects, standard deviation", "largest effect"],
+                unchanged,
+            ),
+        ]
+    )
+
+
+def _range(counts: Sequence[float]) -> str:
+    low, high = f"{min(counts):.0f}", f"{max(counts):.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def host(data: Data) -> str:
+    """Host times of unchanged quantisers in process pairs."""
+    rows = [
+        [f"`{row['case']}`", f"`{row['word']}`", len(row["change"]), _range(row["base_us"]), _percents(row["change"])]
+        for row in data["host_times"]
+    ]
+    table = _table(["case", "verdict", "pairs", "base, µs", "working tree against base, by pair"], rows)
+    return f"{_origin(data, data['command'])}\n\n{table}"
+
+
+def _percents(values: Iterable[float]) -> str:
+    return ", ".join(f"{100 * value:+.0f} %" for value in values)
+
+
+def hard(data: Data) -> str:
+    """Derived inputs of the guarded suites on a GPU."""
+    names = ("calls", "compared", "left_out", "accused")
+    seconds = ("hard_seconds", "check_seconds")
+    rows = [
+        [f"`{suite}`", *(row[name] for name in names), *(f"{row[name]:.0f}" for name in seconds)]
+        for suite, row in data["suites"].items()
+    ]
+    total = {name: sum(row[name] for row in data["suites"].values()) for name in names + seconds}
+    rows.append(["together", *(total[name] for name in names), *(f"{total[name]:.0f}" for name in seconds)])
+    head = ["suite", "calls", "inputs compared", "left out", "accused", "seconds of derived inputs", "of the check"]
+    return f"{_origin(data, data['command'])}\n\n{_table(head, rows)}\n\nNot covered: {data['note']}."
+
+
+def run_cost(data: Data) -> str:
+    """Seconds of a run of 200 cases, before and since process pairs judge times."""
+    cells = {
+        (row["board"], row["changed"], when): _cost(row) for when in ("before", "after") for row in data[when]["runs"]
+    }
+    columns = [("same", "before"), ("same", "after"), ("other", "before"), ("other", "after")]
+    rows = [
+        [changed, *(cells.get((board, changed, when), "") for board, when in columns)]
+        for changed in sorted({changed for _, changed, _ in cells})
+    ]
+    commits = {when: data[when]["commit"][:7] for when in ("before", "after")}
+    head = ["cases with other code"]
+    head += [f"{board} board, {commits[when]}" for board, when in columns]
+    return f"{data['device']}, {data['date']}.\n\n`{data['command']}`\n\n{_table(head, rows)}"
+
+
+def _cost(row: Data) -> str:
+    undecided = row["words"].get("UNRESOLVED", 0)
+    return f"{row['seconds']:.0f} s" + f" ({undecided} undecided)" * bool(undecided)
+
+
+def loaded(data: Data) -> str:
+    """Whole runs of scripts/guard on a busy machine."""
+    rows = []
+    for series in data.values():
+        runs = series["runs"]
+        first, *later = (run["seconds"] for run in runs)
+        rows.append(
+            [
+                f"`{re.sub(r' --json [^ ]+', '', series['command'])}`",
+                f"{series['date']}, {series['commit'][:7]}",
+                len(runs),
+                sum(run["status"] != 0 for run in runs),
+                _words(word for run in runs for word, count in run["words"].items() for _ in range(count)),
+                f"{first:.0f}",
+                _range(later),
+            ]
+        )
+    return _table(["command", "date, commit", "runs", "red", "verdicts", "first run, s", "later runs, s"], rows)
+
+
+SOURCES: dict[str, Callable[[Data], str]] = {
+    "h200-pairs.json": pairs,
+    "h200-host.json": host,
+    "h200-hard.json": hard,
+    "run-cost.json": run_cost,
+    "loaded-guard.json": loaded,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What the pages promise: links that lead somewhere, tables of their data, a reference that leaves nothing out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfguard.config import CATEGORIES, Settings
+from perfguard.errors import EXIT_MEANINGS
+from perfguard.guard import Guarded
+from perfguard.records import Word
+from tests import documents
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+_CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    for link in _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: no {link}"
+        if page.parent.name == "docs":
+            assert target.parent == page.parent, f"{page.name}: {link} is no page of the built documentation"
+        if anchor:
+            assert anchor in set(_anchors(target)), f"{page.name}: no heading for {link}"
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    names = {page.name for page in PAGES if page.parent.name == "docs"}
+    reached, left = set[str](), ["index.md"]
+    while left:
+        name = left.pop()
+        if name not in reached:
+            reached.add(name)
+            text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+            left += [path for link in _LINK.findall(text) if (path := link.partition("#")[0]) in names]
+    assert names == reached
+
+
+def test_the_results_are_those_of_their_files() -> None:
+    text = documents.PAGE.read_text(encoding="utf-8")
+    assert documents.filled(text) == text, "python -m tests.documents"
+
+
+def test_the_reference_has_every_setting_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", _section("Settings"), re.MULTILINE))
+    assert rows.keys() == set(Settings.__struct_fields__)
+    for name, default in zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True):
+        value = default.factory() if hasattr(default, "factory") else default
+        shown = list(value) if isinstance(value, tuple) else value
+        assert rows[name] == (str(shown).lower() if isinstance(shown, bool) else str(shown).replace("'", '"')) or (
+            isinstance(shown, str) and rows[name] == f'"{shown}"'
+        )
+
+
+def test_the_reference_has_every_option_verdict_and_status(pytestconfig: pytest.Config) -> None:
+    fixture = set(re.findall(r"^\| `(\w+)` \|", _section("The fixture"), re.MULTILINE))
+    keywords = inspect.signature(Guarded.__call__).parameters.values()
+    assert fixture == {each.name for each in keywords if each.kind is each.KEYWORD_ONLY}
+    from perfguard.plugin import pytest_addoption
+
+    named = set(re.findall(r'"(--perfguard[a-z-]*)"', inspect.getsource(pytest_addoption))) - {"--perfguard-session"}
+    assert set(re.findall(r"^\| `(--perfguard[a-z-]*)", REFERENCE, re.MULTILINE)) == named
+    assert {word.value for word in Word} - {"SUSPECT"} <= set(re.findall(r"`([A-Z_]+)`", _section("Verdicts")))
+    statuses = {int(status) for status in re.findall(r"^\| (\d+) \|", _section("Exit statuses"), re.MULTILINE)}
+    assert statuses == {int(status) for status in EXIT_MEANINGS}
+    assert all(f"`{category}`" in REFERENCE for category in CATEGORIES)
+
+
+def _section(heading: str) -> str:
+    return REFERENCE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def _anchors(page: Path) -> Iterator[str]:
+    """As GitHub makes them of headings."""
+    kept = string.ascii_lowercase + string.digits + "_- "
+    for heading in re.findall(r"^#+ (.+)$", _CODE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        yield "".join(letter for letter in plain if letter in kept or letter.isalpha()).replace(" ", "-")
