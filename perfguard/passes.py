@@ -153,18 +153,19 @@ def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
     ]
 
 
-def _ones(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Incoming gradients where values do not matter."""
+def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Incoming gradients where values do not matter: nothing fills them, so no fill is counted as the call's."""
     import torch
 
-    return [torch.ones(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
+    return [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
 
 
 @dataclass(frozen=True, eq=False)
 class Followed:
     """A call for whoever watches what it launches, taken in the same `steps`. One object stands for one call.
 
-    Incoming gradients are ones: nothing of what runs depends on their values. `entering` is told which pass begins.
+    Incoming gradients are memory that nobody set: nothing of what runs depends on their values. `entering` is called
+    with the pass that begins.
     """
 
     call: Call
@@ -176,13 +177,13 @@ class Followed:
     def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
         """With `kwargs` laid over the call's own, forward, and backward where outputs depend on what requires grad."""
         chosen = replace(self.call, kwargs={**self.call.kwargs, **kwargs}, walk=())
-        steps(chosen, entering, _ones)[0]()
+        steps(chosen, entering, _unset)[0]()
 
     def walk(self, entering: Callable[[Pass], None]) -> None:
         """The same on the inputs of each step of the walk; afterwards a module's buffers are as they were."""
         put_back = _buffers_kept(self.call)
         try:
-            for step in steps(self.call, entering, _ones)[1:]:
+            for step in steps(self.call, entering, _unset)[1:]:
                 step()
         finally:
             put_back()

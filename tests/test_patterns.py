@@ -50,16 +50,49 @@ def test_rows_and_no_pattern() -> None:
     assert looks_like(spread, X, limit=1e-6) == ""
 
 
+def test_one_block_of_rows_is_a_pattern_however_large_and_what_happened_there_is_told() -> None:
+    scaled, shifted = X.clone(), X.clone()
+    scaled[4:28] *= 1.5
+    shifted[8:16] = X[8:16].roll(1, 0)
+    assert looks_like(scaled, X, limit=1e-6) == "wrong are rows 4 to 27 of 32, and the others right"
+    part = "wrong are rows 8 to 15 of 32, and the others right; there it looks shifted down by 1 row"
+    assert looks_like(shifted, X, limit=1e-6) == part
+
+
+def test_a_vector_is_a_column() -> None:
+    vector = X[0]
+    late = torch.cat([vector[:30], 2 * vector[30:]])
+    assert looks_like(vector.roll(1), vector, limit=1e-6) == "looks shifted down by 1 row"
+    assert looks_like(late, vector, limit=1e-6) == "wrong are rows 30 to 31 of 32, and the others right"
+    assert looks_like(vector + torch.randn(32), vector, limit=1e-6) == ""
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (4,), (1, 1), (2, 2)])
 def test_small_and_empty_ones_have_no_pattern(shape: tuple[int, ...]) -> None:
     assert looks_like(torch.ones(shape), torch.zeros(shape), 1e-6) == ""
 
 
-def found(fn: Callable[[torch.Tensor], torch.Tensor]) -> str:
-    (problem,) = [accuracy.problem for accuracy in check(Call(fn, (X,), lambda x: 2 * x)).forward]
+def found(fn: Callable[[torch.Tensor], torch.Tensor], groups: tuple[int, ...] | None = None) -> str:
+    (problem,) = [accuracy.problem for accuracy in check(Call(fn, (X,), lambda x: 2 * x, groups=groups)).forward]
     return problem
+
+
+def of_one_group(x: torch.Tensor) -> torch.Tensor:
+    y = 2 * x
+    y[8:30] *= 1.5
+    return y
+
+
+def fourth_columns(x: torch.Tensor) -> torch.Tensor:
+    y = 2 * x
+    y[:, 3::4] = 0
+    return y
 
 
 def test_a_failure_says_it() -> None:
     assert found(lambda x: 2 * x.roll(1, 0)).endswith("; looks shifted down by 1 row")
+    assert "looks scaled by 1.02" in found(lambda x: 2.04 * x)
+    assert found(fourth_columns).endswith("; wrong are each 4th of 32 columns, from 3 on, and the others right")
+    one = found(of_one_group, groups=(8, 30, 32))
+    assert " looks scaled by 1.5; wrong are rows 8 to 29 of 32, and the others right; in group 1 of 3 (22 rows)" in one
     assert "looks" not in found(lambda x: x.sin())

@@ -37,7 +37,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no other mutant after this")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants that are run side by side")
-    parser.add_argument("--lane", choices=[*LANES], default="cpu", help="gpu: of the one that is there, untimed")
+    parser.add_argument(
+        "--lane",
+        choices=[*LANES],
+        default="cpu",
+        help="all: with every configuration of every case; gpu: of the one that is there, untimed",
+    )
     parser.add_argument(
         "--json",
         type=Path,
@@ -80,7 +85,7 @@ def seconds_by_test() -> dict[str, float]:
 
 def sample(count: int, seed: int, minutes: float, path: Path, jobs: int, lane: str) -> None:
     """Judge the first mutants of a seed's order; what was seen is saved after each."""
-    folders = "targets/*" if lane == "cpu" else "*"  # what compiles, or what launches
+    folders = "targets/*" if lane != "gpu" else "*"  # what compiles, or what launches
     cases = Cases(load(KEPT / "reached.json"), seconds_by_test(), folders=folders)
     seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
     known = {place(each) for each in seen if each["word"] not in DEAD or each.get("lane", "cpu") == lane}

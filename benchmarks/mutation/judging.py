@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,12 @@ import yaml
 
 from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
+from perfguard.binaries.targets import TARGETS
 from perfguard.errors import ExitStatus
 from perfguard.records import Word, load_report
 
 SECONDS = 240.0  # of one mutant, after which it hangs
-MOST_TESTS = 8  # of those that reach a line, the cheapest
+MOST_TESTS = 10  # of those that reach a line, the cheapest
 SUITES = {
     "fp8": ("quantize", "fp8_grouped_mm"),
     "grouped": ("grouped_mm",),
@@ -29,8 +30,17 @@ SUITES = {
     "moe": ("moe",),
     "operators": ("operators",),
 }
-#: Options of a lane that times nothing: what is the same on every CPU, or the GPU that is there.
-LANES = {"cpu": ("--perfguard-lane=cpu",), "gpu": ("-p", "benchmarks.mutation.untimed")}
+#: Options of a lane that times nothing: what is the same on every CPU, compiled for one target or for all; the same
+#: with every configuration of every case (those that the interpreter runs are checked as well); the GPU that is there.
+LANES = {
+    "sm_90": ("--perfguard-lane=cpu",),
+    "cpu": ("--perfguard-lane=cpu",),
+    "all": ("--perfguard-lane=cpu", "--perfguard-all-configs"),
+    "gpu": ("-p", "benchmarks.mutation.untimed"),
+}
+_SETTINGS = "[tool.perfguard]\n"
+#: What tells apart ways through one test function that share little code, in the tests' ids.
+WAY = re.compile(r"interpreted|library|triton|b?float\d+\w*")
 #: What a run of the lane ends with where it has found something.
 FOUND = (ExitStatus.TESTS_FAILED, ExitStatus.REGRESSED, ExitStatus.WRONG)
 #: or what is changed does not even import
@@ -84,14 +94,15 @@ class Cases:
     def of(self, mutant: Mutant) -> list[str]:
         """Tests by their node ids: half of them run the line, half launch or compile a kernel that it belongs to.
 
+        Signatures and attributes of a class run when they are imported: who runs the body, runs them.
         Coverage does not look into a GPU, nor into the guard's own processes that compile for other chips. There a
         line belongs to the kernels that its function is or names, or else to those that its file does. Where no test
         is known, it belongs to those of the package.
         """
         lines = self.reached.get(mutant.file, {})
         source = (self.root / mutant.file).read_text()
-        first, last, function = _around(source, mutant.line)
-        running = {test for line in range(first, last + 1) for test in lines.get(line, ())}
+        at, function = _around(source, mutant.line)
+        running = {test for line in at for test in lines.get(line, ())}
         launching = self._launching(function) or self._launching(source)
         if not running | launching:
             return self._of_package(mutant.package)
@@ -111,15 +122,13 @@ class Cases:
         return self._cheapest({self._cheapest(set(tests), 1)[0] for tests in functions.values()}, MOST_TESTS)
 
     def _cheapest(self, tests: set[str], most: int) -> list[str]:
-        """One of each test function before a second one of any: they differ in more than shape."""
+        """One of each test function before a second one of any, and then of another way (`WAY`) before the same one
+        again: they differ in more than shape."""
         known = sorted((test for test in tests if test in self.seconds), key=lambda test: (self.seconds[test], test))
-        place: Counter[str] = Counter()
-        turns = {}
-        for test in known:
-            name = test.partition("[")[0]
-            turns[test] = place[name]
-            place[name] += 1
-        return sorted(known, key=lambda test: (turns[test], self.seconds[test], test))[:most]
+        in_way = _turns(known, lambda test: (test.partition("[")[0], *WAY.findall(test.partition("[")[2])))
+        known.sort(key=lambda test: in_way[test])
+        in_function = _turns(known, lambda test: test.partition("[")[0])
+        return sorted(known, key=lambda test: (in_function[test], self.seconds[test], test))[:most]
 
 
 class Workplace:
@@ -135,6 +144,9 @@ class Workplace:
         self.path = folder / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
         cache.mkdir(parents=True, exist_ok=True)
+        if lane in TARGETS:
+            settings = self.path / "pyproject.toml"
+            settings.write_text(settings.read_text().replace(_SETTINGS, f'{_SETTINGS}targets = ["{lane}"]\n'))
         (self.path / ".perfguard").mkdir()
         (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
         unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
@@ -216,10 +228,21 @@ class Workplace:
         return "error", "", output[-300:]
 
 
-def _around(source: str, line: int) -> tuple[int, int, str]:
-    """The lines of the innermost statement, and the text of the outermost function that holds it."""
-    first, last, function = line, line, ""
-    for node in ast.walk(ast.parse(source)):
+def _turns(tests: Sequence[str], kind: Callable[[str], Hashable]) -> dict[str, int]:
+    """How many of its kind come before each test."""
+    seen: Counter[Hashable] = Counter()
+    found = {}
+    for test in tests:
+        found[test] = seen[kind(test)]
+        seen[kind(test)] += 1
+    return found
+
+
+def _around(source: str, line: int) -> tuple[range, str]:
+    """The lines of the innermost statement, or of the body whose signature or attribute it is, and the text of the
+    outermost function that holds it."""
+    at, function, lines = range(line, line + 1), "", source.splitlines()
+    for node in ast.walk(ast.parse(source)):  # what is further inside comes later
         if not isinstance(node, ast.stmt) or node.end_lineno is None:
             continue
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
@@ -227,10 +250,16 @@ def _around(source: str, line: int) -> tuple[int, int, str]:
         if not begin <= line <= node.end_lineno:
             continue
         if isinstance(node, ast.FunctionDef) and not function:
-            function = "\n".join(source.splitlines()[begin - 1 : node.end_lineno])
-        if not hasattr(node, "body"):
-            first, last = node.lineno, node.end_lineno
-    return first, last, function
+            function = "\n".join(lines[begin - 1 : node.end_lineno])
+        if isinstance(node, ast.ClassDef):
+            attributes = [each for each in node.body if not hasattr(each, "body")]
+            if any(each.lineno <= line <= (each.end_lineno or 0) for each in attributes):
+                return range(node.lineno, node.end_lineno + 1), function
+        if isinstance(node, ast.FunctionDef) and line < node.body[0].lineno:
+            at = range(line, node.end_lineno + 1)
+        elif not hasattr(node, "body"):
+            at = range(node.lineno, node.end_lineno + 1)
+    return at, function
 
 
 def _tests_by_kernel(root: Path, folders: str) -> dict[str, set[str]]:

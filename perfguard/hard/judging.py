@@ -42,6 +42,8 @@ Maybe = Tensor | None
 Usual = Mapping[str, float]
 #: what a reference raises that does not take its inputs
 REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
+#: what nobody raises who names what is not taken: a slip in code that only such an input reaches
+SLIPS = (AttributeError, NameError)
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     except Exception as error:
         if _device_is_lost(error):
             raise
-        if derivation.may_be_refused:
+        if derivation.may_be_refused and not isinstance(error, SLIPS):
             return None, Outcome(left_out="the candidate raises")
         said = str(error).splitlines()
         return None, Outcome(problem=f"raises {type(error).__name__}{f': {said[0]}' if said else ''}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -29,6 +32,11 @@ READS = {
 # … and those that do where an index is a mask.
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 
+_TORCH_S = {"aten", "prim"}  # operators of other namespaces are libraries'
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_BELOW_MODES = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 # What reads a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
 _METHODS: tuple[Method, ...] = tuple(
@@ -40,8 +48,8 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     """What `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
 
     Of a torch.compile'd region only the operators that it calls show; its fused loops do not. What a custom
-    operator reads or copies inside is its own affair. So it is with a kernel in Triton's interpreter, which is one
-    entry, e.g. `triton._rms_norm`: on a GPU it would be one launch.
+    operator reads inside shows, since a GPU would be waited for; what it copies there is its own affair. A kernel in
+    Triton's interpreter is one entry, e.g. `triton._rms_norm`, and reads nothing: on a GPU it would be one launch.
 
     Args:
         kind: of device whose tensors count as read.
@@ -57,6 +65,8 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
 class _Operators(DispatchMode):
     """Writes down every operator that reaches a kernel, and follows the memory of what it returns."""
 
+    supports_higher_order_operators = True  # torch.cond and its like are one entry, where torch would raise
+
     def __init__(self, kind: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
@@ -64,6 +74,7 @@ class _Operators(DispatchMode):
         self.copies: list[Copied] = []
         self.waits: list[Waited] = []
         self.ledger = Ledger()
+        self.inside = 0  # of so many operators at once whose implementation is a library's
         self.interpreting = False
 
     def __torch_dispatch__(
@@ -71,13 +82,18 @@ class _Operators(DispatchMode):
     ) -> Any:
         if self.interpreting:
             return func(*args, **(kwargs or {}))
+        if not isinstance(func, OpOverload):
+            self.names.extend([f"higher_order.{func.name()}"] * (not self.inside))
+            return func(*args, **(kwargs or {}))
         packet = str(func.overloadpacket)
-        self.names.append(str(func).removesuffix(".default"))
         given = _tensors((args, kwargs))
         reads = packet in READS or (packet in _INDEXED and _by_mask(args)) or _leaves_device(packet, args, kwargs)
         if reads and any(tensor.device.type == self.kind for tensor in given):
             self.waits.append(Waited(packet, place_in_python()))
-        results = func(*args, **(kwargs or {}))
+        if self.inside:
+            return self._run(func, args, kwargs or {}, given)
+        self.names.append(str(func).removesuffix(".default"))
+        results = self._run(func, args, kwargs or {}, given)
         returned = _tensors(results)
         if packet in COPIES:
             moved = sum(each.numel() * each.itemsize for each in returned)
@@ -85,6 +101,24 @@ class _Operators(DispatchMode):
         if returned:
             self._follow(returned, given)
         return results
+
+    def _run(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> Any:
+        """The implementation of a library's operator runs with this mode on: what it reads is seen.
+
+        Only the operator itself must not come here again, so it is called from below the modes. Autograd, which
+        splits composite operators outside (`aten.item`), is off in there: they are opened as well.
+        """
+        opened = func.namespace not in _TORCH_S or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
+        plain = all(type(tensor) in _PLAIN for tensor in given)
+        if not (opened and given and plain) or _get_current_dispatch_mode_stack():
+            return func(*args, **kwargs)
+        keys = functools.reduce(operator.or_, map(torch._C._dispatch_keys, given))
+        self.inside += 1
+        try:
+            with self:
+                return func.redispatch(keys & _BELOW_MODES, *args, **kwargs)
+        finally:
+            self.inside -= 1
 
     def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
         """Storages that are new count until they are freed; those of the caller's tensors never do."""
@@ -130,9 +164,10 @@ def _interpreted(seen: _Operators) -> Iterator[None]:
     original = executor.__call__
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if seen not in _get_current_dispatch_mode_stack():  # inside a custom operator, which is one entry itself
+        if seen not in _get_current_dispatch_mode_stack():
             return original(self, *args, **kwargs)
-        seen.names.append(f"triton.{self.fn.__name__}")
+        if not seen.inside:  # a custom operator is one entry itself
+            seen.names.append(f"triton.{self.fn.__name__}")
         waits, seen.interpreting = len(seen.waits), True
         try:
             return original(self, *args, **kwargs)
@@ -185,5 +220,5 @@ def _tensors(tree: object) -> list[torch.Tensor]:
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)  # a subclass may have a storage without memory
+    plain = type(tensor) in _PLAIN  # a subclass may have a storage without memory
     return plain and tensor.layout is torch.strided and tensor.device.type != "meta"

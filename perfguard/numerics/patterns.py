@@ -1,6 +1,6 @@
 """What a wrong result looks like, for whoever debugs it: shifted, transposed, wrong in some columns or rows alone.
 
-Shape suffixes: R: rows, all dimensions but the last; C: columns, the last one.
+Shape suffixes: R: rows, all dimensions but the last; C: columns, the last one. A vector is a column.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ def looks_like(candidate: torch.Tensor, oracle: torch.Tensor, limit: float) -> s
         candidate, oracle: of one shape, real numbers.
         limit: RMSE that is still right; what is off by more than four times that is wrong.
     """
-    if candidate.shape != oracle.shape or candidate.ndim < 2 or candidate.numel() == 0:
+    if candidate.shape != oracle.shape or candidate.ndim == 0 or candidate.numel() == 0:
         return ""
-    c_RC, o_RC = (t.detach().double().reshape(-1, t.shape[-1]) for t in (candidate, oracle))
+    width = candidate.shape[-1] if candidate.ndim > 1 else 1
+    c_RC, o_RC = (t.detach().double().reshape(-1, width) for t in (candidate, oracle))
     if not bool(o_RC.isfinite().all()):
         return ""
-    return _moved(c_RC, o_RC) or _in_part((c_RC - o_RC).abs().nan_to_num(torch.inf) > 4 * limit)
+    return _moved(c_RC, o_RC) or _in_part(c_RC, o_RC, 4 * limit)
 
 
 def _moved(c_RC: torch.Tensor, o_RC: torch.Tensor) -> str:
@@ -53,15 +54,23 @@ def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return spread > 0 and float((a - b).square().mean().sqrt()) < _CLOSE * spread
 
 
-def _in_part(wrong_RC: torch.Tensor) -> str:
-    """Wrong columns or rows, where the others are right."""
+def _in_part(c_RC: torch.Tensor, o_RC: torch.Tensor, limit: float) -> str:
+    """Wrong columns or rows, where the others are right: at most half of them, or all of one block, as of a group."""
+    wrong_RC = (c_RC - o_RC).abs().nan_to_num(torch.inf) > limit
     for dim, name in ((0, "column"), (1, "row")):
         share = wrong_RC.double().mean(dim=dim)
         found = (share > 0).nonzero().flatten().tolist()
         count = len(share)
-        if not found or len(found) > count // 2 or bool((share[found] < _LEAST_SHARE).any()):
+        if not found or len(found) == count or bool((share[found] < _LEAST_SHARE).any()):
             continue
-        return f"wrong are {_named(found, count, name)}, and the others right"
+        block = slice(found[0], found[-1] + 1)
+        whole = len(found) == block.stop - block.start
+        if not whole and len(found) > count // 2:
+            continue
+        moved = _moved(c_RC[block], o_RC[block]) if whole and name == "row" else ""
+        return f"wrong are {_named(found, count, name)}, and the others right" + (
+            f"; there it {moved}" if moved else ""
+        )
     return ""
 
 

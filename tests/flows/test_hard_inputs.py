@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
@@ -74,3 +75,26 @@ def test_processes_that_measure_for_another_run_derive_nothing(recorded: Project
     (recorded.path / "kernel.py").write_text("import sys\n" + kernel.replace("    out =", f"{note}    out ="))
     assert recorded.guard("-k", "64").ret == ExitStatus.REGRESSED
     assert set(seen.read_text().split()) == {"64"}
+
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "hard-inputs.md"
+
+
+def test_the_documented_grouped_kernel_runs_and_its_integers_are_tried(project: Project) -> None:
+    (example,) = re.findall(r"```python\n(# tests/test_experts.py\n.*?)```", DOCUMENTED.read_text(), re.DOTALL)
+    project.configure(device="cpu", hard_share=20.0)
+    project.test_file(example)
+    project.run().assert_outcomes(passed=1)
+
+    project.test_file(example.replace("right=True", "right=False"))
+    misplaced = project.run()
+    misplaced.assert_outcomes(failed=1)
+    misplaced.stdout.fnmatch_lines(["*; in group 2 of 4 (16 rows)"])
+
+    # Right as long as no group is empty, as in the given ends, and as no token occurs more often than there.
+    for was, becomes in (("searchsorted(ends,", "searchsorted(ends.unique(),"), ("x[token]", "few(x, token)")):
+        few = "def few(x, token):\n    return x[token] * (token.bincount().max() < 33)\n"
+        project.test_file(example.replace(was, becomes) + few)
+        accused = project.run()
+        accused.assert_outcomes(failed=1)
+        accused.stdout.fnmatch_lines(["*hard input, argument *"])

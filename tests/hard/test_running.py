@@ -230,6 +230,18 @@ def test_an_operator_that_raises_on_values_is_wrong_and_one_that_refuses_a_layou
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("error", [AttributeError, NameError, UnboundLocalError])
+def test_a_slip_is_no_refusal_of_a_size(error: type[Exception]) -> None:
+    def slips(x: torch.Tensor) -> torch.Tensor:
+        if x.numel() == 0:
+            raise error("'NoneType' object has no attribute 'zero_'")
+        return F.softmax(x, -1)
+
+    found = run_hard(Call(slips, (normal(8, 64),), lambda x: F.softmax(x, -1)), SECONDS)
+    assert f"raises {error.__name__}: 'NoneType' object" in found.problem
+    assert "cut to 0" in found.problem
+
+
 def test_a_warning_of_numpy_is_no_refusal() -> None:
     """As Triton's interpreter gives them, under `-W error`."""
 

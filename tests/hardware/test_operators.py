@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from perfguard.hardware.activity import Activity
 from perfguard.hardware.operators import of_call
@@ -52,6 +53,119 @@ def test_the_line_of_python_is_the_innermost_of_the_user_s() -> None:
     file, line, where, function = wait.place.replace(":", " ").split()
     assert (Path(file).name, where, function) == (Path(__file__).name, "in", "inner")
     assert Path(__file__).read_text().splitlines()[int(line) - 1].strip() == "return float(X.sum())"
+
+
+INSIDE: dict[str, Callable[[torch.Tensor], object]] = {
+    "int": lambda x: int(x[-1, -1]),
+    "item": lambda x: x.sum().item(),
+    "tolist": lambda x: x.tolist(),
+    "bool": lambda x: bool((x > 0).any()),
+    "if": lambda x: 1 if (x > 0).any() else 2,
+    "nonzero": lambda x: x.nonzero(),
+    "mask": lambda x: x[x > 5],
+    "copy": lambda x: x.t().contiguous().exp(),
+    "shape": lambda x: x.shape[0] + x.stride(0),
+}
+
+
+@torch.library.custom_op("perfguard_tests::inside", mutates_args=())
+def inside(x: torch.Tensor, how: str) -> torch.Tensor:
+    INSIDE[how](x)
+    return x + 1
+
+
+@inside.register_fake
+def _(x: torch.Tensor, how: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("perfguard_tests::around", mutates_args=())
+def around(x: torch.Tensor, how: str) -> torch.Tensor:
+    doubled: torch.Tensor = inside(x, how) * 2
+    return doubled
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return inside(grad.contiguous(), ctx.how) * 2, None
+
+
+around.register_autograd(_backward, setup_context=lambda ctx, inputs, output: setattr(ctx, "how", inputs[1]))
+
+LIBRARY: Any = torch.library.Library("perfguard_tests", "FRAGMENT")  # type: ignore[no-untyped-call]
+LIBRARY.define("registered(Tensor x) -> Tensor")
+LIBRARY.impl("registered", lambda x: x * x.sum().item(), "CPU")
+
+READS_INSIDE = [
+    ("int", ["aten._local_scalar_dense"]),
+    ("item", ["aten._local_scalar_dense"]),
+    ("tolist", ["Tensor.tolist"]),
+    ("bool", ["aten._local_scalar_dense"]),
+    ("if", ["aten._local_scalar_dense"]),
+    ("nonzero", ["aten.nonzero"]),
+    ("mask", ["aten.index"]),
+    ("copy", []),
+    ("shape", []),
+]
+
+
+@pytest.mark.parametrize(("how", "names"), READS_INSIDE)
+def test_reads_inside_a_custom_operator(how: str, names: list[str]) -> None:
+    found = of_call(lambda: inside(X, how))
+    assert [wait.name for wait in found.waits] == names
+    assert (found.launches, found.copies) == (["perfguard_tests.inside"], [])
+    assert found.tensor_bytes == 48  # what the operator returns, and not its temporaries
+    assert all(Path(__file__).name in wait.place for wait in found.waits)
+
+
+@pytest.mark.parametrize(("how", "names"), READS_INSIDE)
+def test_reads_inside_the_backward_pass_of_a_custom_operator(how: str, names: list[str]) -> None:
+    x = X.clone().requires_grad_()
+    y = around(x, "shape")
+    y.grad_fn.how = how
+    found = of_call(lambda: torch.autograd.grad(y, x, X))
+    assert [wait.name for wait in found.waits] == names
+    assert found.launches == ["perfguard_tests.inside", "aten.mul.Tensor"]
+
+
+def test_a_custom_operator_inside_another_is_read_once() -> None:
+    x = X.clone().requires_grad_()
+    found = of_call(lambda: around(x, "int"))
+    assert [wait.name for wait in found.waits] == ["aten._local_scalar_dense"]
+    assert found.launches == ["perfguard_tests.around"]
+
+
+def test_reads_inside_an_operator_that_a_library_registered() -> None:
+    (wait,) = of_call(lambda: torch.ops.perfguard_tests.registered(X)).waits
+    assert wait.name == "aten._local_scalar_dense"
+
+
+def test_a_custom_operator_that_fails_leaves_no_mode_behind() -> None:
+    with pytest.raises(KeyError):
+        of_call(lambda: inside(X, "no such key"))
+    assert not _get_current_dispatch_mode_stack()
+    assert reads(lambda: inside(X, "int")) == ["aten._local_scalar_dense"]
+
+
+def test_a_compiled_call_of_a_custom_operator_compiles_as_ever() -> None:
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append([node.name for node in graph.graph.nodes])
+        return graph
+
+    found = of_call(lambda: torch.compile(lambda x: inside(x, "int").neg(), backend=backend)(X))
+    assert [len(graph) for graph in graphs] == [4]
+    assert [wait.name for wait in found.waits] == ["aten._local_scalar_dense"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_higher_order_operator_is_one_entry(wrapped: bool) -> None:
+    def branch(x: torch.Tensor) -> object:
+        return torch.ops.higher_order.cond(torch.tensor(True), torch.neg, torch.abs, (x,))
+
+    INSIDE["branch"] = branch
+    found = of_call(lambda: inside(X, "branch") if wrapped else branch(X))
+    assert found.launches[-1] == ("perfguard_tests.inside" if wrapped else "higher_order.cond")
 
 
 class Reading(torch.autograd.Function):

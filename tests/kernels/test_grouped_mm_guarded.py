@@ -7,16 +7,19 @@ moderate ones run and are timed through the loop, and small ones run through the
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 
 from kernels import grouped
-from kernels.grouped import shapes
+from kernels.fp8.shapes import Split
+from kernels.grouped import library, shapes
 from kernels.grouped.configs import Impl
 from kernels.grouped.shapes import ProductShape
-from perfguard import Work, offsets
-from tests.kernels.paths import GPU, REAL, Candidates, open_path
+from perfguard import Hard, Work, offsets
+from tests.kernels.paths import GPU, REAL, Candidates, cases, open_path
 
 
 def _cases() -> list[Any]:
@@ -57,3 +60,63 @@ def test_grouped_mm(
         timed=path != "interpreter",
         configurations=candidates(product, *inputs) if impl == "triton" else (),  # others have none
     )
+
+
+# PyTorch's own product loops on a CPU, and only what is done around it is ours: copies, and zeros that it does not
+# write, by torch's operators and by kernels. Groups of no row at both ends, and rows of no group.
+RAGGED = Split("ragged", (0, 5, 0, 18, 0), unused=3)
+AROUND = cases((), [RAGGED], [RAGGED])
+
+
+@AROUND
+def test_grouped_mm_of_the_library(perfguard: Any, shape: Split, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_path(path, monkeypatch)
+    a = torch.randn(shape.rows, 17, device=perfguard.device, dtype=torch.bfloat16, requires_grad=True)
+    stored = torch.randn(shape.groups, 20, 17, device=perfguard.device, dtype=torch.bfloat16)
+    perfguard(
+        partial(grouped.grouped_mm, impl="torch"),
+        a,
+        stored.mT.requires_grad_(),
+        offsets(shape.offs(perfguard.device), shape.rows),
+        reference=grouped.reference.grouped_mm,
+        timed=False,
+    )
+
+
+IN_PLACE = Hard(without=["layouts"], reason="what is cleared is contiguous memory that the product has just written")
+
+
+@AROUND
+def test_grouped_mm_clear_rows(perfguard: Any, shape: Split, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_path(path, monkeypatch)
+
+    def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        library._clear_rows(out, offs)
+        return out
+
+    def true(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        out[int(offs[-1]) :] = 0
+        return out
+
+    out = torch.randn(shape.rows, 3100, device=perfguard.device, dtype=torch.bfloat16)  # over two programs' blocks
+    offs = offsets(shape.offs(perfguard.device), shape.rows)
+    perfguard(cleared, out, offs, reference=true, mutates=(0,), hard=IN_PLACE, timed=False)
+
+
+@AROUND
+def test_grouped_mm_clear_groups(perfguard: Any, shape: Split, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_path(path, monkeypatch)
+
+    def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        library._clear_groups(out, offs)
+        return out
+
+    def true(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
+            if start == end:
+                out[group] = 0
+        return out
+
+    out = torch.randn(shape.groups, 90, 100, device=perfguard.device, dtype=torch.bfloat16)  # over two programs' blocks
+    offs = offsets(shape.offs(perfguard.device), shape.rows)
+    perfguard(cleared, out, offs, reference=true, mutates=(0,), hard=IN_PLACE, timed=False)

@@ -104,12 +104,14 @@ def guard_small(perfguard: Any, block: Block) -> None:
     guard(perfguard, block, x, rope, walk=steps(block, perfguard.device), timed=False)
 
 
-# Other loads at the case's own size; other sequences and an odd number of tokens; a single token, which the compiler
-# treats apart. Each size costs a compilation, which takes seconds.
+# Other loads at the case's own size; other sequences and an odd number of tokens, from which on sizes are symbols; once
+# more other ones, which cost nothing unless each size has a graph of its own (`dynamic=False`); a single token, which
+# the compiler treats apart. The others cost a compilation, which takes seconds.
 WALK: list[tuple[tuple[int, int], Load]] = [
     ((2, 12), "hot"),
     ((2, 12), "half"),
     ((3, 9), "learned"),
+    ((4, 7), "learned"),
     ((1, 1), "half"),
 ]
 

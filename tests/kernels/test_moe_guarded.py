@@ -187,6 +187,74 @@ def test_moe_rows(perfguard: Any, candidates: Candidates, shape: Routed) -> None
     perfguard(moved, *inputs, reference=truth, timed=False, configurations=candidates(moved, *inputs))
 
 
+# Of values that float16 does not hold, so that no step of theirs may go through it.
+BEYOND_FLOAT16 = 2.0**20
+
+
+@cases((), MODERATE[:1], SMALL[:1])
+@pytest.mark.usefixtures("on_path")
+def test_moe_rows_of_other_dtypes(perfguard: Any, shape: Routed) -> None:
+    """Results of another dtype than the inputs', with and without weights, rows that are added, and dots."""
+    tokens, dim, _, top_k = shape
+    dispatch = routed(perfguard.device, shape)
+    inverse = dispatch.inverse
+
+    def drawn(count: int, dtype: torch.dtype) -> Tensor:
+        return (BEYOND_FLOAT16 * torch.randn(count, dim, device=perfguard.device)).to(dtype)
+
+    def moved(x: Tensor, wide_x: Tensor, rows: Tensor, plus: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        return (
+            spread_rows(x, None, inverse, torch.float32),
+            spread_rows(x, weights, inverse, torch.float32),
+            spread_rows(wide_x, None, inverse, torch.bfloat16),
+            spread_rows(wide_x, weights, inverse, torch.bfloat16),
+            sum_rows(rows, None, inverse, torch.float32),
+            sum_rows(rows, None, inverse, plus_MD=plus),
+            sum_rows(rows, weights, inverse, torch.float32, plus_MD=plus),
+            sum_rows(plus, weights, inverse, torch.bfloat16),
+            *sum_rows_and_dot(rows, weights, inverse, x, plus_MD=plus),
+            *sum_rows_and_dot(plus, weights, inverse, x),
+            *spread_rows_and_dot(x, weights, inverse, plus),
+        )
+
+    def truth(x: Tensor, wide_x: Tensor, rows: Tensor, plus: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        whole = weights.dtype
+        weight, both = weights.flatten()[dispatch.order, None], rows.to(whole) + plus
+
+        def dots(x: Tensor, rows: Tensor) -> Tensor:
+            return (rows[inverse] * x.to(whole)[:, None]).sum(dim=-1)
+
+        spread = (x.to(whole)[dispatch.token] * weight).to(x.dtype)
+        weighted, weighted_plus = ((each[inverse] * weights[..., None]).sum(dim=1) for each in (both, plus))
+        return (
+            x.to(torch.float32)[dispatch.token],
+            spread.to(torch.float32),
+            wide_x[dispatch.token].to(torch.bfloat16),
+            (wide_x[dispatch.token] * weight).to(torch.bfloat16),
+            rows.to(torch.float32)[inverse].sum(dim=1),
+            both[inverse].sum(dim=1).to(rows.dtype),
+            weighted,
+            weighted_plus.to(torch.bfloat16),
+            weighted.to(x.dtype),
+            dots(x, both),
+            weighted_plus.to(x.dtype),
+            dots(x, plus),
+            spread,
+            dots(x, plus),
+        )
+
+    perfguard(
+        moved,
+        drawn(tokens, torch.bfloat16),
+        drawn(tokens, torch.float32),
+        drawn(tokens * top_k, torch.bfloat16),
+        drawn(tokens * top_k, torch.float32),
+        torch.rand(tokens, top_k, device=perfguard.device),
+        reference=truth,
+        timed=False,
+    )
+
+
 @ROUTE
 @pytest.mark.usefixtures("on_path")
 def test_moe_weighted_gate(perfguard: Any, candidates: Candidates, shape: Routed) -> None:

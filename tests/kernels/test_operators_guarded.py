@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from kernels import operators
-from kernels.operators import GroupedLinear, reference, shapes
+from kernels.operators import GroupedLinear, WeightGradStore, reference, scatter, shapes
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
 from perfguard import Work, ids, offsets
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 from tests.kernels.operators import TWO_ROUNDINGS
-from tests.kernels.paths import GPU, Candidates, cases, open_path
+from tests.kernels.paths import GPU, Candidates, cases, open_path, other_rows
 
 
 def _cases(name: str) -> pytest.MarkDecorator:
@@ -41,6 +43,7 @@ def test_silu_mul(perfguard: Any, candidates: Candidates, shape: GateShape, path
         work=gate_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.silu_mul, *inputs),
+        walk=other_rows(shape, lambda s: s.pair(perfguard.device)),
     )
 
 
@@ -54,6 +57,7 @@ def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: GateShape
         work=gate_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.clamped_swiglu, *inputs),
+        walk=other_rows(shape, lambda s: s.interleaved(perfguard.device)),
     )
 
 
@@ -71,6 +75,7 @@ def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShap
         work=cross_entropy_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.cross_entropy, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
@@ -85,6 +90,7 @@ def test_padded_index_gather(perfguard: Any, candidates: Candidates, shape: Move
         work=gather_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.padded_index_gather, *inputs),
+        walk=other_rows(shape, lambda s: s.gathered(perfguard.device)),
     )
 
 
@@ -103,7 +109,34 @@ def test_scatter_for_grouped_gemm(perfguard: Any, candidates: Candidates, shape:
         work=scatter_work(shape, alignment),
         timed=path != "interpreter",
         configurations=candidates(operators.scatter_for_grouped_gemm, *inputs, **how),
+        walk=other_rows(shape, lambda s: s.scattered(perfguard.device)),
     )
+
+
+@cases((), [MovedShape(40, 8, 4)], [MovedShape(40, 8, 4)])
+def test_scatter_of_rows_for_nobody(
+    perfguard: Any, shape: MovedShape, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where nobody reads experts before they are used: one out of range sends its row nowhere."""
+    monkeypatch.setattr(scatter, "require_indices", lambda *_: None)
+    groups, alignment = shape.groups, 4
+
+    def places(expert: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return scatter.places_of(expert, groups, alignment, len(expert) + groups * (alignment - 1))
+
+    def true(expert: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ks = torch.stack([(expert == group).sum() for group in range(groups)])
+        ks = ((ks + alignment - 1) // alignment * alignment).int()
+        offs, rev = ks.cumsum(0, dtype=torch.int32), torch.full_like(expert, -1)
+        source = torch.full((len(expert) + groups * (alignment - 1),), -1, dtype=torch.int32, device=expert.device)
+        for group in range(groups):
+            members = (expert == group).nonzero()[:, 0]
+            rev[members] = torch.arange(len(members), device=expert.device) + int(offs[group] - ks[group])
+            source[rev[members]] = members.int()
+        return rev, offs, ks, source
+
+    expert = torch.randint(-1, groups + 1, (shape.rows,), device=perfguard.device)
+    perfguard(places, ids(expert, groups + 1, ignored=-1), reference=true, timed=False)
 
 
 @_cases("BIASED")
@@ -116,6 +149,7 @@ def test_indexed_bias_add(perfguard: Any, candidates: Candidates, shape: Grouped
         work=bias_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.indexed_bias_add, *inputs),
+        walk=other_rows(shape, lambda s: s.biased(perfguard.device)),
     )
 
 
@@ -132,3 +166,44 @@ def test_grouped_linear(perfguard: Any, shape: GroupedRows, path: str) -> None:
         reference=lambda x, offs: reference.grouped_linear(x, layer.weight, offs),
         work=Work(flop=flop, backward_flop=2 * flop),
     )
+
+
+@_cases("LINEAR")
+def test_deferred_weight_gradients(perfguard: Any, shape: GroupedRows, path: str) -> None:
+    """Micro-batches forward and backward, then what the store put off: the late gradient is an output, too."""
+    x, offs = shape.linear(perfguard.device)
+    weight = torch.randn(shape.groups, shape.outputs, shape.width, device=x.device, dtype=x.dtype) / shape.width**0.5
+    grads = [torch.randn(len(x), shape.outputs, device=x.device, dtype=x.dtype) for _ in range(2)]
+    perfguard(deferred, x.detach(), weight, offsets(offs), *grads, reference=direct, timed=False)
+
+
+def deferred(x: Tensor, weight: Tensor, offs: Tensor, *grads: Tensor) -> tuple[Tensor, ...]:
+    """-> output and gradient of x for each incoming gradient, and the sum of the weight's."""
+    groups, outputs, inputs = weight.shape
+    store = WeightGradStore()
+    layer = GroupedLinear(groups, inputs, outputs, store=store, device="meta")
+    layer.weight = torch.nn.Parameter(weight)
+    found = []
+    for grad in grads:
+        leaf = x.detach().requires_grad_()
+        y = layer(leaf, offs)
+        with store:
+            y.backward(grad)
+        store.flush()
+        found += [y.detach(), leaf.grad]
+    assert layer.weight.grad is None, "the store puts it off"
+    for _ in grads:
+        store.pop()
+    return *found, layer.weight.grad
+
+
+def direct(x: Tensor, weight: Tensor, offs: Tensor, *grads: Tensor) -> tuple[Tensor, ...]:
+    """The same by autograd, at once."""
+    x, weight = (tensor.detach().requires_grad_() for tensor in (x, weight))
+    found, total = [], torch.zeros_like(weight)
+    for grad in grads:
+        y = reference.grouped_linear(x, weight, offs)
+        dx, dweight = torch.autograd.grad(y, (x, weight), grad)
+        found += [y.detach(), dx]
+        total = total.detach() + dweight
+    return *found, total

@@ -6,15 +6,17 @@ eager path, and small ones run through the interpreter, which is never timed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
+from torch import Tensor
 
 from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
 from perfguard import Work, offsets
-from tests.kernels.paths import GPU, Candidates, cases, open_path
+from tests.kernels.paths import GPU, Candidates, cases, open_path, other_rows
 
 MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
 GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
@@ -39,6 +41,11 @@ def twice_written(elements: int) -> Work:
     return Work(bytes=4 * elements)
 
 
+def transposed(x: Tensor, offs: Tensor) -> tuple[Tensor, Tensor]:
+    """grad_out transposed: a view, the layout that training has."""
+    return x.t(), offs
+
+
 @MATRICES
 def test_quantize_rowwise(perfguard: Any, candidates: Candidates, shape: MatrixShape, path: str) -> None:
     inputs = shape.inputs(perfguard.device)
@@ -49,13 +56,14 @@ def test_quantize_rowwise(perfguard: Any, candidates: Candidates, shape: MatrixS
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_rowwise, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
 @GROUPED
 def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
-    x, offs = shape.inputs(perfguard.device)
-    inputs = x.t(), offsets(offs)  # grad_out transposed: a view, the layout that training has
+    inputs = transposed(*shape.inputs(perfguard.device))
+    offsets(inputs[-1])
     perfguard(
         fp8.quantize_rowwise_per_group,
         *inputs,
@@ -63,6 +71,7 @@ def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shap
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_rowwise_per_group, *inputs),
+        walk=other_rows(shape, lambda s: transposed(*s.inputs(perfguard.device))),
     )
 
 
@@ -77,12 +86,14 @@ def test_quantize_colwise_per_group(perfguard: Any, candidates: Candidates, shap
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_colwise_per_group, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
 @DUALS
 def test_quantize_colwise_per_group_dual(perfguard: Any, candidates: Candidates, shape: DualShape, path: str) -> None:
     inputs = shape.inputs(perfguard.device)
+    offsets(inputs[-1])
     perfguard(
         fp8.quantize_colwise_per_group_dual,
         *inputs,
@@ -90,6 +101,7 @@ def test_quantize_colwise_per_group_dual(perfguard: Any, candidates: Candidates,
         work=once(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_colwise_per_group_dual, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
@@ -137,6 +149,7 @@ def test_quantize_rowwise_colwise_per_group(
     perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str
 ) -> None:
     inputs = shape.inputs(perfguard.device)
+    offsets(inputs[-1])
     perfguard(
         fp8.quantize_rowwise_colwise_per_group,
         *inputs,
@@ -144,6 +157,7 @@ def test_quantize_rowwise_colwise_per_group(
         work=twice_written(shape.elements),
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_rowwise_colwise_per_group, *inputs),
+        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
     )
 
 
@@ -158,3 +172,42 @@ def test_quantize_colwise_transpose_3d(perfguard: Any, candidates: Candidates, s
         timed=path != "interpreter",
         configurations=candidates(fp8.quantize_colwise_transpose_3d, *inputs),
     )
+
+
+class Typed(NamedTuple):
+    """A quantiser, on a small shape of another dtype than the bf16 of all other cases."""
+
+    quantiser: str
+    shape: MatrixShape | GroupedShape | DualShape | WeightShape
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.quantiser}-{self.shape}-{str(self.dtype).removeprefix('torch.')}"
+
+
+MATRIX, WEIGHT = MatrixShape(9, 40), WeightShape(2, 20, 17)
+DUAL, SPLIT = DualShape(17, 24, 16, 3, "random"), GroupedShape(17, 24, 3, "random")
+TYPED = [
+    Typed("rowwise", MATRIX, torch.float32),
+    Typed("rowwise", MATRIX, torch.float16),
+    Typed("rowwise_per_group", SPLIT, torch.float32),
+    Typed("colwise_per_group", SPLIT, torch.float32),
+    Typed("colwise_per_group", SPLIT, torch.float16),
+    Typed("colwise_per_group_dual", DUAL, torch.float32),
+    Typed("transpose_3d_atomic", WEIGHT, torch.float32),
+    Typed("transpose_3d_reduction", WEIGHT, torch.float32),
+    Typed("transpose_3d_reduction", WEIGHT, torch.float16),
+    Typed("colwise_3d", WEIGHT, torch.float32),
+    Typed("rowwise_colwise_per_group", SPLIT, torch.float32),
+    Typed("colwise_transpose_3d", WEIGHT, torch.float32),
+]
+
+
+@cases((), (), TYPED)
+def test_quantize_dtype(perfguard: Any, shape: Typed, path: str) -> None:
+    """Amax and scale are the bits of the input's own dtype: each has code of its own."""
+    name = f"quantize_{shape.quantiser}"
+    inputs = shape.shape.inputs(perfguard.device, shape.dtype)
+    if len(inputs) > 1:
+        offsets(inputs[-1])
+    perfguard(getattr(fp8, name), *inputs, reference=getattr(fp8.reference, name), timed=False)

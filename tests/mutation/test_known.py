@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 
@@ -16,10 +15,8 @@ KNOWN = tomllib.loads((ROOT / "benchmarks" / "mutation" / "known.toml").read_tex
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """A clone of HEAD. What it compiles is kept beside what the mutation score compiles."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    cache = ROOT / ".perfguard" / "mutation" / f"cache{worker}"
-    return Workplace(tmp_path_factory.mktemp("known"), cache)
+    """A clone of HEAD; what the mutation score compiled there is found again."""
+    return Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "mutation" / "cache")
 
 
 @pytest.mark.parametrize("mutant", KNOWN, ids=lambda mutant: mutant["what"])

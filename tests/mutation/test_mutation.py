@@ -105,6 +105,44 @@ def test_a_line_is_noticed_by_who_runs_it_or_compiles_it_or_else_by_its_package(
     assert cases.of(unknown) == []
 
 
+BLOCK = """\
+class Block:
+    loop: bool = True
+
+    def run(self, x):
+        return x
+
+
+def build(
+    x,
+    loop=True,
+):
+    block = Block()
+    return block.run(x)
+"""
+
+
+@pytest.mark.parametrize(("line", "found"), [(2, ["run"]), (10, ["build"]), (4, ["run"]), (12, ["build"])])
+def test_signatures_and_attributes_are_noticed_by_who_runs_the_body(
+    tmp_path: Path, line: int, found: list[str]
+) -> None:
+    """They run when they are imported, before any test."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "block.py").write_text(BLOCK)
+    reached = {"kernels/block.py": {5: ["run"], 12: ["build"], 13: ["build"]}}
+    cases = Cases(reached, {"run": 1.0, "build": 2.0}, tmp_path)
+    assert cases.of(Mutant("kernels/block.py", "Detach", 0, line, "Detach")) == found
+
+
+def test_tests_of_other_ways_come_before_more_of_the_same(tmp_path: Path) -> None:
+    eager, other = "t.py::test_a[8x8]", "t.py::test_a[9x9]"
+    interpreted, typed = "t.py::test_a[8x8-interpreted]", "t.py::test_a[8x8-float32-interpreted]"
+    second = "t.py::test_b[8x8]"
+    seconds = {eager: 1.0, other: 2.0, interpreted: 3.0, typed: 5.0, second: 4.0}
+    chosen = Cases({}, seconds, tmp_path)._cheapest({*seconds}, 9)
+    assert chosen == [eager, second, interpreted, typed, other]
+
+
 def _seen(word: str, before: str = "a") -> dict[str, Any]:
     return {"file": "kernels/fp8/x.py", "group": "DropMask", "before": before, "after": "b", "word": word}
 
