@@ -1,12 +1,11 @@
 """The kernels of this repository beside named peers, on this device, in one process.
 
-    python -m benchmarks.peers [read-once] [fp8] [bf16] [moe] [cross-entropy] [operators] [-o PATH] [--smoke]
+    python -m benchmarks.peers [fp8] [bf16] [moe] [cross-entropy] [operators] [-o PATH] [--smoke]
 
-Without a name all run. `read-once`: quantisers that read an operand once against the two that read it twice, every
-candidate. `fp8`: float8 grouped matmul against torch's in bf16. `bf16`: our grouped product, every candidate, against
-torch's. `moe`: the layer against the same layer of torch operators, time and peak memory. `cross-entropy`: against
-liger-kernel where it can be imported, and eager and compiled torch. `operators`: against eager and compiled torch, and
-a copy of the same bytes. `--smoke`: tiny shapes, wherever this runs, to see that it does.
+Without a name all run. `fp8`: float8 grouped matmul against torch's in bf16. `bf16`: our grouped product, every
+candidate, against torch's. `moe`: the layer against the same layer of torch operators, time and peak memory.
+`cross-entropy`: against liger-kernel where it can be imported, and eager and compiled torch. `operators`: against eager
+and compiled torch, and a copy of the same bytes. `--smoke`: tiny shapes, wherever this runs, to see that it does.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.peers import cross_entropy, matmuls, moe, operators, read_once
+from benchmarks.peers import cross_entropy, matmuls, moe, operators
 from benchmarks.peers.contest import Contest, Result, copy_tbps, hold
 
 SUITES: dict[str, Callable[[torch.device, bool], Iterator[Contest]]] = {
-    "read-once": read_once.contests,
     "fp8": matmuls.fp8_contests,
     "bf16": matmuls.bf16_contests,
     "moe": moe.contests,

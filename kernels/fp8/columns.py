@@ -40,7 +40,7 @@ MAX_CHUNKS = 48  # of a panel: one bit each in its word, above the count
 
 
 @triton.jit
-def find_group(offs_ptr, slot, groups, rows, T: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The group that slot belongs to, its rows [start, end), the slot's number within it, and all gaps before it.
 
     Group g owns slots offs[g-1] // T + g up to offs[g] // T + g, which is at least
@@ -91,7 +91,7 @@ def _panel_amax(amax_ptr, width, columns, chunks, polls, W: tl.constexpr, C: tl.
 
 
 @triton.jit
-def cut(start, end, HELD: tl.constexpr, CHUNKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _cut(start, end, HELD: tl.constexpr, CHUNKS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Chunks of rows [start, end): where the first begins, how many, how high.
 
     They are equal, and begin on multiples of 16 rows of the buffer so that codes are stored as vectors.
@@ -103,23 +103,78 @@ def cut(start, end, HELD: tl.constexpr, CHUNKS: tl.constexpr):  # type: ignore[n
     return base, tl.maximum(tl.cdiv(span, height), 1), height
 
 
-@triton.jit
-def quantize_chunk(  # type: ignore[no-untyped-def]
-    x_ptr, codes_ptr, scales_ptr, amax_ptr, word_ptr, padded_offs_ptr, group, start, end, rows, row_count, width, chunk,
-    base, chunks, height, slot_row, stripe, stripes, is_group, stride_t, stride_k,
-    X_DTYPE: tl.constexpr, WORDS: tl.constexpr, ATOMIC: tl.constexpr, ROWS_ALIGNED: tl.constexpr,
-    WIDTH_ALIGNED: tl.constexpr, INVERSE: tl.constexpr, MAX: tl.constexpr, NAN_CODE: tl.constexpr,
-    MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr, T: tl.constexpr, TAIL: tl.constexpr, W: tl.constexpr, PACK: tl.constexpr,
-    POLLS: tl.constexpr, WAIT_ROWS: tl.constexpr, REST: tl.constexpr, OVERLAP: tl.constexpr,
+@triton.jit(do_not_specialize=["groups", "rows", "slots", "first_programs"])
+def quantize_columns(  # type: ignore[no-untyped-def]
+    x_ptr, offs_ptr, codes_ptr, scales_ptr, amax_ptr, word_ptr, groups, rows, width, slots, stride_g, stride_t,
+    stride_k, x2_ptr, codes2_ptr, scales2_ptr, width2, stride2_t, stride2_k, first_programs, padded_offs_ptr, code_rows,
+    SECOND: tl.constexpr, UNIT: tl.constexpr, X_DTYPE: tl.constexpr, WORDS: tl.constexpr, JAGGED: tl.constexpr,
+    ATOMIC: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr, MAX: tl.constexpr,
+    NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr,
+    NATIVE: tl.constexpr, POWER_OF_TWO: tl.constexpr, INVERSE: tl.constexpr, T: tl.constexpr, TAIL: tl.constexpr,
+    W: tl.constexpr, PACK: tl.constexpr, STRIPES: tl.constexpr, CHUNKS: tl.constexpr, POLLS: tl.constexpr,
+    WAIT_ROWS: tl.constexpr, REST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of the panel (group, stripe): rows [start, end) of the buffer of codes, which has `row_count`.
+    """One chunk of one panel a program; T + TAIL rows of it are kept in registers.
 
-    `x_ptr` and `codes_ptr` point to row 0 and column 0; `slot_row` is the chunk's row of amax. Not `is_group`: past the
-    last group, where zeros are written and no scale.
+    JAGGED: x (rows, width), groups along the rows by offs (groups,) int32; codes at column * rows + row;
+    `slots` in all. Else: x (groups, rows, width), codes at group * rows * width + column * rows + row;
+    `slots` a group. Scales (groups, width); amax (slots in all, width) uint32 holds each chunk's; word
+    (groups, stripes) int64. amax and word begin at zero.
+    PADDED (padded_offs_ptr given): codes at column * code_rows + padded row; padded_offs (groups,) int32 is written.
+    SECOND: programs from `first_programs` on do the same for x2, jagged too, with its own part of amax and word.
+    INVERSE: scales are stored as their reciprocals. UNIT names the stride that is 1, in both when there are two: "k",
+    "t" or "". OVERLAP: launched while the fill of amax and word may still run, which is older than all that this
+    kernel reads or overwrites before it waits.
     """
+    pid = tl.program_id(0)
+    if SECOND:
+        if pid >= first_programs:
+            pid -= first_programs
+            word_ptr += groups.to(tl.int64) * tl.cdiv(width, W)
+            amax_ptr += slots.to(tl.int64) * width
+            x_ptr = x2_ptr
+            codes_ptr = codes2_ptr
+            scales_ptr = scales2_ptr
+        is_second = tl.program_id(0) >= first_programs
+        width = tl.where(is_second, width2, width)
+        if UNIT != "t":
+            stride_t = tl.where(is_second, stride2_t, stride_t)
+        if UNIT != "k":
+            stride_k = tl.where(is_second, stride2_k, stride_k)
+
+    # Order of programs: the chunks of a panel close together, so that they run at about the same time.
     HELD: tl.constexpr = T + TAIL
+    stripes = tl.cdiv(width, W)
+    blocks = tl.cdiv(stripes, STRIPES)
+    outer = pid // (slots * STRIPES)
+    slot = pid % (slots * STRIPES) // STRIPES
+    stripe = outer % blocks * STRIPES + pid % STRIPES
     PADDED: tl.constexpr = padded_offs_ptr is not None
+    row_count = tl.zeros([], tl.int64) + (code_rows if PADDED else rows)
+    if ROWS_ALIGNED or PADDED:
+        row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
+    if JAGGED:
+        group, start, end, chunk, gaps = _find_group(offs_ptr, slot, groups, rows, HELD, PADDED)
+        slot_row = slot.to(tl.int64)
+        is_group = group < groups
+        if PADDED:  # from here on rows are those of codes; row r of them is row r - gaps of x
+            start += gaps
+            end = tl.where(is_group, end + gaps, code_rows)
+            rows += gaps
+            x_ptr -= gaps.to(tl.int64) * stride_t
+    else:
+        group = outer // blocks
+        start = tl.zeros([], tl.int32)
+        end = tl.zeros([], tl.int32) + rows
+        chunk = slot
+        slot_row = group.to(tl.int64) * slots + slot
+        is_group = group < groups
+        x_ptr += group.to(tl.int64) * stride_g
+        codes_ptr += group.to(tl.int64) * row_count * width
+
+    base, chunks, height = _cut(start, end, HELD, CHUNKS)
+    if (chunk >= chunks) | (stripe >= stripes):
+        return
     first = base + chunk * height
     low = tl.maximum(first, start) - first  # rows of the chunk that are the group's
     high = tl.minimum(first + height, end) - first
@@ -236,83 +291,3 @@ def quantize_chunk(  # type: ignore[no-untyped-def]
                             vector_V = (row_V >= c_low) & (row_V < tl.cdiv(c_high, 16) * 16)
                             mask_WV = vector_V[None, :] & in_width_W[:, None]
                         tl.store(codes_at_WV, codes_WV, mask=mask_WV)
-
-
-@triton.jit(do_not_specialize=["groups", "rows", "slots", "first_programs"])
-def quantize_columns(  # type: ignore[no-untyped-def]
-    x_ptr, offs_ptr, codes_ptr, scales_ptr, amax_ptr, word_ptr, groups, rows, width, slots, stride_g, stride_t,
-    stride_k, x2_ptr, codes2_ptr, scales2_ptr, width2, stride2_t, stride2_k, first_programs, padded_offs_ptr, code_rows,
-    SECOND: tl.constexpr, UNIT: tl.constexpr, X_DTYPE: tl.constexpr, WORDS: tl.constexpr, JAGGED: tl.constexpr,
-    ATOMIC: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr, MAX: tl.constexpr,
-    NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr,
-    NATIVE: tl.constexpr, POWER_OF_TWO: tl.constexpr, INVERSE: tl.constexpr, T: tl.constexpr, TAIL: tl.constexpr,
-    W: tl.constexpr, PACK: tl.constexpr, STRIPES: tl.constexpr, CHUNKS: tl.constexpr, POLLS: tl.constexpr,
-    WAIT_ROWS: tl.constexpr, REST: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """One chunk of one panel a program; T + TAIL rows of it are kept in registers.
-
-    JAGGED: x (rows, width), groups along the rows by offs (groups,) int32; codes at column * rows + row;
-    `slots` in all. Else: x (groups, rows, width), codes at group * rows * width + column * rows + row;
-    `slots` a group. Scales (groups, width); amax (slots in all, width) uint32 holds each chunk's; word
-    (groups, stripes) int64. amax and word begin at zero.
-    PADDED (padded_offs_ptr given): codes at column * code_rows + padded row; padded_offs (groups,) int32 is written.
-    SECOND: programs from `first_programs` on do the same for x2, jagged too, with its own part of amax and word.
-    INVERSE: scales are stored as their reciprocals. UNIT names the stride that is 1, in both when there are two: "k",
-    "t" or "". OVERLAP: launched while the fill of amax and word may still run, which is older than all that this
-    kernel reads or overwrites before it waits.
-    """
-    pid = tl.program_id(0)
-    if SECOND:
-        if pid >= first_programs:
-            pid -= first_programs
-            word_ptr += groups.to(tl.int64) * tl.cdiv(width, W)
-            amax_ptr += slots.to(tl.int64) * width
-            x_ptr = x2_ptr
-            codes_ptr = codes2_ptr
-            scales_ptr = scales2_ptr
-        is_second = tl.program_id(0) >= first_programs
-        width = tl.where(is_second, width2, width)
-        if UNIT != "t":
-            stride_t = tl.where(is_second, stride2_t, stride_t)
-        if UNIT != "k":
-            stride_k = tl.where(is_second, stride2_k, stride_k)
-
-    # Order of programs: the chunks of a panel close together, so that they run at about the same time.
-    HELD: tl.constexpr = T + TAIL
-    stripes = tl.cdiv(width, W)
-    blocks = tl.cdiv(stripes, STRIPES)
-    outer = pid // (slots * STRIPES)
-    slot = pid % (slots * STRIPES) // STRIPES
-    stripe = outer % blocks * STRIPES + pid % STRIPES
-    PADDED: tl.constexpr = padded_offs_ptr is not None
-    row_count = tl.zeros([], tl.int64) + (code_rows if PADDED else rows)
-    if ROWS_ALIGNED or PADDED:
-        row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
-    if JAGGED:
-        group, start, end, chunk, gaps = find_group(offs_ptr, slot, groups, rows, HELD, PADDED)
-        slot_row = slot.to(tl.int64)
-        is_group = group < groups
-        if PADDED:  # from here on rows are those of codes; row r of them is row r - gaps of x
-            start += gaps
-            end = tl.where(is_group, end + gaps, code_rows)
-            rows += gaps
-            x_ptr -= gaps.to(tl.int64) * stride_t
-    else:
-        group = outer // blocks
-        start = tl.zeros([], tl.int32)
-        end = tl.zeros([], tl.int32) + rows
-        chunk = slot
-        slot_row = group.to(tl.int64) * slots + slot
-        is_group = group < groups
-        x_ptr += group.to(tl.int64) * stride_g
-        codes_ptr += group.to(tl.int64) * row_count * width
-
-    base, chunks, height = cut(start, end, HELD, CHUNKS)
-    if (chunk >= chunks) | (stripe >= stripes):
-        return
-    quantize_chunk(
-        x_ptr, codes_ptr, scales_ptr, amax_ptr, word_ptr, padded_offs_ptr, group, start, end, rows, row_count, width,
-        chunk, base, chunks, height, slot_row, stripe, stripes, is_group, stride_t, stride_k,
-        X_DTYPE, WORDS, ATOMIC, ROWS_ALIGNED, WIDTH_ALIGNED, INVERSE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO,
-        NATIVE, POWER_OF_TWO, T, TAIL, W, PACK, POLLS, WAIT_ROWS, REST, OVERLAP,
-    )  # fmt: skip

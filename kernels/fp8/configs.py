@@ -99,19 +99,6 @@ class RingConfig:
         return self.held * self.rows
 
 
-@dataclass(frozen=True)
-class BothConfig:
-    """One way to run `quantize_both`: column programs, and row programs of as many warps between them."""
-
-    columns: ColumnsConfig
-    row_values: int  # of a row program, about; a power of two
-
-    def row_program(self, width: int) -> tuple[int, int, int]:
-        """(rows, block, tail): as many rows as make up `row_values`, each whole in block and tail."""
-        block, tail = _head_and_tail(width)
-        return max(1, self.row_values // _power_of_two(width)), block, tail
-
-
 def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -> tuple[RowsConfig, ...]:
     """Candidates of `quantize_rows`, the default first. `width` is the reduced one."""
     if layout != "reduced":
@@ -233,38 +220,3 @@ def panels_candidates(arch: str, dtype: torch.dtype, rows: int, width: int) -> t
         return ()
     most = chip.shared_memory_bytes or 0
     return tuple(config for config in _PANELS.get(arch, ()) if config.shared_bytes(rows) <= most)
-
-
-# Where one launch is what a call without a candidate gets; elsewhere the two families run one after the other. On an
-# H200 one launch took 1.05 to 1.3 times as long for tokens, at all four shapes of `benchmarks/peers read-once`, and
-# lengthened the forward pass by half where weights are kept: its column programs wait longer for their panels.
-ONE_LAUNCH = frozenset({"cpu"})
-# Tokens and weights as above. With 4 warps and 128 registers a thread four programs fit an SM, of either kind.
-_BOTH: dict[tuple[str, bool], tuple[BothConfig, ...]] = {
-    ("sm_90", True): (
-        BothConfig(_TOKENS["sm_90"][0], row_values=8192),
-        BothConfig(_TOKENS["sm_90"][0], row_values=16384),
-        BothConfig(replace(_TOKENS["sm_90"][1], rows=256), row_values=8192),
-        BothConfig(replace(_TOKENS["sm_90"][0], stripes=8), row_values=8192),
-    ),
-    ("sm_90", False): (
-        BothConfig(_WEIGHTS["sm_90"][0], row_values=8192),
-        BothConfig(_WEIGHTS["sm_90"][0], row_values=16384),
-        BothConfig(replace(_WEIGHTS["sm_90"][0], rows=256, chunks=32), row_values=8192),
-        BothConfig(replace(_WEIGHTS["sm_90"][0], stripes=4), row_values=8192),
-    ),
-}
-
-
-def both_candidates(arch: str, width: int, jagged: bool, words: bool) -> tuple[BothConfig, ...]:
-    """Candidates of `quantize_both`, the default first; none where a row is too wide to be kept whole.
-
-    For inputs whose rows lie side by side in memory (layout "kept"); `jagged` and `words` as in `columns_candidates`.
-    """
-    if width > WIDEST_WHOLE:
-        return ()
-    if arch == "cpu":
-        return BothConfig(_INTERPRETED[0], row_values=512), BothConfig(_INTERPRETED[1], row_values=64)
-    if words and (arch, jagged) in _BOTH:
-        return _BOTH[arch, jagged]
-    return tuple(BothConfig(config, row_values=4096) for config in _GENERAL)

@@ -1,4 +1,4 @@
-"""From tensors to launches: strides, grids, workspaces. With `launch_both.py` the only caller of the Triton kernels."""
+"""From tensors to launches: strides, grids, workspaces. The only caller of the quantisers' Triton kernels."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def launch_columns(
     arch = arch_of(device)
     layout: Layout = first.layout if first.layout == second.layout else "strided"
     code_rows = rows if padded_offs is None else padded_rows(rows, groups)
-    words = layout == "kept" and code_rows % 16 == 0 and all(holds_words(operand.x) for operand in operands)
+    words = layout == "kept" and code_rows % 16 == 0 and all(_holds_words(operand.x) for operand in operands)
     configs: list[PanelsConfig | RingConfig | ColumnsConfig] = []
     if words and offs is None:
         configs += panels_candidates(arch, dtype, rows, first.width)
@@ -138,7 +138,7 @@ def launch_columns(
         _launch_ring(operands, offs, padded_offs, config, constants)
         return
 
-    slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)
+    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)
     orders = all_slots // slots
     offs = None if offs is None else offs.contiguous()
     stripes = [triton.cdiv(operand.width, config.width) for operand in operands]
@@ -147,7 +147,7 @@ def launch_columns(
         return
     xs = [operand.x.view(torch.int32) if words else operand.x for operand in operands]
     width = sum(operand.width for operand in operands)
-    ((word, amax),) = zeroed([(groups * sum(stripes), all_slots * width)], device)
+    word, amax = _zeroed(groups * sum(stripes), all_slots * width, device)
     two = len(operands) == 2
     with on(first.x):
         quantize_columns[(sum(programs),)](
@@ -285,7 +285,7 @@ def _launch_ring(
         )
 
 
-def slots_of(
+def _slots_of(
     config: ColumnsConfig, x_GMK: torch.Tensor, offs: torch.Tensor | None, code_rows: int
 ) -> tuple[int, int, int]:
     """(places for chunks down a column of panels, those of all groups, chunks to look at together while waiting)."""
@@ -297,26 +297,18 @@ def slots_of(
     return slots, slots * groups, min(config.wait_rows, triton.next_power_of_2(slots))  # a panel has no more chunks
 
 
-def zeroed(sizes: Sequence[tuple[int, int]], device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """For each (panels, slices of chunks): a word a panel, int64, and the amax of each slice, uint32.
+def _zeroed(panels: int, slices: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """A word a panel, int64, and the amax of each slice of a chunk, uint32.
 
-    One fill, as all of it has to begin at zero.
+    One fill, as both have to begin at zero.
     """
-    starts = [0]
-    for panels, slices in sizes[:-1]:
-        starts.append(starts[-1] + (2 * panels + slices + 3) // 4 * 4)  # in 32 bits; 16-byte steps
-    last_panels, last_slices = sizes[-1]
     # Has to be a kernel launched the usual way: with `overlap` the quantiser begins as this ends, and relies on all
     # that came before this being done.
-    zeros = torch.zeros(starts[-1] + 2 * last_panels + last_slices, dtype=torch.int32, device=device)
-    parts = []
-    for start, (panels, slices) in zip(starts, sizes, strict=True):
-        words, amax = zeros[start:][: 2 * panels], zeros[start + 2 * panels :][:slices]
-        parts.append((words.view(torch.int64), amax.view(torch.uint32)))
-    return parts
+    zeros = torch.zeros(2 * panels + slices, dtype=torch.int32, device=device)
+    return zeros[: 2 * panels].view(torch.int64), zeros[2 * panels :].view(torch.uint32)
 
 
-def holds_words(x_GMK: torch.Tensor) -> bool:
+def _holds_words(x_GMK: torch.Tensor) -> bool:
     """Whether rows are whole aligned 32-bit words of two 16-bit values."""
     even = (x_GMK.shape[2], x_GMK.stride(0), x_GMK.stride(1), x_GMK.storage_offset())
     return x_GMK.element_size() == 2 and all(number % 2 == 0 for number in even)

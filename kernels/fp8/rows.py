@@ -18,27 +18,13 @@ def quantize_rows(  # type: ignore[no-untyped-def]
     NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr, POWER_OF_TWO: tl.constexpr, INVERSE: tl.constexpr,
     UNIT: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """R rows a program; see `quantize_block`."""
-    quantize_block(
-        tl.program_id(0), x_ptr, codes_ptr, scales_ptr, rows, inner_rows, width, stride_outer, stride_inner, stride_k,
-        MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE, POWER_OF_TWO, INVERSE, UNIT, R, BLOCK, TAIL, WHOLE,
-    )  # fmt: skip
-
-
-@triton.jit
-def quantize_block(  # type: ignore[no-untyped-def]
-    block, x_ptr, codes_ptr, scales_ptr, rows, inner_rows, width, stride_outer, stride_inner, stride_k,
-    MAX: tl.constexpr, NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr, POWER_OF_TWO: tl.constexpr, INVERSE: tl.constexpr,
-    UNIT: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """R rows from block * R on. Row r of x lies at r // inner_rows * stride_outer + r % inner_rows * stride_inner.
+    """R rows a program. Row r of x lies at r // inner_rows * stride_outer + r % inner_rows * stride_inner.
 
     codes (rows, width) contiguous uint8, scales (rows,) fp32, with INVERSE their reciprocals. UNIT: stride_k is 1.
     WHOLE: BLOCK and TAIL together cover the width and a row stays in registers (two powers of two fit a width better
     than one); else it is read twice, BLOCK at a time, the second time while it is still in cache.
     """
-    row_R = block.to(tl.int64) * R + tl.arange(0, R)
+    row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     x_ptr_R = x_ptr + row_R // inner_rows * stride_outer + row_R % inner_rows * stride_inner
     codes_ptr_R = codes_ptr + row_R * width
     in_rows_R = row_R < rows

@@ -22,7 +22,7 @@ import triton
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.fp8 import configs, launch, launch_both, ops, panels, read_once, ring
+from kernels.fp8 import configs, launch, ops, panels, read_once, ring
 from tests.kernels.grouped_targets import facts, target_of
 
 POINTERS = {
@@ -32,7 +32,6 @@ POINTERS = {
 KERNELS = (
     (launch, "quantize_rows"),
     (launch, "quantize_columns"),
-    (launch_both, "quantize_both"),
     (panels, "quantize_panels"),
     (ring, "quantize_ring"),
     (ring, "zero_words"),
@@ -115,8 +114,7 @@ def built(arch: str, every: bool, names: Collection[str] | None = None) -> Itera
                 seen = [Launches(getattr(module, kernel)) for module, kernel in KERNELS]
                 for (module, kernel), launches in zip(KERNELS, seen, strict=True):
                     stack.enter_context(mock.patch.object(module, kernel, launches))
-                for module in (launch, launch_both):
-                    stack.enter_context(mock.patch.object(module, "arch_of", return_value=arch))
+                stack.enter_context(mock.patch.object(launch, "arch_of", return_value=arch))
                 for module in (ops, read_once):
                     stack.enter_context(mock.patch.object(module, "path", return_value="triton"))
                 try:

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from kernels import fp8
 from kernels.fp8 import scaled
-from kernels.fp8.configs import ONE_LAUNCH, panels_candidates
+from kernels.fp8.configs import panels_candidates
 from kernels.fp8.grouped_shapes import MATMUL_B
 from kernels.fp8.shapes import Split
 from kernels.hardware import arch_of, default_fp8_dtype
@@ -59,33 +59,32 @@ def launches(call: Callable[[], object]) -> int:
     return counted.kernel.call_count + LIBRARY_LAUNCHES * counted.library.call_count + torch_launches
 
 
-# As built, in one launch for both of an operand's quantisers (the interpreter), and in two with a fill of their own:
-# a fill, the quantisers of a and of the weight, the matmul and the rows past the end; backward a fill, the quantiser of
-# grad_out, two matmuls with what each leaves unwritten, and a weight that was not kept. These are the library's
-# matmuls; each of ours is one launch, which leaves nothing unwritten.
+# As built: a quantiser along rows is one launch, one down columns two, with the fill of what it has to find at zero.
+# Forward these of a and of the weight, the matmul and the rows past the end; backward those of grad_out, two matmuls
+# with what each leaves unwritten, and a weight that was not kept. These are the library's matmuls; each of ours is one
+# launch, which leaves nothing unwritten.
 @pytest.mark.parametrize("backend", ["triton", "grouped"])
 @pytest.mark.parametrize(
-    ("keep", "needs_a", "needs_b", "one", "two"),
+    ("keep", "needs_a", "needs_b", "forward", "backward"),
     [
-        (True, True, True, (6, 8), (9, 9)),
-        (False, True, True, (6, 10), (7, 11)),
-        (True, True, False, (6, 4), (7, 4)),
-        (False, True, False, (5, 6), (5, 6)),
-        (False, False, True, (6, 5), (7, 5)),
-        (False, False, False, (5, None), (5, None)),
+        (True, True, True, 9, 9),
+        (False, True, True, 7, 11),
+        (True, True, False, 7, 4),
+        (False, True, False, 5, 6),
+        (False, False, True, 7, 5),
+        (False, False, False, 5, None),
     ],
 )
 def test_launches(
     keep: bool,
     needs_a: bool,
     needs_b: bool,
-    one: tuple[int, int | None],
-    two: tuple[int, int | None],
+    forward: int,
+    backward: int | None,
     backend: scaled.Backend,
     triton_path: KernelPath,
 ) -> None:
     device = triton_path.device
-    forward, backward = one if arch_of(device) in ONE_LAUNCH else two
     if GPU and (reason := scaled.refusal(backend, device, default_fp8_dtype(device))):
         pytest.skip(f"needs {backend}: {reason}")
     if backend == "triton":

@@ -247,11 +247,10 @@ def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_pat
 
 def _kernels() -> list[Any]:
     """All that quantise: those in Gluon are compiled on a GPU alone."""
-    from kernels.fp8.both import quantize_both
     from kernels.fp8.columns import quantize_columns
     from kernels.fp8.rows import quantize_rows
 
-    kernels = [quantize_rows, quantize_columns, quantize_both]
+    kernels = [quantize_rows, quantize_columns]
     if GPU == "cuda":
         from kernels.fp8.panels import quantize_panels
         from kernels.fp8.ring import quantize_ring
