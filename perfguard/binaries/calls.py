@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.binaries.compiling import Compiler
-from perfguard.binaries.recording import Followed, Recorder, knows_triton, record_elsewhere, record_here
+from perfguard.binaries.elsewhere import record_elsewhere
+from perfguard.binaries.recording import Followed, Recorder, knows_triton, record_here
 from perfguard.binaries.records import Facts, Launch, Pass, Recording
 from perfguard.binaries.sources import Sources
 from perfguard.binaries.targets import TARGETS, Target, target_of

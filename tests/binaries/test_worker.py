@@ -18,7 +18,8 @@ import json, sys
 
 import product, torch
 from perfguard.binaries import worker
-from perfguard.binaries.recording import Driver, record_elsewhere
+from perfguard.binaries.elsewhere import record_elsewhere
+from perfguard.binaries.recording import Driver
 from perfguard.binaries.targets import TARGETS
 
 x, target = torch.zeros(64, 64, dtype=torch.bfloat16), TARGETS[sys.argv[1]]

@@ -15,7 +15,7 @@ import torch
 
 from perfguard.binaries import sources
 from perfguard.binaries.calls import Binaries
-from perfguard.binaries.recording import record_elsewhere
+from perfguard.binaries.elsewhere import record_elsewhere
 from perfguard.binaries.targets import target_of
 from perfguard.call import Call
 from perfguard.passes import Followed

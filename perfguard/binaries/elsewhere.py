@@ -1,0 +1,147 @@
+"""The same of targets that are not here: the call is followed in forked processes that pretend to be there."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from unittest import mock
+
+import msgspec
+
+from perfguard.binaries.recording import Trace, compiled_form, record
+from perfguard.binaries.records import Recording
+from perfguard.binaries.sources import Described, Sources
+from perfguard.binaries.targets import Target
+
+
+def record_elsewhere(
+    trace: Trace, targets: Sequence[Target], seconds: float, sources: Sources | None = None
+) -> list[Recording]:
+    """What `trace` would launch on each of `targets`, which need not be here.
+
+    The calls are made in forked processes, so that nothing that they learn of the pretended device stays; as many at
+    once as there are cores.
+
+    Args:
+        seconds: after which a process is given up.
+        sources: what is known of modules already; it then knows those of the launches, too.
+    """
+    _import_what_launches_need()
+    sources = sources or Sources()
+    waiting = list(targets)
+    children = [_Child(trace, waiting.pop(0), sources) for _ in targets[: len(os.sched_getaffinity(0))]]
+    recordings = []
+    while children:
+        answer = children.pop(0).answer(seconds)
+        recordings.append(answer.recording)
+        _learn(answer, sources)
+        if waiting:
+            children.append(_Child(trace, waiting.pop(0), sources))
+    return recordings
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """`read`: modules that the child was the first to read; it may have been the only one to load them."""
+
+    recording: Recording
+    read: dict[str, Described] = {}
+
+
+def _learn(answer: _Answer, sources: Sources) -> None:
+    """What a child found out of modules and kernels died with it; the next ones need not find it out again."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    sources.known.update(answer.read)
+    for module, function in {(launch.module, launch.function) for launch in answer.recording.launches}:
+        kernel = getattr(sys.modules.get(module), function, None)
+        if type(kernel) is InterpretedFunction:
+            compiled_form(kernel)
+
+
+class _Child:
+    """A process that follows the call on one target."""
+
+    def __init__(self, trace: Trace, target: Target, sources: Sources) -> None:
+        self._started = time.monotonic()
+        self._answers, write = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive: the child starts none
+            self._process = os.fork()
+        if self._process == 0:
+            os.close(self._answers)
+            _answer(trace, target, write, sources)
+        os.close(write)
+
+    def answer(self, seconds: float) -> _Answer:
+        """It is given up so long after its start."""
+        with os.fdopen(self._answers, "rb") as answers:
+            data = _read_all(answers.fileno(), self._process, self._started + seconds)
+        _, status = os.waitpid(self._process, 0)
+        if data:
+            return msgspec.json.decode(data, type=_Answer)
+        code = os.waitstatus_to_exitcode(status)
+        late = code == -signal.SIGKILL
+        problem = f"took longer than {seconds:g} s" if late else f"its process ended with {code}"
+        return _Answer(Recording(problem=problem))
+
+
+@functools.cache
+def _import_what_launches_need() -> None:
+    """Here and once, not in each child: the compiler's front, and what torch's custom operators, if there are any,
+    import when called.
+
+    Where Triton was imported to interpret, the rest of it can be imported in no other way.
+    """
+    from torch._library.custom_ops import OPDEFS
+    from triton.language import standard
+    from triton.runtime import JITFunction
+
+    interpreted = {} if isinstance(standard.cdiv, JITFunction) else {"TRITON_INTERPRET": "1"}
+    names = ["triton.compiler", "triton.experimental.gluon", *(["torch._dynamo"] if OPDEFS else [])]
+    names.append("perfguard.binaries.pretending")  # under pytest it is looked up anew where it is imported
+    with mock.patch.dict(os.environ, interpreted):
+        for name in names:
+            importlib.import_module(name)
+
+
+def _answer(trace: Trace, target: Target, write: int, sources: Sources) -> None:
+    """The child's whole life."""
+    import torch
+
+    from perfguard.binaries.pretending import pretended
+
+    gc.disable()  # a collection would write to, and so copy, all memory that is shared with the parent
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(quiet, stream)
+    try:
+        torch.set_num_threads(1)  # the parent's pool of threads is not here
+        with pretended(target):
+            known = set(sources.known)
+            recording = record(trace, target, sources, on_the_host=True)
+        read = {name: described for name, described in sources.known.items() if name not in known}
+        with os.fdopen(write, "wb") as answer:
+            answer.write(msgspec.json.encode(_Answer(recording, read)))
+    finally:
+        os._exit(0)
+
+
+def _read_all(pipe: int, child: int, end: float) -> bytes:
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+            return b""
+        part = os.read(pipe, 1 << 20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
