@@ -15,8 +15,8 @@ KNOWN = tomllib.loads((ROOT / "benchmarks" / "mutation" / "known.toml").read_tex
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """A clone of HEAD; what the mutation score compiled there is found again."""
-    return Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "mutation" / "cache", "sm_90")
+    """A clone of HEAD; what the checkout has compiled is found again."""
+    return Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "cache", "sm_90")
 
 
 @pytest.mark.parametrize("mutant", KNOWN, ids=lambda mutant: mutant["what"])
