@@ -103,21 +103,28 @@ class Cases:
         source = (self.root / mutant.file).read_text()
         at, function = _around(source, mutant.line)
         running = {test for line in at for test in lines.get(line, ())}
-        launching = self._launching(function) or self._launching(source)
-        if not running | launching:
+        launching = self._launching(function, mutant.package) or self._launching(source, mutant.package)
+        if not running and not launching:
             return self._of_package(mutant.package)
-        some = self._cheapest(running, MOST_TESTS - min(len(launching), MOST_TESTS // 2))
-        return some + self._cheapest(launching - set(some), MOST_TESTS - len(some))
+        some = self._cheapest(running, MOST_TESTS - min(sum(map(len, launching)), MOST_TESTS // 2))
+        for tests in launching:  # one for each kernel, before a second one of any
+            some += self._cheapest(tests, 1) if not tests & {*some} and len(some) < MOST_TESTS else []
+        return some + self._cheapest(set().union(*launching) - {*some}, MOST_TESTS - len(some))
 
-    def _launching(self, source: str) -> set[str]:
-        names = set(re.findall(r"\b[A-Za-z_]\w*\b", source))
-        return {test for name in names & self.by_kernel.keys() for test in self.by_kernel[name]}
+    def _launching(self, source: str, package: str) -> list[set[str]]:
+        """For each kernel that the source names, who launches it: those of its own package, if there are any."""
+        names = {*re.findall(r"\b[A-Za-z_]\w*\b", source)} & self.by_kernel.keys()
+        found = []
+        for name in sorted(names):
+            own = {test for test in self.by_kernel[name] if _guards(test, package)}
+            found.append((own or self.by_kernel[name]) & self.seconds.keys())
+        return [tests for tests in found if tests]
 
     def _of_package(self, package: str) -> list[str]:
         """The cheapest test of each test function."""
         functions: dict[str, list[str]] = {}
         for test in self.seconds:
-            if any(f"test_{suite}_guarded.py::" in test for suite in SUITES.get(package, ("",))):
+            if _guards(test, package):
                 functions.setdefault(test.partition("[")[0], []).append(test)
         return self._cheapest({self._cheapest(set(tests), 1)[0] for tests in functions.values()}, MOST_TESTS)
 
@@ -236,6 +243,10 @@ def _turns(tests: Sequence[str], kind: Callable[[str], Hashable]) -> dict[str, i
         found[test] = seen[kind(test)]
         seen[kind(test)] += 1
     return found
+
+
+def _guards(test: str, package: str) -> bool:
+    return any(f"test_{suite}_guarded.py::" in test for suite in SUITES.get(package, ("",)))
 
 
 def _around(source: str, line: int) -> tuple[range, str]:
