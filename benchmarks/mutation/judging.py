@@ -17,7 +17,6 @@ import yaml
 
 from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
-from perfguard.binaries.targets import TARGETS
 from perfguard.errors import ExitStatus
 from perfguard.records import Word, load_report
 
@@ -31,14 +30,16 @@ SUITES = {
     "operators": ("operators",),
 }
 #: Options of a lane that times nothing: what is the same on every CPU, compiled for one target or for all; the same
-#: with every configuration of every case (those that the interpreter runs are checked as well); the GPU that is there.
+#: with every configuration of every case and the time for most derived inputs; the GPU that is there.
 LANES = {
     "sm_90": ("--perfguard-lane=cpu",),
     "cpu": ("--perfguard-lane=cpu",),
     "all": ("--perfguard-lane=cpu", "--perfguard-all-configs"),
     "gpu": ("-p", "benchmarks.mutation.untimed"),
 }
-_SETTINGS = "[tool.perfguard]\n"
+#: What a lane changes in [tool.perfguard].
+SETTINGS = {"sm_90": 'targets = ["sm_90"]\n', "all": "hard_share = 10.0\n"}
+_SECTION = "[tool.perfguard]\n"
 #: What tells apart ways through one test function that share little code, in the tests' ids.
 WAY = re.compile(r"interpreted|library|triton|b?float\d+\w*")
 #: What a run of the lane ends with where it has found something.
@@ -151,9 +152,8 @@ class Workplace:
         self.path = folder / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
         cache.mkdir(parents=True, exist_ok=True)
-        if lane in TARGETS:
-            settings = self.path / "pyproject.toml"
-            settings.write_text(settings.read_text().replace(_SETTINGS, f'{_SETTINGS}targets = ["{lane}"]\n'))
+        settings = self.path / "pyproject.toml"
+        settings.write_text(settings.read_text().replace(_SECTION, _SECTION + SETTINGS.get(lane, "")))
         (self.path / ".perfguard").mkdir()
         (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
         unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
@@ -246,7 +246,8 @@ def _turns(tests: Sequence[str], kind: Callable[[str], Hashable]) -> dict[str, i
 
 
 def _guards(test: str, package: str) -> bool:
-    return any(f"test_{suite}_guarded.py::" in test for suite in SUITES.get(package, ("",)))
+    """Whether a test is of the package's suites; what lies beside the packages serves all of them."""
+    return package == "kernels" or any(f"test_{suite}_guarded.py::" in test for suite in SUITES.get(package, ()))
 
 
 def _around(source: str, line: int) -> tuple[range, str]:
