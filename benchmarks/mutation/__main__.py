@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.mutation import __doc__ as description
 from benchmarks.mutation.judging import LANES, SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.reaching import WRITTEN, load
-from benchmarks.mutation.report import DEAD, page
+from benchmarks.mutation.report import DEAD, argued, key, page
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn
 
 KEPT = ROOT / ".perfguard" / "mutation"
@@ -47,7 +47,7 @@ def main() -> int:
         "--json",
         type=Path,
         metavar="FILE",
-        help="what was seen: its mutants run again only where another lane did not notice them",
+        help="what was seen: a mutant runs again where another lane did not notice it and nobody has argued why",
     )
     parser.add_argument("--table", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="write the page of a FILE")
     given = parser.parse_args()
@@ -88,7 +88,12 @@ def sample(count: int, seed: int, minutes: float, path: Path, jobs: int, lane: s
     folders = "targets/*" if lane != "gpu" else "*"  # what compiles, or what launches
     cases = Cases(load(KEPT / "reached.json"), seconds_by_test(), folders=folders)
     seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
-    known = {place(each) for each in seen if each["word"] not in DEAD or each.get("lane", "cpu") == lane}
+    settled = argued("equivalent") | argued("open")
+    known = {
+        place(each)
+        for each in seen
+        if each["word"] not in DEAD or each.get("lane", "cpu") == lane or key(each) in settled
+    }
     until = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="mutation-", ignore_cleanup_errors=True) as folder:
         free: SimpleQueue[Workplace] = SimpleQueue()

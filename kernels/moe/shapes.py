@@ -89,6 +89,14 @@ MODELS: dict[str, Model] = {
         MoEConfig(dim=256, hidden=256, experts=8, top_k=3, shared=2),
         layers=6, dense=(1, 1024), heads=16, vocab=2048,
     ),
+    # deepseek-v3's router, at a size that a CPU checks: experts of the best groups alone.
+    "dsv3-debug-groups": _deepseek(
+        MoEConfig(
+            dim=256, hidden=64, experts=16, top_k=3, shared=1, score="sigmoid", groups=4, kept_groups=2,
+            normalise=True, scale=2.5,
+        ),
+        layers=6, dense=(1, 1024), heads=16, vocab=2048,
+    ),
     "deepseek-16b": _deepseek(
         MoEConfig(dim=2048, hidden=1408, experts=64, top_k=6, shared=2),
         layers=27, dense=(1, 10944), heads=16, vocab=102400,
@@ -187,6 +195,7 @@ LAYERS = (
 LAYERS_DEBUG = (
     LayerShape("dsv3-debug", 96, "learned"),  # uneven groups
     LayerShape("dsv3-debug", 96, "hot"),  # 3 experts hold all, 5 are empty
+    LayerShape("dsv3-debug-groups", 40, "learned"),  # experts outside of the best groups may not be chosen
     LayerShape("qwen3-debug", 24, "learned", hidden=48),  # 64 experts: a few rows in each, none in some
     LayerShape("gpt-oss-debug", 24, "learned", hidden=360),
     LayerShape("llama4-debug", 64, "learned"),
