@@ -95,7 +95,8 @@ class Cases:
     def of(self, mutant: Mutant) -> list[str]:
         """Tests by their node ids: half of them run the line, half launch or compile a kernel that it belongs to.
 
-        Signatures and attributes of a class run when they are imported: who runs the body, runs them.
+        Signatures and attributes of a class run when they are imported: who runs the body, runs them. So do constants
+        of a module: they are noticed by lines that name them.
         Coverage does not look into a GPU, nor into the guard's own processes that compile for other chips. There a
         line belongs to the kernels that its function is or names, or else to those that its file does. Where no test
         is known, it belongs to those of the package.
@@ -103,7 +104,7 @@ class Cases:
         lines = self.reached.get(mutant.file, {})
         source = (self.root / mutant.file).read_text()
         at, function = _around(source, mutant.line)
-        running = {test for line in at for test in lines.get(line, ())}
+        running = {test for line in at for test in lines.get(line, ())} or self._using(_constants(source, mutant.line))
         launching = self._launching(function, mutant.package) or self._launching(source, mutant.package)
         if not running and not launching:
             return self._of_package(mutant.package)
@@ -111,6 +112,16 @@ class Cases:
         for tests in launching:  # one for each kernel, before a second one of any
             some += self._cheapest(tests, 1) if not tests & {*some} and len(some) < MOST_TESTS else []
         return some + self._cheapest(set().union(*launching) - {*some}, MOST_TESTS - len(some))
+
+    def _using(self, names: set[str]) -> set[str]:
+        """Who runs a line that holds one of the names."""
+        found: set[str] = set()
+        for file, lines in self.reached.items() if names else ():
+            texts = (self.root / file).read_text().splitlines()
+            for line, tests in lines.items():
+                if names & {*re.findall(r"\w+", texts[line - 1])}:
+                    found.update(tests)
+        return found
 
     def _launching(self, source: str, package: str) -> list[set[str]]:
         """For each kernel that the source names, who launches it: those of its own package, if there are any."""
@@ -272,6 +283,15 @@ def _around(source: str, line: int) -> tuple[range, str]:
         elif not hasattr(node, "body"):
             at = range(node.lineno, node.end_lineno + 1)
     return at, function
+
+
+def _constants(source: str, line: int) -> set[str]:
+    """The names that a module's own statement on this line assigns."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= line <= (node.end_lineno or 0):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return set()
 
 
 def _tests_by_kernel(root: Path, folders: str) -> dict[str, set[str]]:

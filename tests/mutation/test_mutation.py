@@ -134,6 +134,34 @@ def test_signatures_and_attributes_are_noticed_by_who_runs_the_body(
     assert cases.of(Mutant("kernels/block.py", "Detach", 0, line, "Detach")) == found
 
 
+def test_a_constant_of_a_module_is_noticed_by_who_uses_it(tmp_path: Path) -> None:
+    file = tmp_path / "kernels" / "table.py"
+    file.parent.mkdir()
+    file.write_text("SIZES = {\n    1: 2,\n}\n\n\ndef size(x):\n    return SIZES[x]\n\n\ndef other(x):\n    return x\n")
+    reached = {"kernels/table.py": {7: ["size"], 11: ["other"]}}
+    cases = Cases(reached, {"size": 1.0, "other": 1.0}, tmp_path)
+    assert cases.of(Mutant("kernels/table.py", "NumberReplacer", 0, 2, "constant")) == ["size"]
+
+
+def test_each_kernel_of_a_file_has_a_test_of_its_own_package(tmp_path: Path) -> None:
+    suite = tmp_path / "baselines" / "targets" / "sm_90" / "kernels.moe_guarded.yaml"
+    suite.parent.mkdir(parents=True)
+    suite.write_text(
+        "cases:\n"
+        "  cheap/forward: {sm_90.configuration: {first: x}}\n"
+        "  cheaper/forward: {sm_90.configuration: {first: x}}\n"
+        "  dear/forward: {sm_90.configuration: {second: x}}\n"
+    )
+    (tmp_path / "kernels" / "moe").mkdir(parents=True)
+    (tmp_path / "kernels" / "moe" / "two.py").write_text(
+        "def first():\n    pass\n\n\ndef second():\n    pass\n\n\nX = 1\n"
+    )
+    name = "tests/kernels/test_moe_guarded.py::test_"
+    seconds = {f"{name}cheap": 2.0, f"{name}cheaper": 1.0, f"{name}dear": 9.0}
+    found = Cases({}, seconds, tmp_path).of(Mutant("kernels/moe/two.py", "NumberReplacer", 0, 9, "constant"))
+    assert found[:2] == [f"{name}cheaper", f"{name}dear"]
+
+
 def test_tests_of_other_ways_come_before_more_of_the_same(tmp_path: Path) -> None:
     eager, other = "t.py::test_a[8x8]", "t.py::test_a[9x9]"
     interpreted, typed = "t.py::test_a[8x8-interpreted]", "t.py::test_a[8x8-float32-interpreted]"
