@@ -49,6 +49,7 @@ def main() -> int:
         metavar="FILE",
         help="what was seen: a mutant runs again where another lane did not notice it and nobody has argued why",
     )
+    parser.add_argument("--again", action="store_true", help="no new mutants: what FILE holds, by another lane")
     parser.add_argument("--table", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="write the page of a FILE")
     given = parser.parse_args()
     if given.table:
@@ -57,7 +58,8 @@ def main() -> int:
     if given.reach or not (KEPT / "reached.json").exists():
         reach()
     if given.sample:
-        sample(given.sample, given.seed, given.minutes, given.json or KEPT / "seen.json", given.jobs, given.lane)
+        path = given.json or KEPT / "seen.json"
+        sample(given.sample, given.seed, given.minutes, path, given.jobs, given.lane, given.again)
     return 0
 
 
@@ -83,7 +85,7 @@ def seconds_by_test() -> dict[str, float]:
     return found
 
 
-def sample(count: int, seed: int, minutes: float, path: Path, jobs: int, lane: str) -> None:
+def sample(count: int, seed: int, minutes: float, path: Path, jobs: int, lane: str, again: bool = False) -> None:
     """Judge the first mutants of a seed's order; what was seen is saved after each."""
     folders = "targets/*" if lane != "gpu" else "*"  # what compiles, or what launches
     cases = Cases(load(KEPT / "reached.json"), seconds_by_test(), folders=folders)
@@ -111,7 +113,9 @@ def sample(count: int, seed: int, minutes: float, path: Path, jobs: int, lane: s
                 free.put(workplace)
 
         first = islice(drawn(seed), count)
-        new = [each for each in first if (each.file, each.line, each.operator, each.change()[1]) not in known]
+        places = {(each.file, each.line, each.operator, each.change()[1]): each for each in first}
+        old = {place(each) for each in seen}
+        new = [each for at, each in places.items() if at not in known and (at in old or not again)]
         with ThreadPoolExecutor(jobs) as pool:
             for future in as_completed([pool.submit(judged, each) for each in new]):
                 found = future.result()
