@@ -32,8 +32,14 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """The readings of every target on which the pass launches Triton kernels, or cannot be followed."""
     if subject.binaries is None or subject.followed is None:
         return []
-    found = subject.binaries.of(subject.followed, device)
-    return [reading for each in found for reading in _of_target(each, each.kernels[subject.direction])]
+    readings = []
+    for found in subject.binaries.of(subject.followed, device):
+        kernels = found.kernels[subject.direction]
+        readings += _of_target(found, kernels)
+        if device.holds_cpu_tensors and any(not kernel.facts.error for kernel in kernels):
+            # A GPU of its own runs them: its launches, fills, copies and syncs are counted, and numbers are checked.
+            readings += [*_of_memory(found, subject.direction), *_unchecked(found, kernels)]
+    return readings
 
 
 def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
@@ -95,8 +101,6 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         reading("fp64", lambda facts: facts.fp64, tolerance=_TOLERANCE, unrecorded=0),
         reading("special", lambda facts: " ".join(facts.special) or "none", better=Better.SAME, unit=Unit.TEXT),
         asked,
-        *_of_memory(found, kernels[0].launch.direction),
-        *_unchecked(found, binaries),
         reading("registers", lambda facts: facts.registers, gated=False),
         reading("shared_bytes", lambda facts: facts.shared_bytes, unit=Unit.BYTES, gated=False),
         reading("instructions", lambda facts: facts.instructions, gated=False),
@@ -125,7 +129,7 @@ def _unchecked(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
     target = found.target.name
     hashes: Parts = {}
     for kernel in kernels:
-        if not kernel.launch.interpretable and kernel.launch.configuration is None:
+        if not (kernel.launch.interpretable or kernel.launch.configuration is not None or kernel.facts.error):
             arguments = found.recording.arguments.get(kernel.launch.direction, {}).get(kernel.launch.kernel, [])
             text = "\n".join([kernel.facts.written, *arguments])
             hashes[kernel.name] = hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -18,6 +18,7 @@ from perfguard.binaries.calls import Binaries
 from perfguard.binaries.elsewhere import record_elsewhere
 from perfguard.binaries.targets import target_of
 from perfguard.call import Call
+from perfguard.metrics import binary
 from perfguard.passes import Followed
 from perfguard.records import Word
 from perfguard.units import Unit
@@ -262,11 +263,16 @@ def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
     hopper = SimpleNamespace(architecture="sm_90")
     gpu = SimpleNamespace(torch_device=torch.device("cuda"), holds_cpu_tensors=False, identity=hopper)
     call = Call(load(reader.folder, source), (X,), lambda *_, **__: None)
-    (found,) = Binaries(("gfx942",), reader.compiler).of(Followed(call), gpu)  # type: ignore[arg-type]
+    binaries, followed = Binaries(("gfx942",), reader.compiler), Followed(call)
+    (found,) = binaries.of(followed, gpu)  # type: ignore[arg-type]
     assert found.target.name == "sm_90"
     assert [kernel.name for kernel in found.kernels["forward"]] == ["scale_kernel"]
     assert found.kernels["forward"][0].facts.load_bits == 128.0
     assert found.recording.problem == ""
+    subject = SimpleNamespace(binaries=binaries, followed=followed, direction="forward")
+    read = {each.metric for each in binary.read(subject, gpu)}  # type: ignore[arg-type]
+    assert "sm_90.spills" in read
+    assert not read & {"sm_90.memory_operators", "sm_90.unchecked"}  # the GPU counts its own, and has run the kernel
 
 
 def test_ten_recordings_are_one(reader: Reader) -> None:
