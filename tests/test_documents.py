@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import string
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.mutation.report import page as mutation_page
 from perfguard.config import CATEGORIES, Settings
 from perfguard.errors import EXIT_MEANINGS
 from perfguard.guard import Guarded
@@ -51,6 +53,12 @@ def test_every_page_is_reached_from_the_index() -> None:
             text = (ROOT / "docs" / name).read_text(encoding="utf-8")
             left += [path for link in _LINK.findall(text) if (path := link.partition("#")[0]) in names]
     assert names == reached
+
+
+def test_the_mutation_score_is_that_of_its_file() -> None:
+    seen = json.loads((ROOT / "docs" / "mutation.json").read_bytes())
+    page = (ROOT / "docs" / "mutation.md").read_text(encoding="utf-8")
+    assert mutation_page(seen) == page, "python -m benchmarks.mutation --table docs/mutation.md docs/mutation.json"
 
 
 def test_the_results_are_those_of_their_files() -> None:
