@@ -6,6 +6,7 @@ path, and small ones run through the interpreter, which is never timed.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -151,6 +152,13 @@ def test_indexed_bias_add(perfguard: Any, candidates: Candidates, shape: Grouped
         configurations=candidates(operators.indexed_bias_add, *inputs),
         walk=other_rows(shape, lambda s: s.biased(perfguard.device)),
     )
+
+
+@cases([], [], shapes.BIASED_SMALL[:1])
+def test_indexed_bias_add_by_whole_groups(perfguard: Any, shape: GroupedRows, path: str) -> None:
+    """The second candidate, in the interpreter: one program sums a whole group in the backward pass, and none its parts."""
+    whole = functools.partial(operators.indexed_bias_add, candidate=1)
+    perfguard(whole, *shape.biased(perfguard.device), reference=reference.indexed_bias_add, timed=False)
 
 
 @_cases("LINEAR")
