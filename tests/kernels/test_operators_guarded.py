@@ -156,7 +156,7 @@ def test_indexed_bias_add(perfguard: Any, candidates: Candidates, shape: Grouped
 
 @cases([], [], shapes.BIASED_SMALL[:1])
 def test_indexed_bias_add_by_whole_groups(perfguard: Any, shape: GroupedRows, path: str) -> None:
-    """The second candidate, in the interpreter: one program sums a whole group in the backward pass, and none its parts."""
+    """The interpreter's second candidate: in the backward pass one program sums a whole group, and none sums parts."""
     whole = functools.partial(operators.indexed_bias_add, candidate=1)
     perfguard(whole, *shape.biased(perfguard.device), reference=reference.indexed_bias_add, timed=False)
 
