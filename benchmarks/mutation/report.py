@@ -40,8 +40,8 @@ def page(seen: Mapping[str, Any]) -> str:
     lines = [
         "# Mutation score", "",
         f"Written by `python -m benchmarks.mutation --table` from docs/mutation.json: {len(mutants)} mutants of "
-        f"`kernels/`, seed {seen['seed']}, commit {seen['commit'][:12]}, {seen['date']}, on a CPU. The score is killed / "
-        "(mutants - equivalent). Every mutant was judged by the lane `cpu`, compiled for sm_90 alone, on at most ten "
+        f"`kernels/`, seed {seen['seed']}, commit {seen['commit'][:12]}, {seen['date']}, on a CPU. The score is killed "
+        "/ (mutants - equivalent). Every mutant was judged by the lane `cpu`, compiled for sm_90 alone, on at most ten "
         "cases that reach its line. Survivors were judged again for all targets, with every configuration of each case "
         "and four times as long for derived inputs. How mutants are made and judged: benchmarks/mutation.", "",
         *_table("all", mutants, lambda _: "all", equal), "",
