@@ -97,7 +97,7 @@ class Measuring(Ending):
                 self._worker.take_pad(device)
             self._run = open_run(self._config, device, suites, __version__, self._collected.selected, self._worker)
             cold = self._run.answering is not None and self._run.answering.cold is not None
-            if self._worker is None and not cold:  # a cold start measures these seconds, too
+            if self._worker is None and not cold:  # its seconds would count in a cold start
                 device.settle()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error

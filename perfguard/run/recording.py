@@ -85,8 +85,7 @@ def say_recorded(
 
 def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
     unpaired = verdict.word is Word.UNRESOLVED and verdict.reason.startswith("UNPAIRED")
-    # If the code is committed before it is recorded, the tree equals its base, and times can only have grown over
-    # anchors.
+    # If the code is committed before it is recorded, the tree equals its base, and only growth over the anchors shows.
     if change is not None and change.needs_reason and (unpaired or verdict.word is Word.UNCHANGED):
         return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.grown)
     if not unpaired:

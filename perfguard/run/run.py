@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 _QUICK_SECONDS = 0.005  # a save that takes no longer is made after every case
-_REST = 10  # otherwise saves take at most one part in ten of the time
+_REST = 10  # a slower save is followed by a pause of this many times its duration
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Run:
     report: Report
     answering: Answering | None = None  # in a process that only measures for another run
     lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
-    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # without verdicts
+    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # as measured, to be judged
     results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
     fresh: FreshSessions = field(default_factory=FreshSessions)
     pairings: list[Pairing] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Run:
             self._keep()
 
     def accepts(self, verdict: Verdict) -> bool:
-        """Whether this run's update will write the reported change, so that it does not fail the test."""
+        """Whether this run's update will write the change that `verdict` reports, so that it does not fail the test."""
         update = self.config.update
         if update is None or category_of(verdict) not in update:
             return False
