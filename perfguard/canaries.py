@@ -29,7 +29,7 @@ class _Buffer:
     name: str
 
     def written(self) -> str:
-        """Where guards were overwritten, or ''."""
+        """The overwritten places of the guards in words, or ''."""
         if self.bytes.untyped_storage().nbytes() < self.bytes.numel():
             return ""  # freed or replaced meanwhile, which other checks report
         before = (self.bytes[:GUARD_BYTES] != GUARD).nonzero().flatten()

@@ -89,7 +89,7 @@ def _tuned(call: Call, tuners: Sequence[Any]) -> Iterator[_Other]:
 
 
 def _problems(other: _Other) -> list[str]:
-    """What is wrong with one configuration, each with its name in front."""
+    """The problems of one configuration, each with its name in front."""
     try:
         with other.around():
             wrong = check(other.call, full=False).wrong

@@ -67,7 +67,7 @@ class Guarded:
 
     @property
     def device(self) -> torch.device:
-        """Where the inputs of the case belong."""
+        """The device for the inputs of the case."""
         return self._device.torch_device
 
     def unsupported(self, reason: str) -> NoReturn:

@@ -304,7 +304,7 @@ class _Lockstep:
         self.outcome.differences[track] = Difference(math.log(work / base), math.log(copy / base), base, work)
 
     def _measure_rounds(self, track: Track) -> None:
-        """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The first side is drawn."""
+        """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
         here = dict(self.at)
         self._warm_up(here)
         changes: dict[Side, list[float]] = {"copy": [], "work": []}

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from perfguard.units import Unit
 
 Pass = Literal["forward", "backward"]
-Parts = dict[str, int | float | str]  # of one value, by name: kernel -> its registers
+Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
 

@@ -36,7 +36,7 @@ class PairReading(Struct, frozen=True, omit_defaults=True):
         change: ln(working tree / base).
         control: ln(second checkout of the base / base).
         base_us, work_us: median block, µs per call.
-        base_mhz, work_mhz: mean clock of the device's processors in these blocks; None if unknown.
+        base_mhz, work_mhz: median clock of the device's processors in these blocks; None if unknown.
     """
 
     pair: Annotated[int, Meta(ge=1)]

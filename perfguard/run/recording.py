@@ -10,7 +10,7 @@ from perfguard.baselines import Change
 from perfguard.records import CaseResult, TimedEntry, Verdict, Word
 from perfguard.units import counted, format_value
 
-MOST_LINES = 8  # of one kind, unless verbose
+MOST_LINES = 8  # lines of one kind, unless verbose
 
 
 def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[str]:
