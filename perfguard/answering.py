@@ -24,25 +24,26 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
     from perfguard.timing.blocks import Collect
 
-RIVALS = "rivals"  # a file of this name in a session's folder asks for the readings of rivals, too
-UNREAD = "unread"  # one of this name holds the times that nobody will judge, one a line
+RIVALS = "rivals"  # file in a session's folder that requests the readings of rivals, too
+UNREAD = "unread"  # file that lists the times that are not judged, one a line
 
 Timers = Callable[[Case], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class Answering:
-    """How such a process measures.
+    """Measurement settings of such a process.
 
     Attributes:
-        timers: those that the asking process read with, by case and metric.
-        collect: who gathers the blocks of a case.
-        numerics: whether results are checked too; the parent of a fresh session has done so.
-        exact: whether exact metrics are read too.
-        rivals: whether methods that perfguard is compared with read the cases as well.
-        cold: the case whose first result is wanted, and nothing else of anything; None as a rule.
-        unread: timed metrics that are not read.
-        interleaved: holds the meters for the later passes; None in a process pair, whose conductor says when.
+        timers: timers of the asking process, by case and metric.
+        collect: collector of a case's blocks.
+        numerics: whether results are also checked. The parent of a fresh session has already checked them.
+        exact: whether exact metrics are also read.
+        rivals: whether the methods that perfguard is compared with also read the cases.
+        cold: the case whose first result alone is measured; None as a rule.
+        unread: timed metrics to skip.
+        interleaved: holds the meters for the later passes; None in a process pair, whose conductor decides when to
+            measure.
     """
 
     timers: Timers
@@ -56,11 +57,11 @@ class Answering:
 
     @property
     def conducted(self) -> bool:
-        """Whether another process says when to measure, so that this one waits inside its tests."""
+        """Whether another process decides when to measure. This one then waits inside its tests."""
         return self.interleaved is None
 
     def later_passes(self, results: Sequence[CaseResult]) -> list[CaseResult]:
-        """Measure the later passes over all cases; the results with all their blocks."""
+        """Measure the later passes over all cases and return the results with all their blocks."""
         found = {} if self.interleaved is None else self.interleaved.finish()
         return [
             msgspec.structs.replace(
@@ -77,24 +78,24 @@ class Answering:
 
 
 def open_answering(folder: Path, device: Device, stored: Timers, worker: Worker | None) -> Answering:
-    """Read what was asked for in `folder`, a session's.
+    """Read the request in the session folder `folder`.
 
     Args:
-        stored: timers of the baseline, for what the asking process left unread.
+        stored: timers of the baseline, for metrics that the asking process did not read.
         worker: this process as the worker of a process pair, if it is one.
     """
     known = _requested(folder, stored)
     if worker is not None:
         conducted = worker
         return Answering(
-            # The base's timers become known while the pair comes along: they are looked up when they are needed.
+            # The base's timers become known only during the pair, so they are looked up when they are needed.
             timers=lambda case: ChainMap(conducted.timers(case), dict(known(case))),
             collect=conducted.collector,
             numerics=conducted.conducted.numerics,
             exact=conducted.conducted.exact,
             rivals=False,
             interleaved=None,
-            unread=frozenset({wall_time.METRIC}),  # it is only shown
+            unread=frozenset({wall_time.METRIC}),  # shown, never judged
         )
     interleaved = Interleaved(device, seed=os.getpid())
     return Answering(
@@ -114,7 +115,7 @@ def _name(case: Case) -> str:
 
 
 def _requested(folder: Path, stored: Timers) -> Timers:
-    """A fresh process reads with the timers its parent read with, and what that left unread as it is stored."""
+    """Timers of the parent's readings and, for metrics that it did not read, of the baseline."""
     known = {
         (result.case.suite, result.case.key): {
             reading.metric: reading.timer for reading in result.readings if reading.timer is not None

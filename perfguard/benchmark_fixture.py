@@ -1,4 +1,4 @@
-"""Tests that use pytest-benchmark's `benchmark` fixture are guarded, unchanged, on their host time."""
+"""Guards the host time of unchanged tests that use pytest-benchmark's `benchmark` fixture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 METRIC = "host_time_us"
 TIMER = "pytest-benchmark"
-PROMISE, FLOOR_US = 0.10, 2.0  # a slowdown of 10 % is promised to be caught where it is more than 2 µs
+PROMISE, FLOOR_US = 0.10, 2.0  # a slowdown of 10 % is found if it is more than 2 µs
 BLOCKS = 7  # consecutive parts of the rounds, so that drift inside the session shows in the spread
 
 

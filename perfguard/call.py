@@ -1,4 +1,4 @@
-"""What a test asks to guard: a candidate, its inputs, its truth, and how closely they must agree."""
+"""A guarded call: candidate, inputs, reference, and how closely results must agree."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Tolerance:
             4 for float32).
         phi: allowed share of one rounding of the output dtype; default 0.25.
         group_dim: dimension along which rows are the groups; default: all but the last dimension.
-        fp8_step_fraction: share of fp8 codes that may lie one step off away from ties; default 0.
-        min_sqnr_db: besides the rule, the least signal-to-quantisation-noise ratio in dB.
+        fp8_step_fraction: share of fp8 codes that may be one step off where there is no tie; default 0.
+        min_sqnr_db: least signal-to-quantisation-noise ratio in dB, besides the rule.
         reason: why the default does not fit; required.
     """
 
@@ -82,9 +82,9 @@ class Hard:
     """Which kinds of derived inputs a call leaves out (docs/hard-inputs.md), and why.
 
     Attributes:
-        without: of "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
+        without: kinds among "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
             "gradients" (incoming ones).
-        reason: why the call need not be right there; required.
+        reason: why the call need not be right for them; required.
     """
 
     without: Sequence[str] = ()
@@ -104,25 +104,26 @@ class Call:
 
     Attributes:
         fn: the candidate.
-        args, kwargs: its inputs; tensors may stand anywhere in nested tuples, lists and dicts.
+        args, kwargs: its inputs; tensors may be anywhere in nested tuples, lists and dicts.
         reference: eager truth, called with the same inputs, and again with them in the oracle's dtype.
         oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
             whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
-        clobbers: positions in `args` whose memory the candidate may overwrite with whatever it likes, in the forward
-            or the backward pass; `GRADIENTS`: that of the incoming gradients.
-        cold_start: whether processes of their own read how long the first result takes; or, by numbers of layers,
-            functions that build the candidate with so many.
-        seed: of random numbers drawn inside the calls; upstream gradients take the next ones. Not the inputs' own.
-        walk: further inputs that a compiled candidate is taken over: each a tuple like `args`, or a function that
+        clobbers: positions in `args` whose memory the candidate may overwrite with anything, in the forward or the
+            backward pass. `GRADIENTS` is the memory of the incoming gradients.
+        cold_start: whether separate processes measure the time to the first result; or functions that build the
+            candidate, by number of layers.
+        seed: seed of random numbers drawn inside the calls; upstream gradients use the next one. The inputs have their
+            own.
+        walk: further inputs that a compiled candidate is called with, each a tuple like `args` or a function that
             prepares one.
-        configurations: keyword arguments that choose another configuration each, in a list or by the names of the
-            table's entries that they come from, or a function that returns them.
+        configurations: keyword arguments that each choose another configuration, as a list, by name of the table entry
+            that they come from, or as a function that returns either.
         every: whether all configurations are checked, however long that takes.
-        groups: where groups of rows end, inclusive running ends as a tensor or numbers; failures name the group.
-        rival: what the candidate has to beat, called with the same inputs; None where nobody said.
-        hard: what is left out of the inputs derived from the call's own; None: there are none at all.
-        settings: of the compiler when the test began (`perfguard.compiling.settings`); None where nobody looked.
+        groups: ends of the groups of rows (inclusive running ends), as a tensor or numbers. Failures name the group.
+        rival: what the candidate has to beat, called with the same inputs; None: no rival.
+        hard: kinds of derived inputs to leave out; None: no derived inputs at all.
+        settings: compiler settings when the test began (`perfguard.compiling.settings`); None if they were not read.
     """
 
     fn: Callable[..., Outputs]
@@ -152,7 +153,6 @@ class Call:
 
     @property
     def choices(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """The configurations on the device that the inputs say they are on; the name of an entry is empty where the
-        test gave none."""
+        """The configurations for the device that the inputs report, by name. Names are empty if the test gave none."""
         given = self.configurations() if callable(self.configurations) else self.configurations
         return [*given.items()] if isinstance(given, Mapping) else [("", chosen) for chosen in given]

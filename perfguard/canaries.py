@@ -1,7 +1,7 @@
 """Buffers with known bytes before and behind them, so that an access past either end shows.
 
-What is written there is found afterwards, with where the buffer came from; what is read there is NaN in every float
-format, and -1 in every integer.
+Writes to those bytes are found afterwards and reported with the origin of the buffer. Reads of them return NaN in every
+float format and -1 in every integer format.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from perfguard.places import place_in_python
 
-GUARD_BYTES = 512  # on each side; no allocator aligns memory to more, so addresses stay as aligned as they were
-MOST_BEHIND = 1 << 20  # bytes behind a buffer whose strides are long
+GUARD_BYTES = 512  # on each side; no allocator aligns memory to more, so alignment does not change
+MOST_BEHIND = 1 << 20  # most bytes behind a buffer of long strides
 GUARD = 0xFF
 
 _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
@@ -22,16 +22,16 @@ _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
 
 @dataclass(frozen=True)
 class _Buffer:
-    """GUARD_BYTES, the content, GUARD_BYTES or more; `name` is what a problem calls it."""
+    """GUARD_BYTES, the content, GUARD_BYTES or more. Problems refer to it by `name`."""
 
     bytes: torch.Tensor
     content: int
     name: str
 
     def written(self) -> str:
-        """Where guards were overwritten, or ''."""
+        """The overwritten places of the guards in words, or ''."""
         if self.bytes.untyped_storage().nbytes() < self.bytes.numel():
-            return ""  # freed or replaced meanwhile, which is for others to tell
+            return ""  # freed or replaced meanwhile, which other checks report
         before = (self.bytes[:GUARD_BYTES] != GUARD).nonzero().flatten()
         behind = (self.bytes[GUARD_BYTES + self.content :] != GUARD).nonzero().flatten()
         words = []
@@ -43,7 +43,7 @@ class _Buffer:
 
 
 class Canaries:
-    """Hands out guarded buffers and keeps them until asked; above `limit` bytes in all it hands out none."""
+    """Hands out guarded buffers and keeps them for a later check. Above `limit` bytes in all it hands out no more."""
 
     def __init__(self, limit: float = float("inf")) -> None:
         self._left = limit
@@ -53,8 +53,9 @@ class Canaries:
         """A guarded buffer of bytes, whose content begins at GUARD_BYTES; None where memory is short.
 
         Args:
-            sharing: the tensors of one storage; the content is as large as that.
-            fill: of guards and content; by default guards alone are filled. Only those that hold GUARD are watched.
+            sharing: the tensors of one storage, whose size the content has.
+            fill: value of guards and content; by default only guards are filled. Only guards that hold GUARD are
+                checked.
         """
         content, device = sharing[0].untyped_storage().nbytes(), sharing[0].device
         size = GUARD_BYTES + content + max(map(_reach, sharing))
@@ -72,7 +73,7 @@ class Canaries:
         return made
 
     def surround(self, fresh: torch.Tensor, allocator: str) -> torch.Tensor:
-        """What `allocator` has just returned, moved into a guarded buffer; its values are undefined as before."""
+        """Move a tensor that `allocator` just returned into a guarded buffer. Its values stay undefined."""
         if fresh.requires_grad or fresh.is_pinned() or fresh.storage_offset():
             return fresh
         name = f"{described(fresh)}, {allocator} at {place_in_python()},"
@@ -80,20 +81,20 @@ class Canaries:
         return fresh if made is None else within(made, fresh)
 
     def written(self) -> list[str]:
-        """A sentence for each buffer beside which something was written."""
+        """One sentence for each buffer with a write past its ends."""
         return [words for words in (buffer.written() for buffer in self._buffers) if words]
 
 
 def within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The place of `tensor` in a guarded buffer of its storage's size: the same shape, strides and offset."""
+    """A view of a guarded buffer, with the shape, strides and offset that `tensor` has in its storage."""
     place = _new_tensor(0, dtype=tensor.dtype, device=tensor.device)
     offset = GUARD_BYTES // tensor.element_size() + tensor.storage_offset()
     return place.set_(guarded.untyped_storage(), offset, tensor.shape, tensor.stride())
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Bytes of the guard behind a tensor: as many as an index one too high can read. A CPU has no memory there at
-    times, and the process would end."""
+    """Bytes of the guard behind a tensor: as many as an index one too high can read. On a CPU that memory may be
+    unmapped, and a read of it would end the process."""
     strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
     step = max(strides, default=0) * tensor.element_size()
     return max(GUARD_BYTES, min(-(-step // GUARD_BYTES) * GUARD_BYTES, MOST_BEHIND))

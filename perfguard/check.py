@@ -1,7 +1,7 @@
-"""Whether a call's candidate is right: against the reference and the oracle, and against itself.
+"""Checks a call's candidate against the reference and the oracle, and against itself.
 
-Against itself means: under poisoned memory, in a second call, with its inputs unmodified, and with incoming
-gradients of other layouts. docs/numerics.md is the rule.
+Checks against itself use poisoned memory, a second call, unmodified inputs, and incoming gradients of other layouts.
+docs/numerics.md defines the rule.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import VALUES, Value, poisoned, recycle
 from perfguard.records import Accuracy
 
-RUNS = 11  # the first and ten more, of what was seen to differ from run to run
-NOTABLE_RATIO = 1.25  # of the candidate's error to eager's
-CANARY_SHARE = 1 / 8  # of the free memory, that guarded buffers may take
-_MOVED = 0.1  # share by which a result must change before one that does not is called cached
+RUNS = 11  # calls in all, once a result was seen to differ from run to run
+NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is noted
+CANARY_SHARE = 1 / 8  # most of the free memory for guarded buffers
+_MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check` found.
+    """Result of `check`.
 
     Attributes:
         forward: one Accuracy for each output tensor, then for each argument of `mutates`.
         backward: one for each gradient; None where there are none.
-        problems: what no single comparison shows, each a sentence that begins with its subject.
+        problems: problems beyond single comparisons, each a sentence that begins with its subject.
         inputs: dtypes, shapes, strides and values of the inputs, the same in every process.
-        notes: what a reader should know although nothing is wrong.
+        notes: remarks for the reader that are no problems.
         varying: outputs and gradients that differ from run to run, by less than eager's own error.
     """
 
@@ -70,15 +70,15 @@ class Checked:
 
 
 def check(call: Call, *, full: bool = True, once_right: Callable[[], None] = lambda: None) -> Checked:
-    """Run the candidate and judge everything that it returns, writes and differentiates.
+    """Run the candidate and check all its outputs, written arguments and gradients.
 
     Args:
         call: what to check. Inputs that require grad are differentiated where the reference's outputs
             require grad. If `call.fn` is a torch.nn.Module, its parameters are inputs too; the reference is
             then a Module with as many of them, or any function of the same module object.
-        full: False leaves out the second call, the poisons beside NaN where the first call is right, and the
-            layouts of incoming gradients.
-        once_right: is called when the first call of the candidate has returned what it should; further ones follow.
+        full: False skips the second call, the layouts of incoming gradients and, if the first call is right, all
+            poisons but NaN.
+        once_right: called after the first call of the candidate if that was right, before further calls.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
@@ -88,13 +88,13 @@ def check(call: Call, *, full: bool = True, once_right: Callable[[], None] = lam
     device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
     other = [] if device.type == "cpu" else [device]
     kind = {"device_type": device.type} if other else {}
-    # The same random numbers in every run, and the user's generators left as they were.
+    # Every run draws the same random numbers, and the user's generators keep their state.
     with torch.random.fork_rng(other, **kind):
         return _Check(call, inputs, device).run(full, once_right)
 
 
 class _Check:
-    """One call's way through the checks; `problems` grows on the way."""
+    """The checks of one call, which collect `problems`."""
 
     def __init__(self, call: Call, inputs: Inputs, device: torch.device) -> None:
         self.call = call
@@ -107,7 +107,7 @@ class _Check:
 
     def run(self, full: bool, once_right: Callable[[], None]) -> Checked:
         eager, upstream = self._eager()
-        canaries = Canaries(self._spare_bytes())  # of the first call on: a write past an end may kill the process
+        canaries = Canaries(self._spare_bytes())  # from the first call on: a write past an end may kill the process
         base = self._candidate(upstream, "its first call", poisoned(None, canaries))
         outside = [f"out of bounds: {words}" for words in canaries.written()]
         self.problems += outside
@@ -127,10 +127,10 @@ class _Check:
             all_right = len(right) == len(accuracies)
             if all_right:
                 once_right()
-            # Old memory may have held the one poison of a quick check, so a wrong call meets them all.
+            # Old memory may have held the one poison of a quick check, so a wrong call is repeated with all of them.
             poisons = VALUES if full or not all_right else VALUES[:1]
             unsteady = self._repeat(base, truth, upstream, poisons, twice=full)
-            alone = full and not base.modified  # else copies of the inputs would be written, or freed, unseen
+            alone = full and not base.modified  # otherwise, copies of the inputs could be written or freed unseen
             if alone:
                 self._beside(base, truth, upstream, unsteady)
                 self._cached(base, eager, upstream, truth, right)
@@ -149,7 +149,7 @@ class _Check:
         )
 
     def _hint(self, accuracy: Accuracy) -> str:
-        """What about the inputs often makes such a result wrong: how they lie in memory."""
+        """Unusual memory layouts of the inputs, which are a frequent cause of wrong results."""
         return "; ".join(self.inputs.unusual(accuracy.worst_index)) if accuracy.problem else ""
 
     def _eager(self) -> tuple[Trial, Gradients]:
@@ -163,7 +163,7 @@ class _Check:
     def _candidate(
         self, upstream: Gradients, when: str, around: AbstractContextManager[None] | None = None, *, own: bool = True
     ) -> Trial:
-        """`own`: on the inputs' own memory, where what is written without leave is told and undone."""
+        """`own`: run on the inputs' own memory. Undeclared writes to it are reported and undone."""
         try:
             with around or nullcontext():
                 trial = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed, restore=own)
@@ -195,9 +195,9 @@ class _Check:
     def _repeat(
         self, base: Trial, truth: Truth, upstream: Gradients, poisons: Sequence[Value], *, twice: bool
     ) -> set[int]:
-        """Further calls: plain, and with fresh memory of each kind. All must give the same bits; those that do not.
+        """Repeat the call, plain and with fresh memory of each kind, and return the positions whose bits differ.
 
-        A tensor that differs without a cause (equal memory, other bits) may do so by less than eager's error.
+        A tensor that differs without a cause (equal memory, other bits) may differ by less than eager's error.
         """
         plain = [base]
         if twice:
@@ -208,7 +208,8 @@ class _Check:
         suspects = set().union(*differing.values(), *(unequal_positions(anchor, trial) for trial in plain))
         if not suspects:
             return set()
-        # Reversed, so that what alternates does not meet itself; twice, so that it rarely does by chance.
+        # Reversed, so that alternating results are not compared with themselves; twice, so that they rarely agree by
+        # chance.
         repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
         again = [(filled[value], self._filled(value, base, upstream)) for value in repeated]
         moving = set().union(*(unequal_positions(first, later) for first, later in again))
@@ -230,7 +231,8 @@ class _Check:
         return suspects
 
     def _tell(self, truth: Truth, position: int, what: str, number: str, spreads: Sequence[tuple[float, str]]) -> None:
-        """What differs from run to run: a problem where that is more than eager's own error, else a note."""
+        """Report a tensor that varies from run to run: a problem if by more than eager's own error, otherwise a
+        note."""
         if not spreads:
             return
         spread, words = max(spreads, key=lambda each: each[0])
@@ -242,7 +244,7 @@ class _Check:
             self.reference.notes.append(f"{truth.names[position]}: {what}, by less than eager's own error: {about}")
 
     def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> tuple[float, str]:
-        """By how much one tensor differs between two calls, and the same in words."""
+        """Difference of one tensor between two calls, as a number and in words."""
         a, b = old.tensors()[position], new.tensors()[position]
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
             return math.inf, "in presence, shape or dtype"
@@ -253,7 +255,7 @@ class _Check:
         return spread, f"{words}; {change_between(old, new, position, truth.groups)}"
 
     def _filled(self, value: Value, base: Trial, upstream: Gradients) -> Trial:
-        """A call with fresh memory, and what the allocator hands out again, filled with `value`."""
+        """A call with fresh and recycled memory filled with `value`."""
         kept = [tensor for tensor in base.tensors() if tensor is not None] + self.inputs.tensors
         recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.device, value)
         return self._candidate(upstream, f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
@@ -262,9 +264,9 @@ class _Check:
         return CANARY_SHARE * free_bytes(self.device)
 
     def _beside(self, base: Trial, truth: Truth, upstream: Gradients, unsteady: set[int]) -> None:
-        """The inputs once more, between guards: what lies beside them must not be read, nor written.
+        """A call on inputs between guards: memory beside them must be neither read nor written.
 
-        What differs there may do so for its new place; so it is told only if it depends on what the guards hold.
+        A result may differ because of its new place. It is reported only if it depends on what the guards hold.
         """
         trial, number = self._surrounded(upstream, lambda _: GUARD)
         if trial is None or not set(unequal_positions(base, trial)) - unsteady:
@@ -281,7 +283,7 @@ class _Check:
                 self.problems.append(words)
 
     def _surrounded(self, upstream: Gradients, fills: Callable[[int], int]) -> tuple[Trial | None, int]:
-        """A call on copies of the inputs between guards, and how many buffers there are; None without the memory."""
+        """A call on copies of the inputs between guards, and the number of buffers; None if memory is short."""
         canaries = Canaries(self._spare_bytes())
         with self.inputs.surrounded(canaries, fills) as buffers:
             if not buffers:
@@ -291,10 +293,10 @@ class _Check:
         return trial, buffers
 
     def _cached(self, base: Trial, eager: Trial, upstream: Gradients, truth: Truth, right: set[int]) -> None:
-        """The same memory with its rows in reverse: what then stays bitwise the same must stay so in eager too.
+        """A call on the same memory with its rows reversed: a result that stays bitwise equal must do so in eager, too.
 
-        A cache by address passes every other test, and its time is that of a dictionary. Inputs in this order may
-        be none that the call accepts; what raises on them tells nothing.
+        A cache by address passes every other check, in the time of a dictionary lookup. The call may not accept inputs
+        in this order, so an exception is no finding.
         """
         with self.inputs.moved() as any_moved:
             if not any_moved:
@@ -322,11 +324,11 @@ class _Check:
                 )
 
     def _layouts(self, base: Trial, truth: Truth, upstream: Gradients, right: set[int]) -> None:
-        """Incoming gradients of other strides; those by stride 0 have other values, so another truth."""
+        """Calls with incoming gradients of other strides. Stride 0 changes the values, so those need another truth."""
         swapped = [None if gradient is None else transposed(gradient) for gradient in upstream]
         spread = [None if gradient is None else expanded(gradient) for gradient in upstream]
         layouts = {"transposed, at an odd storage offset": swapped, "expanded (stride 0)": spread}
-        if self.inputs.gives_gradients:  # what repeats a row has no memory of its own to give away
+        if self.inputs.gives_gradients:  # a repeated row has no memory of its own to overwrite
             del layouts["expanded (stride 0)"]
         for layout, incoming in layouts.items():
             if all(gradient is None or gradient.ndim == 0 for gradient in incoming):
@@ -348,7 +350,7 @@ class _Check:
 
 
 def _or_declared(modified: str) -> str:
-    """With what to write where the candidate means it."""
+    """Add the declaration to write if the modification is intended."""
     found = re.match(r"(?:argument (\d+)|the incoming gradient of output \d+) was modified", modified)
     if found is None:
         return modified
@@ -361,7 +363,7 @@ def _with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
 
 
 def _less_accurate(accuracy: Accuracy) -> str:
-    """A note on a result that is right, and further from the truth than eager by more than luck."""
+    """A note on a right result whose error exceeds eager's by more than chance."""
     if accuracy.problem or accuracy.error_ratio is None or accuracy.error_ratio < NOTABLE_RATIO:
         return ""
     return (

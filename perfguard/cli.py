@@ -15,7 +15,7 @@ from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 from perfguard.posting import command as posting
 from perfguard.selfcheck import command as selfcheck
 
-_FILE_WIDTH = 250  # columns of what no terminal shows: a log, a pipe
+_FILE_WIDTH = 250  # columns where output is no terminal: a log, a pipe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PerfguardError as error:
         print(f"perfguard: {error}", file=sys.stderr)
         return int(ExitStatus.USAGE_ERROR)
-    except BrokenPipeError:  # the reader, head for instance, has seen enough
+    except BrokenPipeError:  # the reader, for instance head, closed the pipe
         sys.stderr.close()
         return int(ExitStatus.PASSED)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage ends as everywhere in perfguard; argparse's own 2 is pytest's word for interrupted."""
+    """Exits with perfguard's usage status; argparse's own 2 means interrupted in pytest."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Print one row per finding; what is missing comes with its next step."""
+    """Print one row per finding, with the next step for each missing part."""
     from rich.console import Console
     from rich.table import Table
 
@@ -101,7 +101,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     for column in table.columns:
-        column.overflow = "fold"  # a slug or path that loses its end is of no use
+        column.overflow = "fold"  # a truncated slug or path is of no use
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     Console(width=width, highlight=False, markup=False).print(table)  # extras are named in brackets
     return int(ExitStatus.PASSED)

@@ -1,11 +1,11 @@
-"""How long a case's first result takes in a process that has nothing compiled, tuned or cached, and how much of that
-torch.compile took: with empty caches, with those that the first process left, and for one more equal layer.
+"""Time to a case's first result in a process with nothing compiled, tuned or cached, and torch.compile's share of it:
+with empty caches, with the caches of the first process, and for one more equal layer.
 
 The measuring process starts pytest for the one test with empty caches of Triton and torch.compile. That process takes
-one step, forward and backward, and answers with the seconds since it was started: Python, imports, collection,
-inputs, compiling and tuning are in them, as they are for whoever starts a training run. Where something was compiled,
-it takes two steps more: what the first took beyond the third was compiling. Further processes then do the same with
-the caches kept, and with candidates of other numbers of layers.
+one step, forward and backward, and answers with the seconds since its start. These include Python, imports, collection,
+inputs, compiling and tuning, as at the start of a training run. If something was compiled, it takes two more steps: the
+first step minus the third is the compile time. Further processes do the same with the caches kept, and with candidates
+of other numbers of layers.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from perfguard.units import Unit
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-ASKED = "cold.json"  # lies in the session folder of a process that is to start cold
+ASKED = "cold.json"  # in the session folder of a process that starts cold
 TIMER = "process"
 _CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 _BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # one of them for each kernel that Triton compiled
 
-# Disks, other processes and the linker's mood move seconds: slower by less than half, or by less than 2 s, is no
-# finding (the judge fails above a third of what is promised).
+# Disks, other processes and the linker vary by seconds. A slowdown below 50 % or 2 s is therefore no finding (the judge
+# fails above a third of the promise).
 _PROMISE = 3 * 0.405  # ln 1.5
 _FLOOR_US = 2e6
-_LAYER_FLOOR_US = 5e5  # of one layer more, which is about nothing where layers share their graph
+_LAYER_FLOOR_US = 5e5  # for one more layer, which costs almost nothing if layers share their graph
 _NOTHING_US = 1.0  # a time is above 0
 
 
 class Asked(Struct, frozen=True):
-    """Which case to start cold, and when its process was started, s on the machine's monotonic clock; `layers`: with
-    the candidate of so many, instead of its own."""
+    """The case to start cold, and the start of its process in s on the machine's monotonic clock. `layers`: number of
+    layers of the candidate to use instead of the case's own."""
 
     suite: str
     name: str
@@ -55,20 +55,20 @@ class Asked(Struct, frozen=True):
     layers: int | None = None
 
     def wants(self, case: Case) -> bool:
-        """Whether it is this case's first result that counts."""
+        """Whether this case's first result is measured."""
         return (case.suite, case.name) == (self.suite, self.name)
 
 
 def asked(folder: Path) -> Asked | None:
-    """What lies in a session folder; None for a session that measures as usual."""
+    """The request in a session folder; None for a session that measures as usual."""
     path = folder / ASKED
     return msgspec.json.decode(path.read_bytes(), type=Asked) if path.is_file() else None
 
 
 def first_results(call: Call, case: Case, request: Asked, device: Device) -> list[CaseResult]:
-    """In the cold process: take one step, and say how long all took, and how long torch.compile.
+    """In the cold process: take one step and return its total time and torch.compile's.
 
-    Nothing for a call of the same test that was not asked for.
+    Other calls of the same test return nothing.
     """
     if not request.wants(case):
         return []
@@ -107,14 +107,14 @@ def _count(metric: str, value: int, details: str = "warm_compile_time_us", gated
 
 
 def starter(command: Command, report: Callable[[], Report], minutes: float) -> Callable[..., list[Reading]]:
-    """What starts cold processes for a case and returns their readings: `cold_start_us`, and on a GPU
-    `compiled_kernels`, how many of Triton's it compiled. Where torch.compile has a part in it also `compile_time_us`,
-    the same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and, over the numbers
-    of layers that the case names, what one more costs (`compile_layer_us`, `warm_compile_layer_us`).
+    """A function that starts cold processes for a case and returns their readings: `cold_start_us`, and on a GPU
+    `compiled_kernels`, the number of Triton kernels compiled. With torch.compile it also returns `compile_time_us`, the
+    same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and the cost of one more
+    layer over the numbers of layers that the case names (`compile_layer_us`, `warm_compile_layer_us`).
 
     Args:
-        report: the run's, as it stands: the session's request.
-        minutes: most time for a process.
+        report: returns the run's report so far, which is the session's request.
+        minutes: time limit of one process.
     """
 
     def start(case: Case, depths: Sequence[int] = ()) -> list[Reading]:
@@ -129,12 +129,12 @@ def starter(command: Command, report: Callable[[], Report], minutes: float) -> C
         return readings
 
     def cold_and_warm(case: Case, layers: int | None) -> tuple[list[Reading], list[Reading]]:
-        """What a process with empty caches reads, and what one with those that it left; nothing of the second where
-        nothing was compiled."""
+        """Readings of a process with empty caches, and of one with the caches it left. The latter are empty if nothing
+        was compiled."""
         with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
             cold = answered(case, layers, Path(caches))
             compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
-            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # an empty one has nothing
+            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # an empty cache has none
             warm = answered(case, layers, Path(caches)) if _compiling(cold) else []
         return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
 
@@ -172,7 +172,7 @@ def _compile_seconds(readings: Sequence[Reading]) -> float:
 
 
 def _slope(seconds: Mapping[int, float]) -> float:
-    """Of the least-squares line through seconds by layers: what one more layer adds."""
+    """Slope of the least-squares line through seconds by layers: the cost of one more layer."""
     layers = sum(seconds) / len(seconds)
     mean = sum(seconds.values()) / len(seconds)
     spread = sum((each - layers) ** 2 for each in seconds)

@@ -1,4 +1,4 @@
-"""The garbage collector, kept out of what is measured."""
+"""Keeps the garbage collector out of measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """The garbage collector off: a collection would land in somebody's sample."""
+    """Turn the garbage collector off, since a collection would distort a sample."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -20,5 +20,5 @@ def collector_paused() -> Iterator[None]:
 
 
 def collect_young() -> None:
-    """Collect the cycles that were made since the collector was paused, a thousand times faster than all."""
+    """Collect the cycles made since the pause, which is a thousand times faster than a full collection."""
     gc.collect(0)

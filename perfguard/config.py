@@ -1,4 +1,4 @@
-"""Config: everything a run was asked for, from `[tool.perfguard]` and the command line, validated once."""
+"""The configuration of a run, from `[tool.perfguard]` and the command line, validated once."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     reports: str = ".perfguard"  # folder of report-<slug>.json
     device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
     strict: bool = False  # cases that are not guarded fail
-    sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes that a recorded baseline rests on
+    sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes for a recorded baseline
     base: str = ""  # branch, tag or commit whose merge base with HEAD times are compared with; "": HEAD
     pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # most time to measure base and working tree by turns
-    targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # that kernels are compiled for
-    case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time a timed metric may take
-    hard_share: Annotated[float, Meta(ge=0, le=100)] = 1.0  # of the check's time, that derived inputs may take; 0: none
-    session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # after this a fresh process is given up
-    case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # after this a case hangs: BROKEN, and the run ends
-    lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # how long to wait for another perfguard's device
+    targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # to compile kernels for
+    case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time for one timed metric
+    hard_share: Annotated[float, Meta(ge=0, le=100)] = 1.0  # time for derived inputs / time of the check; 0: none
+    session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # limit for a fresh process
+    case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # limit for a case, then it is BROKEN and the run ends
+    lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # longest wait for a device that another perfguard uses
     lanes: Annotated[
         list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
-    ] = []  # that a pull request waits for
-    comment: Literal["findings", "improvements", "never"] = "findings"  # what a comment is created for
-    notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or written anew, which mails
-    resolved: Literal["show", "hide"] = "show"  # a comment of which nothing is left to do: open, or folded away
+    ] = []  # lanes that a pull request waits for
+    comment: Literal["findings", "improvements", "never"] = "findings"  # when a comment is created
+    notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or posted anew with mail
+    resolved: Literal["show", "hide"] = "show"  # a comment with nothing left to do: open, or folded
     drafts: bool = True  # comment on drafts, too
-    author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our comments' login, if untold
-    compare_to: Literal["merge-base", "base-tip"] = "merge-base"  # whose baselines judge a pull request
-    max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base is warned about
+    author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our login; "": the token's
+    compare_to: Literal["merge-base", "base-tip"] = "merge-base"  # commit whose baselines judge a pull request
+    max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base gets a warning
 
 
 class Config(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Config(Struct, frozen=True):
     measure: bool = False
     update: frozenset[Category] | None = None
     reason: str = ""
-    lane: str = ""  # that the run is to be: a slug, or a target, of which only exact facts are read
+    lane: str = ""  # requested lane: a slug, or a target, for which only exact metrics are read
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
 
     @property
@@ -65,12 +65,13 @@ class Config(Struct, frozen=True):
 
     @property
     def untimed(self) -> bool:
-        """Whether no time is read: such a run needs no device to itself, whatever else runs there."""
+        """Whether no time is read. Such a run needs no exclusive device."""
         return self.lane == "cpu"
 
     @property
     def cache_dir(self) -> Path:
-        """Of what takes time to make again. The same for all workers, whose reports lie in folders of their own."""
+        """Folder for files that are slow to make. All workers share it, although their reports have separate
+        folders."""
         return self.root / ".perfguard" / "cache"
 
 
@@ -112,7 +113,7 @@ def is_categories(text: str) -> bool:
 
 
 def parse_categories(text: str) -> frozenset[Category]:
-    """`new,faster` -> {new, faster}; `all` -> every category that writes: what is gone is removed by its own name only.
+    """`new,faster` -> {new, faster}; `all` -> every category but `stale`: removals must be requested by name.
 
     Raises:
         UsageError: an unknown category; the message lists the known ones.

@@ -1,4 +1,4 @@
-"""Whether a call is right in every configuration, not only in the one that is chosen today."""
+"""Checks a call in every configuration, not only in the one that is chosen today."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from perfguard.binaries.tuners import pinned, tuners_met
 from perfguard.call import Call
 from perfguard.check import Checked, check
 
-# What Triton raises where a kernel asks for more than the chip has. Tuners pass such a configuration over; that the
-# binary does not fit is a reading of its own.
+# Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
+# binary fits is a reading of its own.
 _TOO_LARGE = "OutOfResources"
 
-CHEAP_SECONDS = 2.0  # that the check of the chosen configuration may take for the others to be checked unasked
+CHEAP_SECONDS = 2.0  # limit for the check of the chosen configuration; within it, the others are checked by default
 
 
 @dataclass(frozen=True)
 class _Other:
-    """A configuration that was not chosen: how it is called, and what keeps tuners to it."""
+    """A configuration that was not chosen, its call, and the context that restricts tuners to it."""
 
     name: str
     call: Call
@@ -30,20 +30,20 @@ class _Other:
 
 
 def check_configurations(call: Call, once_right: Callable[[], None] = lambda: None) -> Checked:
-    """`check(call)`, and where that is right the same of every other configuration, gradients included.
+    """`check(call)` and, if that is right, the same for every other configuration, gradients included.
 
-    Others are what `call.configurations` names, and those of every autotuned kernel that the call comes by. Where the
-    first check was not cheap and `call.every` is not set, a note says that they were left out; another names each that
-    does not fit the device.
+    Other configurations are those in `call.configurations` and those of every autotuned kernel that the call runs. If
+    the first check was not cheap and `call.every` is not set, they are skipped with a note. Each configuration that
+    does not fit the device has a note, too.
 
     Args:
-        once_right: is called when the candidate was right once.
+        once_right: called after the first right call of the candidate.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
-    started = time.thread_time()  # of a processor: what is checked may not depend on who else is at work
+    started = time.thread_time()  # CPU time, so that other processes do not decide what is checked
     with tuners_met() as tuners:
         checked = check(call, once_right=once_right)
     seconds = time.thread_time() - started
@@ -72,7 +72,7 @@ def _named(call: Call) -> Iterator[_Other]:
 
 
 def _without(call: Call, chosen: Mapping[str, Any]) -> Callable[..., Any]:
-    """The reference, which knows nothing of configurations."""
+    """The reference, which takes no keyword arguments of configurations."""
     added = set(chosen) - set(call.kwargs)
 
     def reference(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def _tuned(call: Call, tuners: Sequence[Any]) -> Iterator[_Other]:
 
 
 def _problems(other: _Other) -> list[str]:
-    """What is wrong with one configuration, each with its name in front."""
+    """The problems of one configuration, each with its name in front."""
     try:
         with other.around():
             wrong = check(other.call, full=False).wrong

@@ -1,4 +1,4 @@
-"""Which unchanged cases are timed all the same: as controls they show whether this day is like the record's."""
+"""Controls: unchanged cases that are timed all the same, to show whether conditions are those of the record."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Collection, Sequence
 from perfguard.judge.lane import Lane, timer_class
 from perfguard.records import Case, CaseResult
 
-CONTROLS = 20  # of each timer class: what the simulation of docs/judging.md rests on
-AUDIT = 0.05  # of the other unchanged cases
+CONTROLS = 20  # for each timer class; the simulation in docs/judging.md assumes this number
+AUDIT = 0.05  # share of the other unchanged cases that is timed
 
 _Id = tuple[str, str]  # suite, case key
 
 
 class Controls:
-    """Draws controls while the cases go by, though nobody knows yet which of them will be unchanged.
+    """Draws controls as the cases run, before it is known which of them are unchanged.
 
     Selection sampling (Knuth, TAOCP 2, 3.4.2, algorithm S): of the n cases of a class that may still come, each is
-    drawn with probability (controls wanted) / n. A case that turns out to have changed leaves its chance to the
-    others, so that every draw is as likely whatever the order of the tests.
+    drawn with probability (controls wanted) / n. A changed case leaves its chance to the others, so every draw is
+    equally likely in any order of the tests.
     """
 
     def __init__(self, lane: Lane, selected: Sequence[Case], seed: str) -> None:
         """Args:
-        selected: forward cases of the tests that are to run; empty where they are unknown: then all that the lane
-            remembers may come.
+        selected: forward cases of the selected tests. Empty if they are unknown; then every case in the lane's records
+            may come.
         seed: makes the draw repeatable.
         """
         self._random = random.Random(seed)
@@ -41,7 +41,7 @@ class Controls:
     def draw(self, result: CaseResult, unchanged: Collection[str]) -> bool:
         """Whether the case is timed although its times named in `unchanged` need no reading.
 
-        Ask once for each case, also for those of which nothing is unchanged.
+        Call once for each case, also for cases with nothing unchanged.
         """
         suite, key = result.case.suite, result.case.key
         known = [self._lane.timed.get((suite, key, metric)) for metric in unchanged]

@@ -1,4 +1,4 @@
-"""The base of our dispatch modes: one that leaves torch.compile unloaded where nobody uses it."""
+"""The base class of our dispatch modes, which leaves torch.compile unloaded if nothing uses it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
-    """A TorchDispatchMode whose `__torch_dispatch__` is torch's business only where torch.compile is loaded.
+    """A TorchDispatchMode whose `__torch_dispatch__` has torch's wrapper only if torch.compile is loaded.
 
-    torch wraps that method so that torch.compile does not trace it, and the wrapper's first call imports the
-    compiler, and Triton with it: seconds in every process, also in those that compile nothing. So the wrapper is
-    used from the first `with` on that finds the compiler loaded. Where it is loaded within a `with`, the rest of that
-    `with` may be traced, which costs time and changes no result.
+    torch wraps that method so that torch.compile does not trace it. The wrapper's first call imports the compiler and
+    Triton, which takes seconds in every process, also in those that compile nothing. The wrapper is therefore used from
+    the first `with` that finds the compiler loaded. If the compiler is loaded within a `with`, the rest of that `with`
+    may be traced, which costs time and changes no result.
     """
 
     _plain: Any

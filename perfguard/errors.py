@@ -7,8 +7,8 @@
         ├── UsageError            a wrong call, option or configuration value
         ├── BaselineError         a baseline file that cannot be read or may not be written
         ├── DeviceError           a device that is absent, busy or cannot be measured
-        ├── GitHubError           GitHub could not be asked or told something (perfguard/github/troubles.py)
-        ├── LaneError             what a lane delivered is refused
+        ├── GitHubError           a request to GitHub failed (perfguard/github/troubles.py)
+        ├── LaneError             a lane's delivery is refused
         └── MeasurementError      a call that could not be measured (it raised, hung, was not deterministic …)
     AssertionError
     └── GuardFailure              a guarded case failed: the test fails like any other
@@ -22,7 +22,7 @@ import enum
 
 
 class PerfguardError(Exception):
-    """Something perfguard cannot go on with; the message names the thing and the next step."""
+    """An error that stops perfguard. The message names the subject and the next step."""
 
 
 class UsageError(PerfguardError, ValueError):
@@ -38,11 +38,11 @@ class DeviceError(PerfguardError):
 
 
 class GitHubError(PerfguardError):
-    """GitHub could not be asked or told something; never a reason for another verdict."""
+    """A request to GitHub failed; never a reason for another verdict."""
 
 
 class LaneError(PerfguardError):
-    """What a lane delivered is refused: not the archive, the report or the commit that it has to be."""
+    """A lane's delivery is refused: it is not the expected archive, report or commit."""
 
 
 class MeasurementError(PerfguardError):

@@ -1,4 +1,4 @@
-"""The fixture: one call turned into a guarded case, with seeded inputs; and the words a failing test says."""
+"""The fixture, which turns one call into a guarded case with seeded inputs, and the messages of failing tests."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 RUN = pytest.StashKey[Run]()
-OPENED = pytest.StashKey[tuple["Device", float]]()  # where nothing is measured: the device, and `hard_share`
-LOST = pytest.StashKey[str]()  # set once the device answers this process no more: the case that did it, and how
+OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
+LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
 
 
 def case_of(item: pytest.Item) -> Case:
@@ -42,10 +42,10 @@ def case_of(item: pytest.Item) -> Case:
 
 
 def seed_of(case: Case, purpose: str = "inputs") -> int:
-    """A seed that belongs to the case alone: adding a case moves no other's inputs.
+    """A seed of the case alone, so that a new case does not change the inputs of others.
 
-    Each purpose has its own. With one seed for all, incoming gradients would be the inputs once more, and hide
-    every error that cancels there: the gradient of a scale-invariant function, for one, would be 0.
+    Each purpose has its own. With one seed for all, incoming gradients would equal the inputs and hide every error that
+    cancels there. The gradient of a scale-invariant function, for example, would be 0.
     """
     return int.from_bytes(hashlib.sha256(f"{case.suite}::{case.name} {purpose}".encode()).digest()[:4], "big")
 
@@ -59,15 +59,15 @@ class Guarded:
         self._case = case
         self._device = device
         self._run = run
-        self._every = every  # configuration is checked
+        self._every = every  # whether all configurations are checked
         self._hard_share = hard_share
         self._labels: set[str] = set()
-        forget_compiled()  # else the number and shapes of the tests before decide what this one compiles
-        self._settings = settings()  # what the test then leaves changed is its own
+        forget_compiled()  # otherwise the number and shapes of earlier tests decide what this one compiles
+        self._settings = settings()  # later changes are the test's own
 
     @property
     def device(self) -> torch.device:
-        """Where the inputs of the case belong."""
+        """The device for the inputs of the case."""
         return self._device.torch_device
 
     def unsupported(self, reason: str) -> NoReturn:
@@ -108,29 +108,30 @@ class Guarded:
             oracle: dtype of the oracle; "auto" is float64, and float32 for fp8 outputs.
             kwargs: keyword inputs of `fn` and `reference`.
             mutates: positions in `args` that the candidate writes; compared like outputs.
-            clobbers: positions in `args` whose memory the candidate uses up, e.g. for a gradient in place: (0,), or
-                (0, "gradients") where it overwrites the incoming gradients too. What is left there is not compared.
+            clobbers: positions in `args` whose memory the candidate may overwrite, e.g. (0,) for a gradient in place,
+                or (0, "gradients") if it overwrites the incoming gradients, too. Their contents are not compared
+                afterwards.
             timed: False guards numerics and exact metrics only.
             cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
-            cold_start: True: processes of their own, with empty compiler caches and with kept ones, read how long the
-                first result takes, and torch.compile. {1: build, 4: build_deeper}: also of candidates of so many
-                layers, each from a function without arguments; what one more layer costs follows.
+            cold_start: True: separate processes, with empty and with kept compiler caches, measure the time to the
+                first result and torch.compile's share of it. {1: build, 4: build_deeper}: the same for candidates with
+                these numbers of layers, each built by a function without arguments; the cost of one more layer follows.
             walk: further inputs, e.g. other token counts and expert loads: each a tuple of arguments, a single tensor,
                 or a function without arguments that prepares and returns one of these. Recompilations and tunings are
                 counted over it; results are not checked.
-            configurations: keyword arguments that choose another configuration of the kernels each, as
+            configurations: keyword arguments that each choose another configuration of the kernels, as
                 [{"candidate": 0}, {"candidate": 1}], or a function that returns them for the device that the inputs
-                say they are on when it is called: every one is checked, and compiled for every target. A kernel under
+                report when it is called. Every configuration is checked, and compiled for every target. A kernel under
                 triton.autotune needs none: its configurations are found. As {"width <= 512": {"candidate": 0}} they
-                name the entries of a table: which one the plain call takes is then gated.
-            groups: where groups of rows end (inclusive running ends, a tensor or numbers): a failure then names the
-                group and how many rows it has.
+                name the entries of a table, and the entry that the plain call takes is gated.
+            groups: ends of the groups of rows (inclusive running ends, a tensor or numbers). Failures then name the
+                group and its number of rows.
             rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
-                default configuration; called with the same inputs. Both are timed by turns in every run, and a
-                candidate that is slower is SLOWER, with or without a baseline. The rival's results are not checked.
+                default configuration; called with the same inputs. Both are timed by turns in every run. A slower
+                candidate is SLOWER, with or without a baseline. The rival's results are not checked.
             hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard says
                 which kinds are left out, and why.
-            label: tells a second call in the same test from the first.
+            label: distinguishes a second call in the same test from the first.
 
         Raises:
             WrongResult: the numerics rule is violated; nothing is timed then.
@@ -138,7 +139,7 @@ class Guarded:
                 not its tests.
             UsageError: the call cannot be guarded as written.
         """
-        __tracebackhide__ = True  # a failure shows the test's line and what it says, no line of ours
+        __tracebackhide__ = True  # a failure shows the test's line and the message, no line of ours
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in (given if rival is None else {**given, "rival": rival}).items():
             if not callable(value):
@@ -192,7 +193,7 @@ class Guarded:
 
 
 def _hard(given: bool | Hard) -> Hard | None:
-    """None where there are none."""
+    """The kinds to leave out; None for no derived inputs."""
     if isinstance(given, Hard):
         return given
     if not isinstance(given, bool):
@@ -201,7 +202,7 @@ def _hard(given: bool | Hard) -> Hard | None:
 
 
 def _layers(given: bool | Layers) -> bool | Layers:
-    """As it is, if a slope can be drawn through it."""
+    """Return `given` if it has enough points for a slope."""
     if not isinstance(given, bool) and (len(given) < 2 or not all(map(callable, given.values()))):
         raise UsageError(
             f"perfguard(cold_start={given!r}): give True, or a function for each of two or more numbers of layers"
@@ -212,8 +213,8 @@ def _layers(given: bool | Layers) -> bool | Layers:
 def _clobbers(
     given: Sequence[int | Literal["gradients"]], args: Sequence[Any]
 ) -> tuple[int | Literal["gradients"], ...]:
-    """As it is, if each names the incoming gradients or an argument, and none whose values decide what is computed:
-    what is timed many times in a row finds what its last call has left."""
+    """Return `given` if each entry is the incoming gradients or an argument of floats. Timed calls run many times in a
+    row on what the last one left, so no overwritten value may decide what is computed."""
     for each in given:
         if each == GRADIENTS:
             continue
@@ -242,7 +243,7 @@ def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[An
 
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:
-    """Fail the test for what is already certain; suspects wait for the fresh processes."""
+    """Fail the test for certain verdicts; SUSPECT ones wait for the fresh processes."""
     __tracebackhide__ = True
     lines = failure_lines(run, results)
     if lines:
@@ -254,7 +255,7 @@ def raise_for(run: Run, results: list[CaseResult]) -> None:
 
 
 def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
-    """What a failing test says: case, verdicts, how to reproduce. Empty when nothing fails."""
+    """The message of a failing test: case, verdicts, how to reproduce. Empty if nothing fails."""
     lines: list[str] = []
     for result in results:
         verdicts = [verdict for verdict in run.failing(result) if verdict.word is not Word.SUSPECT]
@@ -285,5 +286,5 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
         with seeded(seed_of(case), device):
             yield Guarded(case, device, run, config.option.perfguard_all_configs, hard_share)
     except Exception:
-        if LOST not in config.stash:  # a lost device's random state cannot be put back, and nobody will use it
+        if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
             raise

@@ -1,7 +1,7 @@
-"""How the stored level of each time moved: what git holds of the baseline files, commit by commit.
+"""The stored level of each time over the commits of its baseline file.
 
-For a picture, so that whatever cannot be read is left out: a commit in which a file was laid out otherwise, a folder
-outside git, no git at all.
+Its use is a picture, so unreadable parts are left out: a commit with another file layout, a folder outside git, no git
+at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import median
 
 from msgspec import Struct
 
-MOST_COMMITS = 50  # of one file, the latest
+MOST_COMMITS = 50  # latest commits that are read of one file
 _SECONDS = 30.0
 _CASE = re.compile(r"  (\S.*):")
 _TIME = re.compile(r"    (\w+): \{sessions: \[([0-9., e+-]+)\], timer: ([^,}]+)(?:, anchor: ([0-9.e+-]+))?\}")
@@ -25,7 +25,7 @@ TimeName = tuple[str, str]  # case key, metric
 
 
 class Recorded(Struct, frozen=True):
-    """A time as one commit stored it: the median session and the anchor, µs. `date`: of the commit, ISO."""
+    """A time as one commit stored it: the median session and the anchor, µs. `date` is the commit's, in ISO format."""
 
     commit: str
     date: str
@@ -35,11 +35,11 @@ class Recorded(Struct, frozen=True):
 
 
 def read_history(folder: Path, file: str) -> dict[TimeName, list[Recorded]]:
-    """What was stored of each time, oldest first, where it changed.
+    """The stored values of each time where they changed, oldest first.
 
     Args:
-        folder: of the baselines.
-        file: below it, `nvidia-h200/norms.yaml`.
+        folder: the baselines folder.
+        file: path inside it, for example `nvidia-h200/norms.yaml`.
     """
     found: dict[TimeName, list[Recorded]] = {}
     for commit, date, text in reversed(list(_versions(folder, file))):
@@ -70,7 +70,7 @@ def _versions(folder: Path, file: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _times(text: str) -> Iterator[tuple[TimeName, str, float, float]]:
-    """The times in a file as perfguard lays it out, line by line: fifty versions are parsed in no time."""
+    """The times in a file of perfguard's own layout, parsed line by line to keep fifty versions fast."""
     key = ""
     for line in text.splitlines():
         case = _CASE.fullmatch(line)
@@ -87,7 +87,7 @@ def _times(text: str) -> Iterator[tuple[TimeName, str, float, float]]:
 
 
 def _git(folder: Path, *arguments: str, given: str = "") -> bytes:
-    """What git answers in `folder`; nothing where it cannot."""
+    """Output of git in `folder`; empty if git fails."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=folder, input=given.encode(), capture_output=True, timeout=_SECONDS, check=True

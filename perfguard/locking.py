@@ -1,8 +1,8 @@
-"""One perfguard at a time times on a device: a lock of the operating system for each device of the machine. Runs that
-read no time take none.
+"""Locks a device, so that one perfguard at a time measures times on it. Each device of the machine has a lock of the
+operating system. Runs that read no time take none.
 
-The lock goes with the process that holds it, however that ends. Who holds it is written beside it, for those who
-wait. Fresh processes and xdist workers measure under the lock of the process that started them.
+The lock is released when the process that holds it ends, for whatever reason. A file beside it names the holder, for
+waiting processes. Fresh processes and xdist workers measure under the lock of the process that started them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOLDER = "perfguard-locks"
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who holds a lock: process, command line, since when (ISO, UTC)."""
+    """The holder of a lock: process, command line and start (ISO, UTC)."""
 
     pid: int
     command: str
@@ -44,7 +44,7 @@ class DeviceLock:
 
     Args:
         key: `Device.key`, the same in every process of the machine.
-        folder: where locks lie; by default in the system's temporary folder, shared by all users.
+        folder: folder of the locks; by default in the system's temporary folder, shared by all users.
     """
 
     def __init__(self, key: str, folder: Path | None = None) -> None:
@@ -62,13 +62,13 @@ class DeviceLock:
         self.release()
 
     def acquire(self, minutes: float, tell: Callable[[str], None]) -> None:
-        """Take the lock; while another process has it, say so once through `tell` and wait.
+        """Take the lock. If another process holds it, report that once through `tell` and wait.
 
         Args:
-            minutes: how long to wait at most.
+            minutes: longest wait.
 
         Raises:
-            DeviceError: still held by another process then, or no lock can be made.
+            DeviceError: another process still holds it after that, or no lock can be made.
         """
         end = time.monotonic() + 60 * minutes
         told = False
@@ -85,7 +85,7 @@ class DeviceLock:
             time.sleep(POLL_SECONDS)
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; whether it is held now.
+        """Take the lock if it is free, and return whether it is held now.
 
         Raises:
             DeviceError: no lock can be made here.
@@ -107,7 +107,7 @@ class DeviceLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back, if held. Its file stays: whoever waits has it open."""
+        """Release the lock, if held. Its file stays, since waiting processes have it open."""
         if self._lock is not None:
             with contextlib.suppress(OSError):
                 self._holder_path.unlink()
@@ -115,24 +115,24 @@ class DeviceLock:
             self._lock = None
 
     def holder(self) -> Holder | None:
-        """Who holds the lock, as far as it was written down."""
+        """The holder of the lock; None if it is not recorded."""
         try:
             return msgspec.json.decode(self._holder_path.read_bytes(), type=Holder)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def _make_folder(self) -> None:
-        # Without the sticky bit: under it Linux keeps one user from opening the lock file of another.
+        # No sticky bit: with it, Linux keeps one user from opening the lock file of another.
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):
                 self._folder.chmod(0o777)
 
     def _write_holder(self) -> None:
-        """By rename, so that it can replace another user's file and never follows a link."""
+        """Write by rename, which can replace another user's file and never follows a link."""
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         holder = Holder(os.getpid(), shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200], since)
-        with contextlib.suppress(OSError):  # only those who wait would miss it
+        with contextlib.suppress(OSError):  # only waiting processes need it
             handle, temporary = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "wb") as file:
                 os.fchmod(handle, 0o644)

@@ -1,4 +1,4 @@
-"""Names: a suite is a file of tests, a case is a test. Each has one name, and no two share one."""
+"""Names: a suite is a test file, a case is a test. Each has one name, which no other shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WHOLE = re.compile(r"((?:\w[\w-]*/)*test_[\w-]*)\.py")
 
 
 def suite_of(path: Path, root: Path) -> str:
-    """The name of a file of tests, and of its baseline files.
+    """The name of a test file, and of its baseline files.
 
     `tests/kernels/test_norm.py` is `kernels.norm`. Outside `tests`, the whole path is the name:
     `kernels/test_norm.py` is `kernels.test_norm`. In all other names `+` stands for a dot, and `++20` for a
@@ -45,7 +45,7 @@ def name_of(nodeid: str) -> str:
     function, bracket, parameters = inside.partition("[")
     *classes, last = function.split("::")
     rest = last.removeprefix("test_")
-    # pytest collects `testc`, too: it must not be the name of `test_testc`.
+    # pytest collects `testc`, too, whose name `test_testc` must not get.
     return ".".join([*classes, last if rest.startswith("test") else rest]) + bracket + parameters
 
 

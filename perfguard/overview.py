@@ -1,8 +1,7 @@
-"""What several lanes say of one commit, put side by side: what the comment, the page and the statuses are made of.
+"""The results of several lanes for one commit, from which the comment, the page and the statuses are made.
 
-Made by whoever holds the reports (`perfguard report` from files, `perfguard comment` from validated artifacts);
-the renderers and the statuses only read it. Nothing in it is text that a stranger laid out: names, values and
-reasons are data, and whoever renders them escapes them.
+`perfguard report` makes it from files, `perfguard comment` from validated artifacts. The renderers and the statuses
+only read it. It contains no markup from strangers: names, values and reasons are data, which the renderers escape.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from perfguard.judge import is_inconclusive
 from perfguard.records import Baseline, CaseResult, Report, Value, Verdict, Word
 from perfguard.units import Unit
 
-NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # how the reasons of such times begin; NOISY: paired to the end
+NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end
 
 
 class Headline(enum.StrEnum):
-    """What the whole comes to; the first that applies, most urgent first."""
+    """The overall result: the first that applies, most urgent first."""
 
     WRONG = "wrong"
     WORSE = "slower or heavier"
     INCOMPLETE = "incomplete"
     INCONCLUSIVE = "inconclusive"  # most times of a lane could not be judged
-    UNVERIFIED = "not verified"  # only the report's own word stands between a case and its verdict
-    UNDECIDED = "undecided"  # some of them
+    UNVERIFIED = "not verified"  # only the report's own claims keep a case from its verdict
+    UNDECIDED = "undecided"  # some times could not be judged
     NO_BASELINE = "no baseline"
     ACCEPTED = "accepted"
     FASTER = "faster"
@@ -48,8 +47,8 @@ class BaselineEdit(Struct, frozen=True):
         folder: `nvidia-h200`, `targets/sm_90`.
         before, after: the entry's value, the centre of its sessions for a time; None where it is added or removed.
         loosens: the edit lets a worse reading pass than before (a removal does, too).
-        measured: what this change's own report reads there; None without such a reading.
-        growth: of a time beyond its promise over its anchor: by how much (0.03 is 3 %); None of any other.
+        measured: the reading in this change's own report, if any.
+        growth: growth over its anchor of a time that grew by more than its promise (0.03 is 3 %); otherwise None.
     """
 
     folder: str
@@ -69,11 +68,11 @@ class LaneView(Struct, frozen=True):
     """One expected lane.
 
     Attributes:
-        name: of the lane, `nvidia-h200` where it has no other.
-        report: with verdicts; None where no valid report came, `problem` says why then.
-        baselines: suite -> what its readings were judged by; empty where unknown.
+        name: name of the lane; by default its slug, for example `nvidia-h200`.
+        report: the report with verdicts; None if no valid one arrived, for the reason in `problem`.
+        baselines: suite -> the baseline that its readings were judged with; empty if unknown.
         refused: cases of the report that could not be read.
-        unmeasured: keys of remembered cases that the report does not hold.
+        unmeasured: keys of recorded cases that the report lacks.
         accepted: (suite, case key, metric) of findings that an edit of the baselines covers, with its reason.
     """
 
@@ -98,14 +97,14 @@ class LaneView(Struct, frozen=True):
 
     @property
     def words(self) -> set[Word]:
-        """Words of the findings and of remembered cases that are gone."""
+        """Words of the findings and of recorded cases that are gone."""
         gone = {verdict.word for verdict in self.report.stale} if self.report else set()
         return {verdict.word for _, verdict in self.findings} | gone
 
     @property
     def other_conditions(self) -> list[tuple[CaseResult, Verdict]]:
-        """Findings about what is remembered here, but was read under another driver, power limit, timer … or from
-        other inputs, as the report says."""
+        """Findings on metrics with a record here that, by the report, were read under another driver, power limit,
+        timer … or from other inputs."""
         return [
             (result, verdict)
             for result, verdict in self.findings
@@ -115,7 +114,7 @@ class LaneView(Struct, frozen=True):
 
     @property
     def unpaired(self) -> list[tuple[CaseResult, Verdict]]:
-        """Times in question whose process pairs are not in the report, or too few of them."""
+        """Times in question with no or too few process pairs in the report."""
         return [
             (result, verdict)
             for result, verdict in self.findings
@@ -129,7 +128,7 @@ class LaneView(Struct, frozen=True):
 
     @property
     def is_inconclusive(self) -> bool:
-        """Whether most of its times could not be judged; what an edit covers is left out."""
+        """Whether most of its times could not be judged; verdicts that an edit covers are left out."""
         covered = set(self.accepted)
         return is_inconclusive(
             msgspec.structs.replace(
@@ -149,11 +148,11 @@ class Overview(Struct, frozen=True):
 
     Attributes:
         head: the commit that was measured; "" where unknown.
-        base: the commit whose baselines judged; "" where the reports' own run judged.
+        base: the commit whose baselines judged; "" if the reports' own run judged.
         base_age_days: how old `base` is.
-        base_is_tip: `base` is the tip of the branch that the change is for, and not where the change left it.
-        unread: what of the change could not be looked at as a whole, so that no edit of it is known; "": nothing.
-        run_url, artifacts_until: where the full reports lie, and how long (ISO date).
+        base_is_tip: `base` is the tip of the branch that the change is for, not the merge base.
+        unread: part of the change that could not be read in full, so that its edits are unknown; "": none.
+        run_url, artifacts_until: location of the full reports, and their last day (ISO date).
     """
 
     lanes: list[LaneView]
@@ -169,7 +168,7 @@ class Overview(Struct, frozen=True):
 
     @property
     def headline(self) -> Headline:
-        """The most urgent thing that any lane says."""
+        """The most urgent result of any lane."""
         words = {word for lane in self.lanes for word in lane.words}
         if Word.WRONG in words:
             return Headline.WRONG

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Copies = Callable[[int], Sequence[Callable[[], object]]]
 Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
-# Where memory begins, modulo this, decides which code kernels choose. No allocator aligns to less.
+# The start of memory, modulo this, decides which code kernels choose. No allocator aligns to less.
 _ALIGNMENT = 64
 
 
@@ -40,8 +40,8 @@ def forward(call: Call) -> Callable[[], object]:
 def backward(call: Call) -> Callable[[], object]:
     """One backward pass over a graph built once: no gradient accumulation, no forward inside.
 
-    The upstream gradients are random and seeded, in the outputs' dtypes. What is compiled here for the first time is
-    compiled to be replayed; `perfguard.compiling.forget_compiled` makes all of it new.
+    The upstream gradients are random and seeded, in the outputs' dtypes. Code that is compiled here for the first time
+    can be replayed. After `perfguard.compiling.forget_compiled` all code is compiled anew.
     """
     import torch
 
@@ -58,12 +58,12 @@ def backward(call: Call) -> Callable[[], object]:
 def steps(
     call: Call, entering: Callable[[Pass], None] = lambda _: None, incoming: Incoming | None = None
 ) -> list[Callable[[], object]]:
-    """One step from scratch, forward and then backward where there are gradients, on the inputs of `call`, and one on
-    those of each entry of its walk. The first puts a module's buffers back as they are now: what prepares an entry may
-    have set them. Each is on leaves of its own, and on copies of what the call writes.
+    """Steps from scratch, forward and then backward if there are gradients: one on the inputs of `call`, then one on
+    each entry of its walk. The first step restores a module's buffers to their present values, which the preparation of
+    an entry may have changed. Each step has leaves of its own, and copies of the arguments that the call writes.
 
     Args:
-        entering: is told which pass begins.
+        entering: called with the pass that begins.
         incoming: the gradients of a step's outputs; None: random ones.
     """
     import torch
@@ -92,7 +92,7 @@ def steps(
 
 
 def _buffers_kept(call: Call) -> Callable[[], None]:
-    """What puts a module's buffers back as they are now; without a walk nobody sets them."""
+    """A function that restores a module's buffers to their present values. Without a walk nothing changes them."""
     import torch
 
     buffers = dict(call.fn.named_buffers()) if isinstance(call.fn, torch.nn.Module) else {}
@@ -106,7 +106,7 @@ def _buffers_kept(call: Call) -> Callable[[], None]:
 
 
 def clobbered_kept(call: Call) -> Callable[[], None]:
-    """What makes the arguments that the call may overwrite as they are now."""
+    """A function that restores the present values of the arguments that the call may overwrite."""
     from perfguard.numerics.snapshot import Snapshot
 
     tensors = [tensor for at in call.clobbers if at != GRADIENTS for tensor in _tensors(call.args[at])]
@@ -125,7 +125,7 @@ def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...
 
 
 def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Outputs of one call on fresh leaves, and what they are differentiated by."""
+    """Outputs of one call on fresh leaves, and the tensors that they are differentiated by."""
     import torch
     from torch.utils import _pytree
 
@@ -154,7 +154,7 @@ def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
 
 
 def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Incoming gradients where values do not matter: nothing fills them, so no fill is counted as the call's."""
+    """Uninitialised incoming gradients, where values do not matter: no fill is counted as the call's."""
     import torch
 
     return [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
@@ -162,10 +162,10 @@ def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """A call for whoever watches what it launches, taken in the same `steps`. One object stands for one call.
+    """A call whose launches are followed, run in the same `steps`. Each call has one such object.
 
-    Incoming gradients are memory that nobody set: nothing of what runs depends on their values. `entering` is called
-    with the pass that begins.
+    Incoming gradients are uninitialised memory, since no launch depends on their values. `entering` is called with the
+    pass that begins.
     """
 
     call: Call
@@ -175,7 +175,8 @@ class Followed:
         return self.call.choices
 
     def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
-        """With `kwargs` laid over the call's own, forward, and backward where outputs depend on what requires grad."""
+        """One step with `kwargs` added to the call's own: forward, and backward if outputs depend on what requires
+        grad."""
         chosen = replace(self.call, kwargs={**self.call.kwargs, **kwargs}, walk=())
         steps(chosen, entering, _unset)[0]()
 
@@ -190,11 +191,11 @@ class Followed:
 
 
 def copies(call: Call, direction: Pass) -> Copies:
-    """What makes n passes like `forward(call)` or `backward(call)`, each on inputs of its own.
+    """A function that makes n passes like `forward(call)` or `backward(call)`, each on inputs of its own.
 
-    Copied are all tensors among the inputs, and the parameters and buffers of a module, with their strides, their
-    alignment and the memory that they share. The first pass works on the memory of the call itself, and a backward
-    pass has an autograd graph of its own, built on the queue that is current then.
+    It copies all tensors among the inputs, and the parameters and buffers of a module, with their strides, alignment
+    and shared memory. The first pass works on the memory of the call itself. A backward pass has an autograd graph of
+    its own, built on the queue that is current then.
 
     Raises (when called):
         DeviceError: the copies do not fit into the device's memory.
@@ -216,9 +217,9 @@ def copies(call: Call, direction: Pass) -> Copies:
 
 
 def touched_bytes(call: Call, outputs: object) -> int:
-    """Memory that one call touches at least: its inputs, a module's parameters and buffers, and `outputs`.
+    """Least memory that one call touches: its inputs, a module's parameters and buffers, and `outputs`.
 
-    What several of them share counts once; so does what a stride of 0 repeats.
+    Shared memory counts once, and so does an element that a stride of 0 repeats.
 
     Args:
         outputs: what the call returned, or the gradients of its backward pass.
@@ -269,7 +270,7 @@ def _copied(call: Call) -> Call:
 
 
 def _copies_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """id of each tensor -> its copy: the same strides, the same alignment; what shared memory still does."""
+    """id of each tensor -> its copy, with the same strides and alignment. Tensors that shared memory still do."""
     import torch
 
     spans = _spans([tensor for tensor in tensors if _plain(tensor)])

@@ -1,4 +1,4 @@
-"""Where in the user's code something happens."""
+"""Finds the line of the user's code that is running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PERFGUARD = str(Path(__file__).parent) + os.sep
 def place_in_python() -> str:
     """`kernels/moe/dispatch.py:57 in counts`: the innermost line that is neither torch's nor ours; "" without one.
 
-    A path inside the current folder is told from there on, any other by its last two parts.
+    A path inside the current folder is relative to it; any other is cut to its last two parts.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

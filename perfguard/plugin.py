@@ -1,4 +1,4 @@
-"""The pytest side: options, the `perfguard` fixture, and hooks that hand pytest's words to the guard.
+"""The pytest plugin: options, the `perfguard` fixture, and hooks that pass pytest's events to the guard.
 
 Importing this module costs a pytest run without perfguard almost nothing: everything else is loaded on demand.
 """
@@ -64,9 +64,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """`--perfguard-update tests/test_a.py`, as it is typed: what is no category is the next argument, not a value.
+    """Support `--perfguard-update tests/test_a.py`: a following word that is no category is an argument, not the value.
 
-    Before conftest files are looked for, since that begins at the paths.
+    This runs before the search for conftest files, which begins at the paths.
     """
     if "--perfguard-update" not in args:
         return
@@ -86,7 +86,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
-    """A process that measures for another one leaves out what was not meant for it, before any plugin acts on it."""
+    """In a process that measures for another one, drop options not meant for it, before any plugin acts on them."""
     if config.option.perfguard_session:
         from perfguard.hooks.child import take_options_back
 
@@ -115,7 +115,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """`-n auto` of a measuring run: one worker a device, where it is timed."""
+    """`-n auto` of a measuring run: one worker per device if times are read."""
     if not _measures(config.option) or config.option.perfguard_lane == "cpu":
         return None
     from perfguard.hooks import count_devices

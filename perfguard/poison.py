@@ -1,7 +1,7 @@
-"""Old memory made visible: whatever a candidate forgets to write must not look right by luck.
+"""Makes old memory visible, so that elements that a candidate forgets to write do not look right by luck.
 
-Three values, because each hides what another shows: NaN (lost by `max` and by masks), a large finite number
-(survives both), zeros (what fresh pages hold, and what an empty sum should be).
+There are three values, because each hides errors that another shows: NaN (lost by `max` and by masks), a large finite
+number (survives both), zeros (what fresh pages hold, and what an empty sum should be).
 """
 
 from __future__ import annotations
@@ -42,22 +42,23 @@ ALLOCATORS: tuple[tuple[Any, str], ...] = (
 _RULES = "torch._dynamo.trace_rules"
 _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
 
-#: The values of the `poisoned` contexts that are open, innermost last. It lives in the module, and so do the
-#: wrappers, because `torch.compile` guards on the identity of `torch.empty`: one wrapper for good costs a
-#: compiled function one recompilation, one a context would cost one each time and run into the limit. Not
-#: a ContextVar: backward passes run on threads of their own.
+#: The values of the open `poisoned` contexts, innermost last. This list and the wrappers are global, because
+#: `torch.compile` guards on the identity of `torch.empty`: a permanent wrapper costs a compiled function one
+#: recompilation, one per context would cost one each time and reach the limit. A ContextVar would not do: backward
+#: passes run on threads of their own.
 _open: list[tuple[Value | None, Canaries | None]] = []
 
 
 @contextmanager
 def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[None]:
-    """Fill what `torch.empty` and its kin (`ALLOCATORS`) return with `value` until the context ends.
+    """Fill tensors from `torch.empty` and its kin (`ALLOCATORS`) with `value` until the context ends.
 
-    With `canaries` it also lies between guards, which tell of writes past its ends; None fills nothing else.
+    With `canaries` each tensor also lies between guards, which detect writes past its ends. With `value` None only the
+    guards are filled.
 
-    Integers get their largest value for "nan": read as any float, its bytes are NaN too. Code that is being
-    traced or compiled gets the plain functions; names imported earlier (`from torch import empty`) and memory
-    that C++ code allocates for itself escape: `recycle` is for those.
+    Integers get their largest value for "nan": read as any float, its bytes are NaN too. Code that is being traced or
+    compiled gets the plain functions. Names imported earlier (`from torch import empty`) and memory that C++ code
+    allocates itself are not filled; `recycle` covers those.
     """
     before = [owner.__dict__.get(name) for owner, name in ALLOCATORS]
     knows_torch = _compiler_knows_torch()
@@ -74,7 +75,7 @@ def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[
             else:
                 setattr(owner, name, original)
         if not knows_torch and _compiler_knows_torch():
-            # The compiler woke up meanwhile and took the wrappers for torch's own: let it look again.
+            # The compiler was loaded meanwhile and took the wrappers for torch's own, so its table is cleared.
             sys.modules[_RULES].clear_lru_cache()
 
 
@@ -87,8 +88,8 @@ def _compiler_knows_torch() -> bool:
 def recycle(sizes: Iterable[int], device: torch.device, value: Value, *, copies: int = 2) -> None:
     """Allocate blocks of these sizes (bytes), fill them with `value`, and free them.
 
-    The allocator hands them out again, so memory that nobody fills afterwards still holds `value`. Sizes
-    above what is free are left out.
+    The allocator hands them out again, so memory that is not filled afterwards still holds `value`. Sizes above the
+    free memory are left out.
     """
     blocks = []
     for size in sorted(set(sizes), reverse=True):
@@ -124,10 +125,10 @@ def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
     def allocate(*args: Any, **kwargs: Any) -> Any:
         tensor = original(*args, **kwargs)
         if torch.compiler.is_compiling() or not _open or type(tensor) is not torch.Tensor:
-            return tensor  # fake and functional tensors hold no memory; subclasses know their own
+            return tensor  # fake and functional tensors hold no memory; subclasses manage their own
         if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
             value, canaries = _open[-1]
-            if canaries is not None and kwargs.get("out") is None:  # else it is the caller's, and stays where it is
+            if canaries is not None and kwargs.get("out") is None:  # an `out` is the caller's and stays in place
                 tensor = canaries.surround(tensor, original.__name__)
             if value is not None:
                 fill(tensor, value)

@@ -29,8 +29,9 @@ def load_lane(
     """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
 
     Args:
-        base: what their times are compared with.
-        any_machine: those of its target and the compiled ones alone, so that any machine of the target will do.
+        base: the base that their times are compared with.
+        any_machine: load only the baselines of its target and of compiled targets, which hold on any machine of the
+            target.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -40,7 +41,7 @@ def load_lane(
     own = {} if any_machine else {suite: store.load(identity.slug, suite) for suite in suites}
     for name in targets:
         target_of(name)
-    # A GPU is asked for its own architecture alone: what its kernels are elsewhere, a machine without one tells.
+    # On a GPU, kernels are compiled for its own architecture only; a machine without a GPU covers the others.
     compiled_for = targets if device.holds_cpu_tensors else {identity.architecture} & set(TARGETS)
     target = f"targets/{identity.target}" if identity.target else None
     portable = {suite: store.load(target, suite) for suite in suites} if target else {}
@@ -56,7 +57,7 @@ def load_lane(
 
 
 def lost_suites(store: Store, device: Device, root: Path) -> list[str]:
-    """Suites that are remembered on `device` though their file is gone."""
+    """Suites with baselines on `device` whose test file is gone."""
     identity = device.identity
     folders = [identity.slug, *([f"targets/{identity.target}"] if identity.target else [])]
     return sorted({suite for folder in folders for suite in store.suites(folder) if not file_of(suite, root).is_file()})

@@ -1,4 +1,4 @@
-"""`perfguard report`: saved reports, one or the lanes of a whole commit, in the form that was asked for."""
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print saved reports in the form asked for."""
+    """Print saved reports in the requested form."""
     from perfguard.baselines import Store
 
     reports = read_lanes(options.reports)
@@ -84,10 +84,10 @@ def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
 
 
 def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | None = None) -> Overview:
-    """The overview of these lanes, the expected ones first; those without a report say so.
+    """The overview of these lanes, the expected ones first; lanes without a report are marked.
 
     Args:
-        store: what the baselines hold now, for histories and environments; the verdicts are the reports' own.
+        store: the present baselines, for histories and environments; the verdicts are the reports' own.
     """
     warnings: list[str] = []
     lanes = []
@@ -172,7 +172,7 @@ def _as_html(overview: Overview) -> str:
     histories = {
         (lane.name, suite, *name): found
         for lane in overview.lanes
-        if lane.report is not None and not lane.report.exact_only  # which no time is remembered of
+        if lane.report is not None and not lane.report.exact_only  # has no recorded times
         for suite in lane.baselines
         for name, found in read_history(folder, f"{lane.report.hardware.slug}/{suite}.yaml").items()
     }
@@ -189,5 +189,5 @@ FORMS: dict[str, Callable[[Overview], str]] = {
 }
 #: Forms that show what the baselines hold.
 WITH_HISTORY = ("html", "json", "markdown")
-#: Forms in which one report is shown for itself, whatever other lanes the settings expect.
+#: Forms that show a single report alone, whatever other lanes the settings expect.
 OF_ONE = ("json", "pytest-benchmark", "terminal")

@@ -1,4 +1,4 @@
-"""Report files: saved whole and atomically after every case, so that a killed run leaves all it knew."""
+"""Report files: saved whole and atomically after every case, so that a killed run leaves all its results."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def write_through(path: Path, data: bytes) -> Path:
 
 @contextlib.contextmanager
 def staging(parent: Path) -> Iterator[Path]:
-    """A folder in `parent` for files that are not whole yet. Git takes nothing of it, also where the process is killed
-    and leaves it behind."""
+    """A folder in `parent` for incomplete files. Git ignores it, also if a killed process leaves it behind."""
     folder = Path(tempfile.mkdtemp(prefix=_STAGING, dir=parent))
     try:
         (folder / ".gitignore").write_bytes(b"*\n")
@@ -48,7 +47,7 @@ def staging(parent: Path) -> Iterator[Path]:
 
 
 def clear_stale(parent: Path) -> None:
-    """Remove what killed processes left of `staging`; what is young may be another process's at work."""
+    """Remove `staging` folders that killed processes left. Young ones may be in use by another process."""
     with contextlib.suppress(OSError):
         for folder in parent.glob(f"{_STAGING}*"):
             if folder.is_dir() and time.time() - folder.stat().st_mtime > STALE_SECONDS:
@@ -56,10 +55,10 @@ def clear_stale(parent: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder of ours for what belongs into no commit: git ignores it. One that is there is left as it is.
+    """Make a folder for files that belong in no commit, which git ignores. An existing folder is left as it is.
 
     Raises:
-        UsageError: it cannot be made: a file of its name is there, for one.
+        UsageError: it cannot be made, for example because a file has its name.
     """
     if folder.is_dir():
         return
@@ -74,7 +73,7 @@ def save_report(path: Path, report: Report) -> None:
     """Write `report` as JSON.
 
     Raises:
-        UsageError: it cannot be written, the disk is full for one.
+        UsageError: it cannot be written, for example because the disk is full.
     """
     try:
         write_atomically(path, dump_report(report))

@@ -48,12 +48,12 @@ def collected_here(case: Case) -> Collect | None:
     return None
 
 
-# Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of
-# copies, so a number of them heats the device and leaves the ceiling measured on a warm one.
+# Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
+# so several of them heat the device, and the last one reads the ceiling of a warm device.
 PREHEAT_US = 1e6
 MOST_PREHEAT_BURSTS = 200
 
-CONDITIONS_SECONDS = 5.0  # how old a device's state may be that stands beside a time
+CONDITIONS_SECONDS = 5.0  # greatest age of the device state that is reported with a time
 
 # A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
 MOST_OF_COPY = 1.05
@@ -64,21 +64,21 @@ class Runner:
     """Measures guarded calls on one device.
 
     Attributes:
-        stored_timers: the timers that a case was read with before, by metric; they are used again.
+        stored_timers: the timers of a case's earlier readings, by metric, which are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
         exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
-        exact_only: times, and whatever else belongs to this one machine, are left out: the run is any machine's of
-            its target.
-        unchanged: from a case's exact readings the timed metrics that need no reading: the device runs the very
+        exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
+            machine of its target.
+        unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
-        unread: timed metrics that nobody will judge.
-        collect: who gathers the blocks of a case's timed metrics; None: this process by itself.
-        binaries: who compiles for targets; None: nobody reads what the kernels are there.
-        rivals: whether methods that perfguard is compared with read the case too.
-        cold: what starts cold processes for a case that asks for them, and for the numbers of layers that it names;
-            None where nobody may.
-        hard: whether results are checked on derived inputs, too. Off in processes that measure for another run.
-        rotation: another number takes derived inputs in another order.
+        unread: timed metrics that are not judged, and so not read.
+        collect: collector of the blocks of a case's timed metrics; None: this process by itself.
+        binaries: compiler for targets; None: kernels of targets are not read.
+        rivals: whether the methods that perfguard is compared with also read the case.
+        cold: starter of cold processes for a case that asks for them, and for the numbers of layers that it names;
+            None: no cold starts.
+        hard: whether results are also checked on derived inputs. Off in processes that measure for another run.
+        rotation: number that selects the order of derived inputs.
     """
 
     device: Device
@@ -96,9 +96,9 @@ class Runner:
     hard: bool = True
     rotation: int = 0
     copy_bytes_per_second: float | None = None
-    _seen: tuple[float, Conditions] | None = None  # the device's state, and when it was asked for
+    _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
     _followed: Followed | None = None
-    _checked_seconds: float = 0.0  # of a processor, that the check of the last call took
+    _checked_seconds: float = 0.0  # CPU time of the last call's check
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
@@ -115,8 +115,8 @@ class Runner:
         return self._on_hard_inputs(call, results)
 
     def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
-        """With what derived inputs show. They come last: nothing of them is compiled, counted or timed with the case.
-        What is wrong there loses its readings, as whatever is wrong."""
+        """Add the verdicts on derived inputs. They run last, so that nothing of them is compiled, counted or timed with
+        the case. A result that is wrong there loses its readings, as any wrong result."""
         share = self.settings.hard_share
         wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
         if not (self.numerics and self.hard) or call.hard is None or not share or wrong or not results:
@@ -135,13 +135,13 @@ class Runner:
         return results
 
     def _begin(self, call: Call) -> None:
-        """While the other calls of the check are made, what the call launches is compiled."""
+        """Begin to compile the call's launches, while the check makes its other calls."""
         if self.binaries is not None and self.exact:
             self.binaries.begin(self._follow(call), self.device)
 
     def _measured(self, call: Call, case: Case) -> list[CaseResult]:
         started = time.monotonic()
-        from perfguard.configurations import check_configurations  # torch, which a suite of benchmarks may lack
+        from perfguard.configurations import check_configurations  # imports torch, which a suite of benchmarks may lack
         from perfguard.numerics.trial import Inputs
 
         began = time.thread_time()
@@ -163,7 +163,7 @@ class Runner:
         return [result for result in results if result.readings or result.verdicts]
 
     def _preheat(self) -> None:
-        """Once per session, before the first case: an idle device is slow, and its first readings were too."""
+        """Heat the device once per session, before the first case: on an idle device the first readings are slow."""
         if self.copy_bytes_per_second is not None or not self.device.asynchronous or self.exact_only:
             return
         started = self.device.now_us()
@@ -173,8 +173,8 @@ class Runner:
                 break
 
     def _read(self, call: Call, result: CaseResult, checked: Checked | None) -> CaseResult:
-        """The exact readings, then those times that these do not show to be as they were. That a result is the same in
-        every run is part of its contract."""
+        """Read the exact metrics, then the times that these do not show to be unchanged. Equal results in every run are
+        part of the contract."""
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.exact else []
         if self.exact_only:
@@ -188,11 +188,12 @@ class Runner:
         unchanged = self.unchanged(result)
         timed = read_timed(subject, self.device, unchanged | self.unread)
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
-        # Work belongs to the first time that there is: without it nothing tells how fast the case was.
+        # Throughput is computed from the first time, which is not read if it is unchanged.
         return result if unchanged else self._with_throughput(call, result)
 
     def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
-        """The device's state while its clocks are up; asking may take a tenth of a second, so not for every case."""
+        """The device's state while its clocks are up. A query may take a tenth of a second, so not every case has
+        one."""
         if not timed or not self.device.asynchronous:
             return None
         now = time.monotonic()
@@ -202,11 +203,11 @@ class Runner:
 
     def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:
         if case.direction == "backward":
-            forget_compiled()  # what was compiled for one backward pass cannot be replayed
-        put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward one
+            forget_compiled()  # code compiled for one backward pass cannot be replayed
+        put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
         run = forward(call) if case.direction == "forward" else backward(call)
         timed = call.timed and not self.exact_only
-        # The check has made the forward call ten times. Where there are times, or a queue, the readings make their own.
+        # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
         made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
         return Subject(
             run=run,
@@ -218,11 +219,11 @@ class Runner:
             args=(*call.args, *call.kwargs.values()),
             weights=weights(call),
             copies=copies(call, case.direction),
-            bytes=touched_bytes(call, run()) if timed else 0,  # only timers ask
+            bytes=touched_bytes(call, run()) if timed else 0,  # only timers use it
             collect=self.collect(case) or collect,
             followed=self._follow(call),
             binaries=self.binaries,
-            # A fresh process times what its parent has counted.
+            # The parent counts over the steps; fresh processes only measure times.
             steps=steps(call) if self.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed else None,
@@ -234,21 +235,21 @@ class Runner:
         )
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
-        """The forward case holds the start of both passes."""
+        """The forward case includes the start of both passes."""
         start = self.cold
         wanted = call.cold_start and call.timed and not self.exact_only and case.direction == "forward"
         depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
         return (lambda: start(case, depths)) if wanted and start is not None else None
 
     def _follow(self, call: Call) -> Followed:
-        """One object for both passes of a call, so that what it launches is looked at once."""
+        """One object for both passes of a call, so that its launches are inspected once."""
         if self._followed is None or self._followed.call is not call:
             self._followed = Followed(call)
         return self._followed
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
-        """Throughput from the declared work, and refusal of times that no memory could deliver."""
-        # On a CPU, what is judged ran on one thread: how fast the case is for its user, the wall tells.
+        """Compute throughput from the declared work, and refuse times that no memory could deliver."""
+        # On a CPU the judged time is that of one thread; the speed for the user follows from wall time.
         first = next((reading for reading in result.readings if reading.timed), None)
         primary = result.reading(wall_time.METRIC) or first
         work = call.work
@@ -286,7 +287,7 @@ class Runner:
 
 
 def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
-    """The same pass of what the candidate has to beat, on the same inputs."""
+    """The same pass of the rival, on the same inputs."""
     if call.rival is None:
         return None
     theirs = replace(call, fn=call.rival)
@@ -311,7 +312,7 @@ def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
 
 
 def _varying(checked: Checked | None, direction: Pass) -> list[str]:
-    """Of this pass, what differs from run to run."""
+    """Outputs or gradients of this pass that differ from run to run."""
     return [] if checked is None else [a.output for a in _accuracy(checked, direction) if a.output in checked.varying]
 
 
@@ -321,8 +322,8 @@ def _not_repeating(contract: Reading, varying: Sequence[str]) -> Reading:
 
 
 def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
-    """One verdict for each wrong output or gradient, and each problem with the pass whose tensor it begins with; what
-    no single tensor is to blame for goes with forward."""
+    """One verdict for each wrong output or gradient, and for each problem, in the pass of the tensor that it begins
+    with. Problems of no single tensor belong to forward."""
     verdicts = [
         Verdict(word=Word.WRONG, metric=accuracy.output, reason=accuracy.problem)
         for accuracy in _accuracy(checked, direction)

@@ -1,8 +1,7 @@
 """Fresh processes: each measures the named tests once more and writes its readings; the parent judges.
 
-A session is the unit of inference: re-measuring inside the accused process would repeat its error. Parent and
-child share a folder: the parent's report lies there as the request (its timers are to be used again), the
-child adds its own.
+A session is the unit of inference: a second measurement in the same process would repeat its error. Parent and child
+share a folder. The parent's report in it is the request, whose timers are used again; the child adds its own report.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from perfguard.units import counted, format_minutes
 SESSION_OPTION = "--perfguard-session"
 REQUEST = "request.json"
 ANSWER = "session.json"
-TESTS = "tests.txt"  # which tests to run, one a line; without it those that the arguments select
-TIMES_ONLY = "times-only"  # a file of this name in a session's folder: its exact metrics are known
-PROGRESS_SECONDS = 20.0  # until a process that still measures says how far it is
+TESTS = "tests.txt"  # tests to run, one a line; without it those that the arguments select
+TIMES_ONLY = "times-only"  # file in a session's folder that requests times only
+PROGRESS_SECONDS = 20.0  # between two progress messages of a measuring process
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 
 
 @dataclass(frozen=True)
 class Command:
-    """How to start pytest again as this run was started, for other tests.
+    """The command that starts pytest again as this run was started, for other tests.
 
     Attributes:
         arguments: the parent's own, without the program (`given_arguments`).
-        folder: where the parent was started.
+        folder: the parent's working folder.
         extra: options of the fresh processes alone.
-        root: what node ids are relative to; `folder` if left out.
+        root: folder that node ids are relative to; `folder` if left out.
     """
 
     arguments: tuple[str, ...]
@@ -53,22 +52,22 @@ class Command:
     root: Path | None = None
 
     def select(self, session_folder: Path, nodeids: Sequence[str]) -> None:
-        """Name the tests of the next process, each with its whole path: wherever pytest was started."""
+        """Write the tests of the next process with absolute paths, which hold wherever pytest was started."""
         root = self.folder if self.root is None else self.root
         text = "".join(f"{root / nodeid}\n" for nodeid in nodeids)
         (session_folder / TESTS).write_text(text, encoding="utf-8")
 
     def line(self, session_folder: Path) -> list[str]:
-        """The whole command of one fresh process. What of it is not meant for it, it leaves out by itself
+        """The whole command of one fresh process, which itself drops the options not meant for it
         (`perfguard.hooks.child`)."""
         line = [sys.executable, "-m", "pytest", *self.arguments, *self.extra]
         return [*line, "--color=no", f"{SESSION_OPTION}={session_folder}"]
 
 
 def given_arguments(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """pytest's arguments with those that stand in files (`@args.txt`, an argument a line) in their place.
+    """pytest's arguments, with those in files (`@args.txt`, one argument a line) expanded.
 
-    A checkout of another commit may lack the file. One that is not there stays as it is: pytest says so.
+    A checkout of another commit may lack the file. A missing file stays as it is, and pytest reports it.
     """
     found: list[str] = []
     for argument in arguments:
@@ -82,14 +81,14 @@ def given_arguments(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 @dataclass
 class FreshSessions:
-    """What fresh processes measured, in order; `problem` says why there are fewer than asked for."""
+    """Reports of fresh processes, in order. `problem` is the reason if there are fewer than requested."""
 
     reports: list[Report] = field(default_factory=list)
     problem: str = ""
 
     @property
     def sessions(self) -> list[Session]:
-        """For the report: what the processes read, without what judging and recording do not need."""
+        """The processes' readings for the report, reduced to what judging and recording need."""
         return [
             Session([_slim(result) for result in report.results if result.readings], report.hardware.index)
             for report in self.reports
@@ -122,7 +121,7 @@ def _slim(result: CaseResult) -> CaseResult:
 
 @dataclass
 class Progress:
-    """What is said while fresh processes measure `tests` tests each."""
+    """Progress messages while fresh processes measure `tests` tests each."""
 
     tests: int
     processes: int
@@ -161,8 +160,8 @@ def measure_fresh(
     """Measure `nodeids` in `count` fresh processes, one after another, each in an order of its own and at most
     `minutes` long. Without `exact` they read times only.
 
-    A process that crashes, hangs or measures nothing ends the series; what came before is kept. On interrupt the
-    child is stopped before the interrupt goes on.
+    A process that crashes, hangs or measures nothing ends the series; earlier reports are kept. On interrupt the child
+    is stopped before the interrupt is raised again.
     """
     fresh = FreshSessions()
     said = Progress(len(nodeids), count)
@@ -172,7 +171,8 @@ def measure_fresh(
         if not exact:
             (folder / TIMES_ONLY).touch()
         for number in range(1, count + 1):
-            # What a case leaves behind for the next one (clocks, heat, caches) differs from process to process.
+            # Orders differ, so that after-effects of a case on the next one (clocks, heat, caches) differ from process
+            # to process.
             order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
             if order:
                 command.select(folder, order)
@@ -198,10 +198,10 @@ def measure_fresh(
 
 
 def read_answer(folder: Path, slug: str) -> Report | None:
-    """What a process answered into its session folder; None where it measured nothing.
+    """A process's answer in its session folder; None if it measured nothing.
 
     Args:
-        slug: of the hardware that it was to measure; empty where that is not known.
+        slug: hardware that it had to measure; empty if unknown.
 
     Raises:
         UsageError: it measured another device; the message lacks its subject, the process.
@@ -217,7 +217,7 @@ def read_answer(folder: Path, slug: str) -> Report | None:
 
 
 def _tests_in(answer: Path) -> int:
-    """How many tests an answer holds, which grows while its process measures."""
+    """Number of tests in an answer, which grows while its process measures."""
     try:
         return len({result.case.nodeid for result in read_report(answer).results})
     except UsageError:
@@ -225,7 +225,7 @@ def _tests_in(answer: Path) -> int:
 
 
 def environment() -> dict[str, str]:
-    """This process's, without what makes pytest a worker of pytest-xdist."""
+    """This process's environment without the variables that make pytest a worker of pytest-xdist."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
 
 
@@ -236,8 +236,8 @@ def run_fresh(
     variables: Mapping[str, str] | None = None,
     tell: Callable[[], None] = lambda: None,
 ) -> str:
-    """Run one fresh process; empty when it ended by itself, else what went wrong with its last words. While it runs,
-    `tell` is called now and then."""
+    """Run one fresh process and return "" if it ended by itself, otherwise the problem with its last output. While it
+    runs, `tell` is called at intervals."""
     end = time.monotonic() + 60 * minutes
     with subprocess.Popen(
         line, cwd=folder, env=environment() if variables is None else variables, stdin=subprocess.DEVNULL,
@@ -256,15 +256,15 @@ def run_fresh(
         except BaseException:
             stop(process)
             raise
-    if process.returncode in (0, 1):  # 1: a test of its own failed there; its other readings stand
+    if process.returncode in (0, 1):  # 1: a test failed there; its other readings are valid
         return ""
     last = "\n".join(output.strip().splitlines()[-15:])
     return f"a fresh process ended with status {process.returncode}:\n{last}"
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """Stop the process and whatever it started: it leads a process group of its own."""
-    for number in (signal.SIGTERM, signal.SIGKILL):  # the second for those of the group that outlive the leader
+    """Stop the process and its children: it leads a process group of its own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):  # the second for members of the group that outlive the leader
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):

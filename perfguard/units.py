@@ -1,4 +1,4 @@
-"""The only place where a quantity becomes text. Base units: microseconds, bytes, counts."""
+"""Formats all quantities as text. Base units: microseconds, bytes, counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 
 class Unit(enum.StrEnum):
-    """The one unit that each kind of quantity has throughout the program."""
+    """The unit of each kind of quantity, the same throughout the program."""
 
     MICROSECONDS = "us"
     BYTES = "bytes"
@@ -59,7 +59,7 @@ def format_change(ratio: float) -> str:
 
 
 def format_minutes(seconds: float) -> str:
-    """`1:05`: how long people wait."""
+    """65 -> '1:05', for waiting times."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
@@ -69,7 +69,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def format_list_change(before: list[str], after: list[str]) -> str:
-    """`+ added x2 - removed`; of equal entries in another sequence, that."""
+    """`+ added x2 - removed`; `in another order` if the entries are equal."""
     added, removed = Counter(after) - Counter(before), Counter(before) - Counter(after)
     parts = [
         f"{sign} {name}" if count == 1 else f"{sign} {name} x{count}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 _PACKAGE = str(Path(__file__).parent)
-# The innermost of perfguard's own files on the stack tells the step.
+# The innermost of perfguard's own files on the stack names the step.
 _STEPS = {
     "check.py": "the numerics check",
     "numerics": "the numerics check",
@@ -24,12 +24,12 @@ _STEPS = {
 
 
 class Watchdog:
-    """Watches one thing at a time that the calling thread does.
+    """Limits the time of one operation at a time of the calling thread.
 
     Args:
         minutes: the limit.
-        expired: called on a thread of the watchdog's own when the limit is over, with the step that hangs. What
-            was watched cannot end meanwhile; `expired` is expected to end the process.
+        expired: called with the hanging step after the limit, on a thread of the watchdog's own. The operation cannot
+            end meanwhile. `expired` is expected to end the process.
     """
 
     def __init__(self, minutes: float, expired: Callable[[str], None]) -> None:
@@ -40,7 +40,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Everything inside must be over within the limit."""
+        """The body must end within the limit."""
         token = object()
         timer = threading.Timer(self._seconds, self._end, (token, threading.get_ident()))
         timer.daemon = True
@@ -49,7 +49,7 @@ class Watchdog:
         try:
             yield
         finally:
-            with self._lock:  # not while `expired` speaks
+            with self._lock:  # not while `expired` runs
                 self._watched = None
             timer.cancel()
 
@@ -60,7 +60,7 @@ class Watchdog:
 
 
 def describe_step(frame: FrameType | None) -> str:
-    """Where a thread is: the step of perfguard, and the innermost line outside perfguard and torch.
+    """Position of a thread: the step of perfguard, and the innermost line outside perfguard and torch.
 
     E.g. `reading launches, at kernel.py:12 in double`.
     """
@@ -89,7 +89,7 @@ def _is_users(path: Path) -> bool:
 
 
 def stop_children() -> None:
-    """Kill all processes that this one started, and theirs: compilers' helpers outlive a sudden end else."""
+    """Kill all descendants of this process. Without this, compiler helper processes survive a kill."""
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

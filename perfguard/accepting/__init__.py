@@ -1,1 +1,1 @@
-"""`perfguard accept`: measured values of a report become baselines, for a commit that people review."""
+"""`perfguard accept`: writes measured values of a report into the baselines, for a commit under review."""

@@ -1,4 +1,5 @@
-"""From a report to changed baselines: judged again, planned as `--perfguard-update` plans, shown, then written."""
+"""Turns a report into changed baselines: judges it again, plans as `--perfguard-update` does, shows and writes the
+changes."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ from perfguard.render.escaping import clean
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
 _UNDECIDED = (Word.UNRESOLVED, Word.SUSPECT)
-_WIDEST = 1000  # characters of a line
+_WIDEST = 1000  # most characters of a line
 _WRONG = (Word.WRONG, Word.BROKEN)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be accepted: cases that `expression` selects, into the baselines below `root`."""
+    """The request to accept cases that `expression` selects into the baselines below `root`."""
 
     root: Path
     settings: Settings
@@ -38,16 +39,16 @@ class Request:
 
 
 def accept(request: Request, received: Sequence[Received], tell: Callable[[str], None]) -> ExitStatus:
-    """Write what was measured; PASSED if anything was, or if there was nothing to write.
+    """Write the measured values; PASSED if any were written, or if there were none to write.
 
     Raises:
-        UsageError: a reason or an expression that is none, cases that are not there, or a report of other code.
-        BaselineError: a file that cannot be read or written; nothing was written then.
+        UsageError: an empty reason, an invalid expression, missing cases, or a report of other code.
+        BaselineError: a file that cannot be read or written; nothing is written in that case.
     """
     if not request.reason.strip():
         raise UsageError("--reason: empty; say why, the code owners of the baselines will read it")
 
-    def say(text: str) -> None:  # names of strangers, on a person's terminal
+    def say(text: str) -> None:  # names come from strangers and go to a terminal
         tell(clean(text, _WIDEST))
 
     chosen = _chosen(request.expression)
@@ -55,7 +56,7 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
     written: list[Path] = []
     left: list[str] = []
     matched = 0
-    for each in received:  # all of them, before the first is written
+    for each in received:  # check all reports before the first is written
         check_commit(each.report, request.root.parent, [request.root, request.root.parent / ".perfguard"])
     for each in received:
         judged = _judged(each.report, request)
@@ -78,7 +79,7 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
 
 
 def _judged(report: Report, request: Request) -> Report:
-    """The report by the baselines of this checkout."""
+    """The report, judged by the baselines of this checkout."""
     root = request.root
     files = {
         path.relative_to(root.parent).as_posix(): path.read_bytes()
@@ -92,12 +93,12 @@ def _judged(report: Report, request: Request) -> Report:
 
 
 def _chosen(expression: str) -> Callable[[CaseResult], bool]:
-    """As pytest's -k: words are parts of a case's name, suite or node id, whatever their letters' size."""
+    """Like pytest's -k: words match parts of a case's name, suite or node id, in upper or lower case."""
     if not expression.strip():
         return lambda result: True
     try:
         compiled = Expression.compile(expression)
-    except Exception as error:  # pytest 8 has an exception of its own for it, pytest 9 raises SyntaxError
+    except Exception as error:  # pytest 8 has its own exception, pytest 9 raises SyntaxError
         raise UsageError(f"-k {expression}: {error}; write it as for pytest -k") from error
 
     def chosen(result: CaseResult) -> bool:
@@ -110,7 +111,7 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
 def _changes(
     store: Store, judged: Report, results: Sequence[CaseResult], request: Request
 ) -> tuple[list[Change], list[str]]:
-    """What is written, and what is left alone, a line each with the reason."""
+    """The changes to write, and one line with the reason for each change that is left."""
     planned: list[Change] = []
     lines: list[str] = []
     for result in results:
@@ -128,7 +129,7 @@ def _changes(
 
 
 def _drift(verdict: Verdict | None) -> str:
-    """Why an exact metric of another toolchain may not become a baseline; empty where it may."""
+    """The reason why an exact metric of another toolchain may not become a baseline; empty if it may."""
     if verdict is None or verdict.word is not Word.DRIFT:
         return ""
     _, _, versions = verdict.reason.rpartition("another toolchain: ")

@@ -1,4 +1,4 @@
-"""Whether a report is of the code that lies here: values of other code would be nobody's baseline."""
+"""Checks that a report is of this checkout's code, since values of other code must not become its baselines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_commit(report: Report, folder: Path, data: Sequence[Path]) -> None:
         repository = find_repository(folder)
     except UsageError:  # no git, no commits
         return
-    if not commit:  # measured where git was not
+    if not commit:  # measured without git
         return
     known = repository.commit(commit) if _SHA.fullmatch(commit) else None
     if known is None:
@@ -37,7 +37,7 @@ def check_commit(report: Report, folder: Path, data: Sequence[Path]) -> None:
             "fetch it, or measure this checkout"
         )
     if (report.commit or "").endswith("+") and known == repository.commit("HEAD"):
-        return  # what was changed there, nobody knows: most likely what is changed here
+        return  # its uncommitted changes are unknown, but most likely those made here
     code = changed_code(repository, known, data)
     if code:
         more = f" and {len(code) - 1} more" if len(code) > 1 else ""

@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answers the exit status: one of `perfguard.ExitStatus`.
+    """Return the exit status, one of `perfguard.ExitStatus`.
 
     Raises:
-        PerfguardError: what keeps it from accepting anything, with the next step.
+        PerfguardError: nothing can be accepted; with the next step.
     """
     from perfguard.accepting.accepting import Request, accept
     from perfguard.accepting.sources import from_files, from_run

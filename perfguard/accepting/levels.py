@@ -1,9 +1,9 @@
-"""Where the new level of a time comes from that a report wants remembered.
+"""The source of a time's new level, for the baselines of a report.
 
-From fresh processes, where at least three read it: their values are the sessions. Else from process pairs, where they
-told: the stored sessions times the ratio that the pairs found. A ratio holds on any board, so the record stays on the
-board that it was read on, with the noise that was seen there, and no board gets into a history that it has no part in.
-It holds under the toolchain of the record alone, and for a record of the code that the pairs called the base.
+If at least three fresh processes read the time, their values are the sessions. Otherwise, if process pairs decided, the
+new sessions are the stored ones multiplied by the ratio of the pairs. A ratio holds on any board. The record therefore
+keeps its board and the noise read on it, and no other board enters its history. The ratio holds only under the
+toolchain of the record, and only if the record is of the base's code.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from perfguard.judge.lane import differing_versions
 from perfguard.lanes.remembered import folder_of
 from perfguard.records import Baseline, CaseResult, PairedCase, Provenance, Reading, Report, TimedEntry, Word
 
-LEAST_FRESH = 3  # processes that a level has to rest on
+LEAST_FRESH = 3  # least number of processes for a level
 _TOLD = (Word.SLOWER, Word.FASTER, Word.PASS)
 
 
 def measured_changes(store: Store, judged: Report, result: CaseResult, sessions: int) -> list[Change]:
-    """What the report would have remembered of one case; what may not be is refused, with the reason.
+    """The changes of one case that the report leads to. Those that may not be written are refused, with the reason.
 
     Args:
-        judged: the report by the baselines of this checkout.
-        sessions: that a recorded time should rest on.
+        judged: the report, judged by the baselines of this checkout.
+        sessions: number of sessions for a recorded time.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -57,7 +57,7 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
 
 
 def other_toolchain(versions: str) -> str:
-    """Why what was measured there cannot be remembered here."""
+    """The reason why values of another toolchain cannot be recorded here."""
     return f"measured under another toolchain ({versions}); record it there: {_update('changed')}"
 
 
@@ -69,7 +69,7 @@ def _record(store: Store, judged: Report, result: CaseResult, reading: Reading) 
 
 
 def _scaled(judged: Report, result: CaseResult, records: Sequence[TimeRecord]) -> dict[str, TimeRecord]:
-    """Metric -> the record of each time that process pairs have told about."""
+    """Metric -> the record of each time that process pairs decided."""
     told = {verdict.metric for verdict in result.verdicts if verdict.word in _TOLD and verdict.interval is not None}
     beside = _beside(judged, result)
     return {
@@ -83,14 +83,14 @@ def _scaled(judged: Report, result: CaseResult, records: Sequence[TimeRecord]) -
 
 
 def _beside(judged: Report, result: CaseResult) -> CaseResult | None:
-    """The case as the base's process read it."""
+    """The case's result in the base's process."""
     cases: list[PairedCase] = [case for pairing in judged.pairings for case in pairing.cases]
     name = result.case.suite, result.case.key
     return next((case.base for case in cases if (case.suite, case.key) == name), None)
 
 
 def _is_of_base(record: TimeRecord, base: CaseResult | None) -> bool:
-    """Whether nothing says that the record was read from other code than the base's."""
+    """Whether the record may be of the base's code: nothing shows that it was read from other code."""
     if base is None:
         return True
     return TimeRecord(base, record.reading, record.file, record.hardware, record.toolchain).same_code is not False
@@ -114,13 +114,13 @@ def _session(result: CaseResult, values: dict[str, list[float]], place: int) -> 
 
 
 def _named(change: Change, result: CaseResult) -> Change:
-    """What the pairs called slower keeps its reason, however little it is."""
+    """Give a time that the pairs found slower the category `slower`, for any amount, so that its reason is stored."""
     slower = any(each.word is Word.SLOWER and each.metric == change.metric for each in result.verdicts)
     return replace(change, category="slower") if slower and change.category == "changed" else change
 
 
 def _checked(change: Change, records: dict[str, TimeRecord], counts: dict[str, int], judged: Report) -> Change:
-    """The change of a time that is not taken from pairs: refused unless fresh processes here tell its level."""
+    """The change of a time that does not come from pairs: refused unless enough fresh processes read it."""
     record = records.get(change.metric)
     if change.refused or record is None or not isinstance(change.after, TimedEntry):
         return change

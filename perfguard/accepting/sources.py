@@ -1,4 +1,4 @@
-"""Where the reports that are accepted come from: files, or the artifacts of a workflow run. Strangers' either way."""
+"""Reads the reports to accept from files or from the artifacts of a workflow run. Neither source is trusted."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
 
 
 def from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> list[Received]:
-    """The reports that `lanes` uploaded in a workflow run; of several lanes, those that there are.
+    """The reports that `lanes` uploaded in a workflow run; lanes without a report are left out.
 
     Raises:
-        GitHubError: GitHub cannot be asked.
+        GitHubError: a request to GitHub fails.
         UsageError: no lane is named, or none has a valid report.
     """
     if not lanes:

@@ -1,7 +1,7 @@
-"""What perfguard remembers: YAML files a hardware (or target) and suite, and the changes that an update makes.
+"""The stored baselines: one YAML file for each hardware (or target) and suite, and the changes that an update makes.
 
-`Store` reads them, `plan` turns judged results into changes, `select` parts those that were asked for, `apply`
-writes them. The only package that knows YAML.
+`Store` reads them, `plan` turns judged results into changes, `select` picks the requested ones, `apply` writes them. No
+other package knows YAML.
 """
 
 from perfguard.baselines.applying import apply

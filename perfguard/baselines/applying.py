@@ -1,4 +1,4 @@
-"""Writing chosen changes: all files are made and checked before the first one is replaced."""
+"""Writes chosen changes. All files are made and checked before the first one is replaced."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from perfguard.records import Baseline, CaseBaseline, Entry, Provenance, TimedEn
 
 
 def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reason: str = "") -> list[Path]:
-    """Write `changes`, which `select` chose; entries they do not name stay byte for byte.
+    """Write `changes`, which `select` chose; other entries stay byte for byte.
 
-    A file keeps its head; cases that are recorded anew carry their own provenance, unless all of them are. A file
-    left without cases is removed.
+    A file keeps its head. Cases that are recorded anew carry their own provenance, unless all cases are. A file without
+    cases is removed.
 
     Returns:
         The files written or removed.
 
     Raises:
-        BaselineError: a file is broken, holds something else than when the changes were planned, or cannot be
-            written; a change is refused, or needs a reason and has none. Nothing was written then.
+        BaselineError: a file is broken, has changed since the changes were planned, or cannot be written; a change is
+            refused, or needs a reason and has none. Nothing is written in these cases.
     """
     files: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
@@ -69,16 +69,16 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
             inputs=change.inputs,
             reasons=_reasons(case, change, reason),
         )
-    afresh = recorded.keys() >= set(cases)  # nothing is left of what the head tells about
+    afresh = recorded.keys() >= set(cases)  # the head applies to no case any more
     head = now if afresh else old.provenance
     for key, own in recorded.items():
-        same = own == replace(head, clock_mhz=own.clock_mhz)  # which differs a little between any two runs
+        same = own == replace(head, clock_mhz=own.clock_mhz)  # clocks differ a little between any two runs
         cases[key] = replace(cases[key], provenance=None if same else own)
     return replace(old, provenance=head, cases=cases)
 
 
 def _anchored(change: Change, reason: str) -> Entry:
-    """What is stored: a level that was accepted with a reason is its own anchor."""
+    """The entry to store: a level that was accepted with a reason is its own anchor."""
     assert change.after is not None
     if change.grown and reason and isinstance(change.after, TimedEntry):
         return replace(change.after, anchor=None)
@@ -94,10 +94,11 @@ def _reasons(case: CaseBaseline, change: Change, reason: str) -> dict[str, str]:
 
 
 def _bytes(document: Document | None, new: Baseline, path: Path) -> bytes:
-    """The file's new bytes, read back before anything is written: perfguard writes nothing it cannot read."""
+    """The file's new bytes, which are parsed before anything is written, so that perfguard can read every file it
+    writes."""
     try:
         if document is not None:
-            with contextlib.suppress(BaselineError):  # laid out by hand so that its lines cannot be told apart
+            with contextlib.suppress(BaselineError):  # a layout by hand whose lines cannot be separated
                 data = revise(document, new).encode("utf-8")
                 if parse(data, path, new.hardware, new.suite).baseline == new:
                     return data

@@ -1,4 +1,4 @@
-"""An update as a list of change records: shown first, then those that were asked for are applied."""
+"""An update as a list of changes: all are shown, then the requested ones are applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CATEGORIES: dict[Word, Category] = {
     Word.DRIFT: "changed",
     Word.STALE: "stale",
 }
-_WIDEST = 60  # characters of a value in a line
+_WIDEST = 60  # most characters of a value in a line
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -32,16 +32,17 @@ class Change(Struct, frozen=True, kw_only=True):
     Attributes:
         folder: a slug, or `targets/<target>`.
         metric: empty for the whole case (removal).
-        before, after: the stored and the new entry; None where there is none.
-        unit: of both.
-        needs_reason: it got slower, heavier or different.
-        grown: of a time beyond its promise over the anchor: by how much, over what, and since when.
-        note: what a reader should know, such as missing sessions.
-        refused: why it may not be written at all.
-        together: recorded under other conditions than what is stored: all changes of the case, or none.
+        before, after: the stored and the new entry; None if there is none.
+        unit: unit of both.
+        needs_reason: whether it got slower, heavier or different.
+        grown: growth of a time that exceeds its promise over the anchor: amount, anchor and date.
+        note: remark for the reader, for example on missing sessions.
+        refused: reason why it may not be written at all.
+        together: recorded under other conditions than the stored entry, so that all changes of the case are written, or
+            none.
         inputs: the specification of the inputs that the new entry was measured with.
-        only_with: metrics of the same case: where one of their changes is left, so is this one.
-        provenance: of what would be written, where it is not the update's own.
+        only_with: metrics of the same case: if one of their changes is left, this one is left, too.
+        provenance: provenance of the new entry, if it is not the update's own.
     """
 
     category: Category
@@ -63,12 +64,12 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> str:
-        """What to say where `needs_reason` and none is given."""
+        """The message if a needed reason is missing."""
         return f"{self.grown or 'slower, heavier or different'}; say why with --perfguard-reason"
 
     @property
     def name(self) -> str:
-        """The case, and the metric if it is about one."""
+        """The case, and the metric if there is one."""
         return f"{self.key} {self.metric}".rstrip()
 
     def describe(self) -> str:
@@ -89,11 +90,11 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | None:
-    """The category of the change that the verdict on an exact metric, or on a whole case, leads to; None where an
-    update leaves the entry alone. A time's own does not hang on a verdict (`perfguard.baselines.times`).
+    """The category of the change that follows from the verdict on an exact metric or a whole case; None if an update
+    leaves the entry alone. A time's category does not depend on a verdict (`perfguard.baselines.times`).
 
-    `reading`: the one that was judged. Where it covers times, another value means other code: its times, though
-    judged alike, are to be remembered anew, or they would stand for code that they were not read from.
+    `reading`: the judged reading. If it covers times, another value means other code. Its times are then recorded anew
+    even if they are equal, or they would stand for code that they were not read from.
     """
     if not verdict.storable:
         return None
@@ -105,7 +106,7 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
 def select(
     changes: Sequence[Change], categories: Collection[Category], reason: str
 ) -> tuple[list[Change], list[tuple[Change, str]]]:
-    """Part the changes into those to apply and those left, each with why it is left."""
+    """Split the changes into those to apply and those left, each with the reason."""
     why = [_why_left(change, categories, reason) for change in changes]
     groups: dict[tuple[str, str, str], list[int]] = {}
     for index, change in enumerate(changes):
@@ -136,7 +137,8 @@ def _why_left(change: Change, categories: Collection[Category], reason: str) -> 
 
 
 def relevant(folder: str, provenance: Provenance) -> Provenance:
-    """What a folder's facts depend on: those of a target hold on any board, whatever its driver, power and clock."""
+    """The provenance that a folder's metrics depend on. Those of a target hold on any board, with any driver, power
+    limit and clock."""
     if folder.startswith("targets/"):
         return replace(provenance, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None, board=None)
     return provenance

@@ -1,4 +1,4 @@
-"""From judged results to the changes that an update could make. Nothing here writes."""
+"""Plans the changes that an update could make from judged results. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from perfguard.records import (
 )
 from perfguard.units import format_change, format_percent, format_time, significant
 
-MOST_SESSIONS = 20  # stored of one timed metric: the last ones
-UNSTABLE = 1.5  # slowest over fastest session that counts, from which a time is not recorded
+MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
+UNSTABLE = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
 
 
 def plan(
@@ -50,21 +50,21 @@ def plan(
     *,
     paired: bool = False,
 ) -> list[Change]:
-    """What an update could write, in the order of the files.
+    """The changes that an update could write, in the order of the files.
 
-    A case that is WRONG or BROKEN, here or in a fresh process, is left out. Portable readings go to the target's
-    folder if the hardware has one, all others to the slug's. Exact metrics go by their verdicts; times by what is
-    stored and what fresh processes read, whatever was said of them: who was faster or slower than the base is one
-    question, what is remembered another.
+    A case that is WRONG or BROKEN, here or in a fresh process, is left out. Portable readings go to the target's folder
+    if the hardware has one, all others to the slug's. Changes of exact metrics follow from their verdicts. Changes of
+    times follow from the stored sessions and those of fresh processes, regardless of verdicts: the comparison with the
+    base is one question, the record another.
 
     Args:
         results: the run's judged results.
-        fresh: (suite, case key) -> its results in fresh processes, oldest first. Timed entries are written from
-            these, or from the one value of this run where there are none.
-        stale: verdicts that name a remembered case which is gone (`suite` and `case`).
-        provenance: of what would be written.
-        sessions: fresh processes that a recorded time should rest on.
-        paired: the times in `fresh` are the stored ones times what process pairs found.
+        fresh: (suite, case key) -> its results in fresh processes, oldest first. Timed entries are written from these,
+            or from the one value of this run if there are none.
+        stale: verdicts that name a recorded case that is gone (`suite` and `case`).
+        provenance: provenance of the new entries.
+        sessions: number of fresh processes for a recorded time.
+        paired: whether the times in `fresh` are the stored ones, multiplied by the ratio of process pairs.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -80,15 +80,16 @@ def plan(
 
 
 def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, frozenset[Category]]:
-    """Metric -> the categories that its change may have, as far as the run's own reading tells; what stays is left out.
+    """Metric -> the categories that its change may have, by the run's own reading. Metrics without a change are left
+    out.
 
-    What an update asks before it measures: only cases of which one of these categories is to be written need fresh
-    processes. `plan` then decides by what those read.
+    An update needs this before it measures: only cases with a category that it writes need fresh processes. `plan` then
+    decides by their readings.
 
     Args:
-        result: judged.
-        lane: what is remembered.
-        sessions: fresh processes that a recorded time should rest on.
+        result: the judged result.
+        lane: the records.
+        sessions: number of fresh processes for a recorded time.
     """
     found: dict[str, frozenset[Category]] = {}
 
@@ -102,7 +103,7 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
         elif not reading.timed and (verdict := verdict_on(result, reading)) is not None:
             category = category_of(verdict, reading)
             if category not in (None, "stale"):
-                with_times = reading.covers and category == "changed"  # it goes by the name of their change
+                with_times = reading.covers and category == "changed"  # it has the category of their change
                 categories = frozenset((category, "slower", "faster") if with_times else (category,))
         if categories:
             found[reading.metric] = categories
@@ -110,7 +111,7 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
 
 
 def _goes_unsaid(reading: Reading) -> bool:
-    """Whether a record without the reading stands for the very same."""
+    """Whether a record without the metric implies the reading's value."""
     values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
     return reading.unrecorded is not None and all(value == reading.unrecorded for value in values)
 
@@ -145,7 +146,8 @@ class _Planner:
     def changes(self) -> list[Change]:
         readings = [each for each in self.result.readings if self.before(each) is not None or not _goes_unsaid(each)]
         moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
-        # What is not gated explains the rest (kernel names …): it goes along, or would explain something older.
+        # Metrics that are not gated explain the others (kernel names …). They are written with them, or would explain
+        # older values.
         leaders = {change.folder: change for change in moved.values()}
         for reading in readings:
             leader = leaders.get(self.folder(reading))
@@ -160,7 +162,7 @@ class _Planner:
         return list(moved.values())
 
     def change(self, reading: Reading) -> Change | None:
-        """What the reading leads to: a time by itself, anything else by its verdict."""
+        """The change that follows from the reading: of a time from its value, of any other metric from its verdict."""
         if reading.timed:
             change = self.time(reading) if is_stored(reading) else None
         else:
@@ -171,7 +173,7 @@ class _Planner:
         return change if change and (change.before != change.after or change.together) else None
 
     def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
-        """The change of what is no time. `verdict`: where that is what leads to it."""
+        """The change of an exact metric. `verdict`: the one that leads to it, if any."""
         before, after = self.before(reading), as_stored(reading.value)
         word = verdict.word if verdict else None
         worse = word is Word.METHOD_CHANGED or word is Word.DRIFT
@@ -187,13 +189,13 @@ class _Planner:
             unit=reading.unit,
             needs_reason=word in (Word.SLOWER, Word.CHANGED) or worse,
             refused=_no_fact(reading, self.read_again(reading)),
-            together=word in OTHER_CONDITIONS and before is not None,  # older values of the case cannot stand beside it
+            together=word in OTHER_CONDITIONS and before is not None,  # older values of the case do not go with it
             inputs=self.result.inputs,
         )
 
     def time(self, reading: Reading) -> Change | None:
-        """The change of a time: by what fresh processes read; by the run's own value where there are none and
-        nothing is stored that it would take the place of."""
+        """The change of a time, from the readings of fresh processes. Without these, it follows from the run's own
+        value if that replaces no stored sessions."""
         record = TimeRecord(self.result, reading, self.file, self.hardware, _toolchain(self.provenance))
         again = self.read_again(reading)
         values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
@@ -240,7 +242,7 @@ class _Planner:
         )
 
     def may_stand_alone(self, record: TimeRecord) -> bool:
-        """Whether the one value of this run may be stored: sessions are neither thrown away for it nor joined by it."""
+        """Whether the one value of this run may be stored. It neither replaces stored sessions nor joins them."""
         return record.entry is None or record.under_other_conditions or record.same_code is False
 
     # -- what is stored ------------------------------------------------------------------------------------------
@@ -265,14 +267,14 @@ class _Planner:
     # -- what would be stored --------------------------------------------------------------------------------------
 
     def read_again(self, reading: Reading) -> list[Value]:
-        """What fresh processes read by the same method, oldest first."""
+        """The values that fresh processes read by the same method, oldest first."""
         alike = [other.reading(reading.metric) for other in self.fresh]
         return [read.value for read in alike if read is not None and read.timer == reading.timer]
 
     def continues(self, record: TimeRecord, before: TimedEntry, values: list[float]) -> bool:
-        """Whether new sessions may stand beside the stored: same method, code and versions, and no other time.
+        """Whether new sessions may be added to the stored ones: same method, code and versions, and an equal time.
 
-        The commit may differ: committing the file that holds the first sessions already makes another one.
+        The commit may differ, since even the commit of the first sessions' file is a new one.
         """
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
         then, now = record.provenance, relevant(self.folder(record.reading), self.provenance)
@@ -283,14 +285,14 @@ class _Planner:
         )
 
     def timed(self, timer: str, values: list[float]) -> tuple[TimedEntry, list[str], str]:
-        alike = without_wild(values)  # a wild session is stored with the others, and the judge does not count it
+        alike = without_wild(values)  # a wild session is stored with the others, but not counted by the judge
         notes, refused = [], ""
         if max(alike) > UNSTABLE * min(alike):
             unstable = (
                 f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
                 f"{format_percent(UNSTABLE - 1, 0)} apart; free the machine and record again"
             )
-            # A CPU shares its cores with everybody: its noise is stored, and the judge says what it can tell.
+            # A CPU shares its cores with other processes. Its noise is stored, and the judge takes it into account.
             if self.hardware.target is None:
                 refused = unstable
             else:
@@ -305,13 +307,13 @@ class _Planner:
 
 
 def verdict_on(result: CaseResult, reading: Reading) -> Verdict | None:
-    """The reading's own, else the one on the whole case."""
+    """The reading's own verdict, otherwise the one on the whole case."""
     own = next((verdict for verdict in result.verdicts if verdict.metric == reading.metric), None)
     return own or next((verdict for verdict in result.verdicts if not verdict.metric), None)
 
 
 def _bind(covering: Reading, moved: dict[str, Change]) -> None:
-    """Code and the times that stand for it go together: the old ones were read from other code."""
+    """Write code and its times together, since the old times were read from other code."""
     times = [metric for metric in covering.covers if metric in moved]
     if not times:
         return
@@ -329,7 +331,7 @@ def _toolchain(provenance: Provenance) -> Toolchain:
 
 
 def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
-    """Why an exact reading may not be recorded; empty where it may."""
+    """The reason why an exact reading may not be recorded; empty if it may."""
     if isinstance(reading.value, float) and not math.isfinite(reading.value):
         return f"read {reading.value}, which is no number; measure again"
     other = next((value for value in again if reading.gated and _differs(reading, reading.value, value)), None)
@@ -340,7 +342,7 @@ def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
 
 
 def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
-    """Beyond the reading's tolerance and its floor."""
+    """Whether the change exceeds the reading's tolerance and its floor."""
     old, new = level(before), level(after)
     if old is None or new is None:
         return before != after
@@ -348,8 +350,8 @@ def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
 
 
 def is_worse(reading: Reading, before: Entry, after: Entry) -> bool:
-    """Whether an exact reading got worse by more than its tolerance and its floor; what has no direction did by any
-    change."""
+    """Whether an exact reading got worse by more than its tolerance and its floor. Without a direction, any change is
+    worse."""
     if not _differs(reading, before, after):
         return False
     old, new = level(before), level(after)

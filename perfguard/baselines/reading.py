@@ -1,7 +1,7 @@
-"""From the text of a baseline file to a `Baseline`, and from a mistake in it to one error with its line.
+"""Parses the text of a baseline file into a `Baseline`, or reports a mistake in it as one error with its line.
 
-Files are edited and merged by people, so nothing is guessed: text in an entry stands in quotes, numbers do not,
-keys occur once, and the file ends with the line `...`, without which it is cut short.
+Files are edited and merged by people, so nothing is guessed: text in an entry has quotes, numbers have none, and keys
+occur once. The file ends with the line `...`; without it, the file counts as cut short.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _FILE_FIELDS = ("schema", "hardware", "target", "provenance", "cases")
 _CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 _TARGETS = "targets/"
 
-#: Fields of a case's block that are no metrics.
+#: Fields of a case's block other than metrics.
 CASE_FIELDS = ("inputs", "reasons", "provenance")
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file taken apart: what it means, and its text in pieces, so that what is not touched stays as it is.
+    """A parsed file: its content, and its text in pieces, so that unchanged pieces stay as they are.
 
     `head` runs up to the first case, `blocks` holds each case's lines (with comments right above it).
     """
@@ -46,7 +46,7 @@ class Document:
 
 
 def identity(folder: str) -> tuple[str, str]:
-    """The field that says what a folder's files are about, and its value: ("hardware", "nvidia-h200")."""
+    """The field that identifies the files of a folder, and its value: ("hardware", "nvidia-h200")."""
     return ("target", folder.removeprefix(_TARGETS)) if folder.startswith(_TARGETS) else ("hardware", folder)
 
 
@@ -54,7 +54,7 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Document:
     """Read the bytes of `<root>/<folder>/<suite>.yaml`.
 
     Raises:
-        BaselineError: whatever is wrong, with file, line, what was found, what was expected and the next step.
+        BaselineError: any mistake, with file, line, found and expected text, and the next step.
     """
     return _Parser(path, folder, suite).document(data)
 
@@ -111,7 +111,7 @@ class _Parser:
         return text
 
     def check_structure(self, text: str) -> None:
-        """One document without aliases or tags, not too deep, closed by `...`: before any tree is built."""
+        """Check, before any tree is built, for one document without aliases or tags, not too deep, closed by `...`."""
         depth = documents = 0
         try:
             for event in yaml.parse(text, Loader=_LOADER):
@@ -272,7 +272,7 @@ def _named(node: yaml.Node) -> str:
 
 
 def _is_part(node: yaml.Node) -> bool:
-    """Whether it is text in quotes or a number, as parts are; the timer of a time is neither."""
+    """Whether it is quoted text or a number, as parts are. The timer of a time is neither."""
     return isinstance(node, yaml.ScalarNode) and bool(
         node.style or _INTEGER.fullmatch(node.value) or _DECIMAL.fullmatch(node.value)
     )

@@ -1,4 +1,4 @@
-"""The folder of baseline files: which there are, what they hold, and how they are replaced."""
+"""The folder of baseline files: lists, reads and replaces them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load(path: Path) -> Baseline:
     """The baseline in `<root>/<slug>/<suite>.yaml` or `<root>/targets/<target>/<suite>.yaml`.
 
     Raises:
-        BaselineError: no such file, or whatever is wrong in it, with file and line.
+        BaselineError: no such file, or a mistake in it, with file and line.
     """
     folder = path.parent.name
     if path.parent.parent.name == "targets":
@@ -40,7 +40,7 @@ class Store:
         self._parsed: dict[Path, tuple[bytes, Document]] = {}  # valid while the file has these bytes
 
     def path(self, folder: str, suite: str) -> Path:
-        """Where the suite's file lies.
+        """The path of the suite's file.
 
         Raises:
             BaselineError: a name that cannot be a path below the root.
@@ -54,7 +54,7 @@ class Store:
         return self.root / folder / f"{suite}.yaml"
 
     def document(self, folder: str, suite: str) -> Document | None:
-        """The suite's file taken apart, None where there is none.
+        """The suite's parsed file; None if there is none.
 
         Raises:
             BaselineError: the file cannot be read as a baseline of this folder.
@@ -69,7 +69,7 @@ class Store:
         return known[1]
 
     def load(self, folder: str, suite: str) -> Baseline | None:
-        """What the folder remembers of the suite, None where there is no file.
+        """The folder's baseline of the suite; None if there is no file.
 
         Raises:
             BaselineError: the file cannot be read as a baseline of this folder.
@@ -78,7 +78,7 @@ class Store:
         return None if document is None else document.baseline
 
     def folders(self) -> list[str]:
-        """Slugs of the hardware that anything is remembered of, sorted."""
+        """Slugs of the hardware with any baselines, sorted."""
         return sorted(
             folder.name
             for folder in (self.root.iterdir() if self.root.is_dir() else ())
@@ -86,16 +86,16 @@ class Store:
         )
 
     def targets(self) -> list[str]:
-        """The folders of what holds on every machine, `targets/sm_90`, sorted."""
+        """The folders of targets, for example `targets/sm_90`, sorted."""
         folder = self.root / "targets"
         return sorted(f"targets/{each.name}" for each in (folder.iterdir() if folder.is_dir() else ()) if each.is_dir())
 
     def suites(self, folder: str) -> list[str]:
-        """The suites that a folder has a file of, sorted."""
+        """The suites with a file in a folder, sorted."""
         return sorted(path.stem for path in (self.root / folder).glob("*.yaml"))
 
     def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
-        """(suite, case key) -> the slugs of other hardware that remember the case, sorted."""
+        """(suite, case key) -> the slugs of other hardware with a record of the case, sorted."""
         found: dict[tuple[str, str], list[str]] = {}
         for suite in suites:
             for other in self.folders():
@@ -105,7 +105,8 @@ class Store:
         return found
 
     def replace(self, contents: Mapping[Path, bytes | None]) -> None:
-        """Give each file its new bytes, None removes it; every file is complete on disk before the first moves.
+        """Replace each file by its new bytes, or remove it for None. All new files are complete on disk before the
+        first moves.
 
         Raises:
             BaselineError: a file cannot be written; none has changed unless the message says so.
@@ -148,7 +149,7 @@ def _clear(folder: Path) -> None:
     """Remove what killed updates left."""
     clear_stale(folder)
     with contextlib.suppress(OSError):
-        for path in folder.glob(".*.yaml.*.tmp"):  # as perfguard named its files until November 2026
+        for path in folder.glob(".*.yaml.*.tmp"):  # perfguard's file names until November 2026
             if time.time() - path.stat().st_mtime > STALE_SECONDS:
                 path.unlink()
 

@@ -1,7 +1,7 @@
-"""One time beside what is stored of it: what an update calls the difference, and when it needs a reason.
+"""Compares a time with its record: the category of the change in an update, and whether it needs a reason.
 
-A record has an anchor: the level at its first recording, or at the last one that was accepted with a reason. Slow
-creep is growth over the anchor, however many recordings it took (docs/baselines.md).
+A record has an anchor: the level at its first recording, or at the last one that was accepted with a reason. Slow creep
+is growth over the anchor, over any number of recordings (docs/baselines.md).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from perfguard.records import (
     Toolchain,
 )
 
-#: A change of one recording that another board is not the cause of. Boards move single cases by a heavy-tailed amount
+#: A change in one recording that is not due to another board. Boards move single cases by a heavy-tailed amount
 #: (Student t with about 2 degrees, MAD 0.2 %): upwards by more than 3 % once in 290 recordings, by more than this once
 #: in 1,750.
 OTHER_BOARD = 0.075
-_CHANCE = 0.005  # in one direction, of a level that moved beyond its noise without having moved
+_CHANCE = 0.005  # probability, in one direction, that noise alone moves a level so far
 
 
 def is_stored(reading: Reading) -> bool:
-    """Whether a timed reading is remembered: one that is only shown, or stands beside a rival's, is not."""
+    """Whether a timed reading is recorded. One that is only shown, or is compared with a rival's, is not."""
     return reading.timed and reading.gated and not reading.rival
 
 
 def anchor_of(entry: TimedEntry) -> float:
-    """µs; what growth is counted from."""
+    """The level that growth is counted from, µs."""
     return median(entry.sessions) if entry.anchor is None else entry.anchor
 
 
@@ -58,10 +58,10 @@ class Growth:
     """A new level of a time beside its anchor.
 
     Attributes:
-        over: how much worse than the anchor, a natural logarithm.
-        asks: whether that needs a reason.
-        is_open: it grew beyond the promise, but one recording on another board is no proof.
-        entry: what would be stored, with its anchor.
+        over: change for the worse over the anchor, a natural logarithm.
+        asks: whether it needs a reason.
+        is_open: whether it grew by more than the promise, but in one recording on another board, which is no proof.
+        entry: the entry to store, with its anchor.
     """
 
     over: float
@@ -71,17 +71,17 @@ class Growth:
 
 
 def grow(before: TimedEntry, after: TimedEntry, reading: Reading, *, one_board: bool) -> Growth:
-    """What becomes of the anchor where `after` takes the place of `before`, and whether that needs a reason.
+    """The new anchor if `after` replaces `before`, and whether that needs a reason.
 
-    The promise decides: a level that lies beyond it needs a reason and then is the anchor itself; one that lies as far
-    below takes the anchor down with it; any other leaves the anchor where it is. On another board one recording
-    proves neither: the level that it replaces has to lie beyond the promise too, or it by itself beyond `OTHER_BOARD`;
-    downwards nothing goes by one recording, since an anchor that noise took down asks about everything after.
+    The promise decides. A level above it needs a reason and then becomes the anchor. A level as far below the anchor
+    lowers the anchor. Any other level leaves the anchor unchanged. On another board one recording proves neither: the
+    replaced level has to exceed the promise, too, or the new one has to exceed `OTHER_BOARD`. One recording never
+    lowers the anchor there, since an anchor that noise lowered would ask for a reason for all later levels.
 
     Args:
-        before, after: read with one timer from one kind of inputs.
-        reading: tells promise, floor and which way is better.
-        one_board: both were recorded on one board, as far as anybody knows.
+        before, after: entries that were read with one timer from one kind of inputs.
+        reading: source of promise, floor and direction.
+        one_board: whether both were recorded on one board, as far as known.
     """
     anchor, better = anchor_of(before), reading.better
     over = slowdown(anchor, median(after.sessions), better)
@@ -102,8 +102,8 @@ class TimeRecord:
     """One stored time of a case and the reading that may take its place.
 
     Attributes:
-        file: the file that remembers a reading of the case, None where there is none.
-        toolchain: of the reading.
+        file: returns the baseline that holds a reading of the case; None if there is none.
+        toolchain: toolchain of the reading.
     """
 
     result: CaseResult
@@ -114,24 +114,24 @@ class TimeRecord:
 
     @cached_property
     def case(self) -> CaseBaseline | None:
-        """What is remembered of the case where the time is stored."""
+        """The case in the baseline that stores the time."""
         return self._case(self.reading)
 
     @cached_property
     def entry(self) -> Entry | None:
-        """The stored time; something else where the metric was no time once."""
+        """The stored time, or another entry if the metric was once no time."""
         return None if self.case is None else self.case.entries.get(self.reading.metric)
 
     @cached_property
     def provenance(self) -> Provenance:
-        """Of the stored time."""
+        """The provenance of the stored time."""
         baseline = self.file(self.reading)
         assert baseline is not None
         return baseline.provenance_of(self.result.case.key)
 
     @cached_property
     def comparable(self) -> TimedEntry | None:
-        """The stored time where it was read with the reading's timer from inputs like its; else None."""
+        """The stored time if it was read with the reading's timer from the same kind of inputs; otherwise None."""
         entry, case = self.entry, self.case
         if not isinstance(entry, TimedEntry) or case is None or entry.timer != self.reading.timer:
             return None
@@ -139,7 +139,8 @@ class TimeRecord:
 
     @cached_property
     def under_other_conditions(self) -> bool:
-        """Whether there is a stored time that the judge holds nothing against: it was read otherwise."""
+        """Whether there is a stored time that was read under other conditions, so that the judge does not compare
+        it."""
         if self.entry is None:
             return False
         if self.comparable is None or other_power(self.provenance, self.hardware):
@@ -148,7 +149,7 @@ class TimeRecord:
 
     @cached_property
     def same_code(self) -> bool | None:
-        """Whether the exact readings that cover the time are as stored; None where none is stored."""
+        """Whether the exact readings that cover the time are as stored; None if none is stored."""
         covering = [each for each in self.result.readings if self.reading.metric in each.covers]
         known = [(each.value, case.entries.get(each.metric)) for each in covering if (case := self._case(each))]
         return all(now == stored for now, stored in known) if known else None
@@ -158,13 +159,14 @@ class TimeRecord:
         return None if baseline is None else baseline.cases.get(self.result.case.key)
 
     def category(self, values: Sequence[float], sessions: int, *, paired: bool = False) -> Category | None:
-        """What an update that writes `values` (µs, at least one) does to the stored time; None: it stays.
+        """The category of the change if an update writes `values` (µs, at least one); None: the stored time stays.
 
-        Code that is as stored keeps its time. Other code brings its own, whether or not it moved.
+        Unchanged code keeps its time. Other code gets a new one, whether or not the time moved.
 
         Args:
-            sessions: that a stored time should rest on.
-            paired: the values are the stored ones times what process pairs found, so that their noise is none of it.
+            sessions: number of sessions for a stored time.
+            paired: whether the values are the stored ones, multiplied by the ratio of process pairs, so that their
+                noise does not count.
         """
         settled = self._settled(sessions)
         if settled is not None or self.same_code:
@@ -177,8 +179,8 @@ class TimeRecord:
         return None if self.same_code is None else "changed"
 
     def possible(self, sessions: int) -> frozenset[Category]:
-        """What `category` may turn out to be, as far as the reading's own value tells: generous, since a fresh process
-        that was not started can tell nothing."""
+        """The possible results of `category`, by the reading's own value. The set is generous, since a fresh process
+        that is not started reads nothing."""
         settled = self._settled(sessions)
         value = self.reading.value
         if settled is not None:
@@ -195,7 +197,7 @@ class TimeRecord:
         return frozenset(("slower",)) if effect > 0 else frozenset(("faster",))
 
     def _settled(self, sessions: int) -> Category | None:
-        """The category where no value has a say in it."""
+        """The category if it does not depend on values."""
         if self.entry is None:
             return "new"
         if self.under_other_conditions:
@@ -209,7 +211,7 @@ class TimeRecord:
 
 
 def _noise(before: Sequence[float], after: Sequence[float]) -> float:
-    """How far noise alone moves two medians apart, a logarithm; sigma is that of both together."""
+    """Distance by which noise alone separates two medians, a logarithm; sigma is pooled from both."""
     old, new = (moderate(remember(values), UNLEARNT) for values in (before, after))
     degrees = old.degrees + new.degrees
     sigma = math.sqrt((old.degrees * old.sigma**2 + new.degrees * new.sigma**2) / degrees)

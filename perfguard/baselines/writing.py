@@ -1,9 +1,9 @@
-"""From a `Baseline` to its text: readable, stable, and laid out so that plain git merges it.
+"""Writes a `Baseline` as text: readable, stable, and in a layout that plain git merges.
 
-Every case is a block of lines of its own, closed by a blank line: two branches that touch different cases never
-touch neighbouring lines. The head never depends on the cases (no count, no checksum), and `...` ends the file, so
-that a truncated one is noticed. A block's last line is its provenance where it has its own: when two branches add
-a case at the same place, the conflict is then one block a side, not lines of two cases woven together.
+Every case is a block of lines, closed by a blank line, so two branches that change different cases never change
+neighbouring lines. The head does not depend on the cases (no count, no checksum). The file ends with `...`, which
+reveals a truncated one. The last line of a block is its own provenance, if it has one: if two branches add a case at
+the same place, the conflict is then one block per side, and not a mixture of lines of two cases.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from perfguard.units import significant
 _WIDTH = 110
 _KEY_LIMIT = 1000  # longer keys need a line of their own: YAML wants the colon within 1024 characters
 _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
-# Narrower than YAML's plain scalars, so that every YAML reader understands ours alike.
+# Narrower than YAML's plain scalars, so that all YAML readers agree on them.
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w\[\](){}.,/+=<>@*-]*", re.ASCII)
 _PLAIN_ITEM = re.compile(r"[A-Za-z_][\w()./+=<>@*-]*", re.ASCII)
 _PLAIN_VERSION = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
-# What YAML wants escaped. Halves of surrogate pairs are no text in any spelling: encoding refuses them.
+# Characters that YAML wants escaped. Halves of surrogate pairs are invalid in any spelling: encoding refuses them.
 _ESCAPED = re.compile("[^\x09\x20-\x7e\xa0-\u2027\u202a-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -34,7 +34,7 @@ def render(baseline: Baseline) -> str:
 
 
 def revise(document: Document, baseline: Baseline) -> str:
-    """The file with `baseline`'s content; lines of cases that did not change stay byte for byte."""
+    """The file with `baseline`'s content; lines of unchanged cases stay byte for byte."""
     old = document.baseline
     head = document.head if baseline.provenance == old.provenance else _head(baseline)
     blocks = [
@@ -45,8 +45,8 @@ def revise(document: Document, baseline: Baseline) -> str:
 
 
 def as_stored(entry: Entry) -> Entry:
-    """An entry as a file holds it: whole numbers exactly, times and other numbers with four significant digits; an
-    anchor only where it is not the level of the sessions."""
+    """An entry as stored in a file: whole numbers exactly, times and other numbers with four significant digits, and an
+    anchor only if it differs from the level of the sessions."""
     if isinstance(entry, TimedEntry):
         sessions = [significant(value) for value in entry.sessions]
         anchor = None if entry.anchor is None else significant(entry.anchor)

@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, print, and answer the exit status: one of `perfguard.ExitStatus`.
+    """Compare, print, and return the exit status, one of `perfguard.ExitStatus`.
 
     Raises:
-        PerfguardError: what keeps it from comparing, with the next step.
+        PerfguardError: nothing can be compared; with the next step.
     """
     from perfguard.compare.running import Request, compare_in
     from perfguard.errors import ExitStatus

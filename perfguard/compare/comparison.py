@@ -1,4 +1,4 @@
-"""From what process pairs found to rows: every time that is compared, every exact metric that moved, worst first."""
+"""The rows of a comparison by process pairs: every compared time, every exact metric that moved, worst first."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def _reasons(
         return [f"undecided when the comparison ended: {time.problem or tally.problem or 'interrupted'}", str(verdict)]
     if verdict.word is Word.UNRESOLVED:
         return [noisy(verdict), cycles]
-    # Both sides ran by turns: the machine is no cause.
+    # Both sides ran by turns, so the machine is no cause.
     cause = "" if verdict.word is Word.PASS else because(time.metric, work.readings, _exact_values(base))
     return [cycles, cause]
 
 
 def exact_rows(base: CaseResult, work: CaseResult, copy: CaseResult | None) -> list[Row]:
-    """The exact metrics that moved. What differs between two checkouts of the base accuses nobody."""
+    """The exact metrics that moved. A metric that differs between two checkouts of the base is UNRESOLVED."""
     rows = []
     for reading in work.readings:
         before = base.reading(reading.metric)

@@ -1,4 +1,4 @@
-"""What a comparison found: one row for each case and metric. JSON comes from the types."""
+"""The result of a comparison: one row for each case and metric. JSON follows from the types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = 1
 
 
 class Row(Struct, frozen=True, omit_defaults=True):
-    """One metric of one case, the merge base against the working tree; or the whole case, where `metric` is empty.
+    """One metric of one case, the merge base against the working tree; or the whole case if `metric` is empty.
 
     `effect`, `interval` and `smallest` are relative changes (0.02: 2 % slower), `pairs` the process pairs that
     they rest on. `before` and `after` are in `unit`.
@@ -35,7 +35,7 @@ class Row(Struct, frozen=True, omit_defaults=True):
 
 
 class Comparison(Struct, frozen=True):
-    """All rows, worst first, and what was compared. `problem` says why it ended early; empty if it did not."""
+    """All rows, worst first, and the two sides. `problem` is the reason for an early end, otherwise empty."""
 
     schema: int
     base: str

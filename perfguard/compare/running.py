@@ -1,4 +1,4 @@
-"""One comparison from the repository to the exit status; whatever it lays out is gone when it returns."""
+"""One comparison, from the repository to the exit status. It removes all its files before it returns."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. `folder`: where the command was started; `base`: None for the main branch; `json`:
-    where to write the result."""
+    """The user's request. `folder`: the command's working folder; `base`: None for the main branch; `json`: path for
+    the result."""
 
     folder: Path
     base: str | None
@@ -50,14 +50,14 @@ class Request:
 
 
 def compare_in(request: Request, interrupts: Interrupts) -> ExitStatus:
-    """Compare the working tree that `request.folder` lies in with its merge base, and print the result.
+    """Compare the working tree around `request.folder` with its merge base, and print the result.
 
-    A signal, a limit or a process that dies ends the comparison early; what was found until then is printed.
+    A signal, a limit or a process that dies ends the comparison early; the results so far are printed.
 
     Raises:
         UsageError: not a git checkout, an unknown base, a bad option or setting, code that is not the worktree's.
         DeviceError: no such device, or it is in use for too long.
-        KeyboardInterrupt: SIGINT or SIGTERM came; all is removed.
+        KeyboardInterrupt: after SIGINT or SIGTERM; all files are removed.
     """
     repository = find_repository(request.folder)
     settings = read_settings(_project(request.folder, repository.root))
@@ -93,11 +93,11 @@ class _Comparing:
     request: Request
     site: Site
     device: Device
-    name: str  # what the merge base was asked for with
+    name: str  # the user's name for the base
     base: str
 
     def run(self) -> Comparison:
-        """Lay out, measure, clear away."""
+        """Make the worktrees, measure, remove them."""
         settings, interrupts = self.site.settings, self.site.interrupts
         tally = Tally()
         work, problem = self.base, ""
@@ -132,7 +132,7 @@ class _Comparing:
 
 
 def _open_device(settings: Settings, arguments: Sequence[str]) -> tuple[Device, tuple[str, ...]]:
-    """The device to lock, and the arguments with which every side opens it, whatever its own settings say."""
+    """The device to lock, and the arguments with which every side opens it, regardless of its own settings."""
     name = settings.device
     for number, argument in enumerate(arguments):
         if argument == DEVICE_OPTION and number + 1 < len(arguments):
@@ -147,7 +147,7 @@ def _say(text: str) -> None:
 
 
 def _project(folder: Path, root: Path) -> Path:
-    """The nearest folder from `folder` up to `root` that holds a pyproject.toml, where settings stand."""
+    """The nearest folder from `folder` up to `root` that holds a pyproject.toml, for its settings."""
     folder, root = folder.resolve(), root.resolve()
     for candidate in (folder, *folder.parents):
         if candidate == root or (candidate / "pyproject.toml").is_file():
@@ -161,7 +161,7 @@ def _console() -> Console:
 
 
 class _Progress:
-    """What is being done, on standard error: a line that changes on a terminal, else one line for each stage."""
+    """Progress on standard error: a line that changes on a terminal, otherwise one line for each stage."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A comparison as text: a table, worst first, and what to do next."""
+"""A comparison as text: a table, worst first, and the next step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def title(comparison: Comparison) -> str:
-    """One line: what was compared, and where."""
+    """One line: device, base and working tree."""
     work = f"{comparison.head_commit[:12]}{' with uncommitted changes' if comparison.uncommitted else ''}"
     return (
         f"{comparison.hardware.name or 'no device'}: merge base {comparison.base_commit[:12]} with {comparison.base} "
@@ -65,12 +65,12 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _is_long(row: Row) -> bool:
-    """Text and lists: the reason says what went and what came."""
+    """Whether the values are text or lists, whose changes are in the reason."""
     return row.unit is Unit.TEXT or isinstance(row.before, list)
 
 
 def closing(comparison: Comparison) -> str:
-    """How many rows have which word, and the process pairs it took."""
+    """The number of rows with each word, and of process pairs."""
     counts = Counter(comparison.words)
     words: Sequence[str] = [f"{counts[word]} {word}" for word in Word if counts[word]]
     said = ", ".join(words) or "nothing to compare"

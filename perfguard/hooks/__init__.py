@@ -1,4 +1,4 @@
-"""pytest's hooks of a measuring run: in one process (`measuring`), or one worker a GPU (`spread`)."""
+"""pytest's hooks of a measuring run: in one process (`measuring`), or with one worker per GPU (`spread`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["build_config", "count_devices", "start", "start_worker"]
 
 
 def start(config: pytest.Config) -> None:
-    """Turn measuring on for this pytest run; with `-n`, one worker a device."""
+    """Turn measuring on for this pytest run; with `-n`, use one worker per device."""
     try:
         built = build_config(config)
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
@@ -27,14 +27,14 @@ def start(config: pytest.Config) -> None:
         if workers:
             hooks = Controller(built, _devices(built, workers), workers)
         else:
-            hooks = Measuring(built, os.dup(2))  # pytest captures nothing yet; a hanging case is told there
+            hooks = Measuring(built, os.dup(2))  # pytest captures nothing yet; hanging cases are reported there
     except PerfguardError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(hooks, "perfguard-hooks")
 
 
 def start_worker(config: pytest.Config) -> None:
-    """The same in a worker: it measures on the device that the controlling process holds for it."""
+    """The same in a worker, which measures on the device that the controlling process holds for it."""
     given: dict[str, str] = config.workerinput  # type: ignore[attr-defined]
     if DEVICE not in given:
         return  # the controlling process measures nothing
@@ -48,7 +48,7 @@ def build_config(config: pytest.Config) -> Config:
     """The run's configuration from pytest's options and `[tool.perfguard]`.
 
     Raises:
-        UsageError: an option or a setting that cannot be.
+        UsageError: an invalid option or setting.
     """
     option = config.option
     update = None if option.perfguard_update is None else parse_categories(option.perfguard_update)
@@ -74,25 +74,25 @@ def build_config(config: pytest.Config) -> Config:
 
 
 def _device_name(option: Any) -> str | None:
-    """The device that is asked for: the lane `cpu` is one, whatever else the machine has."""
+    """The requested device. The lane `cpu` means the CPU, whatever else the machine has."""
     named: str | None = option.perfguard_device
     return named or ("cpu" if option.perfguard_lane == "cpu" else None)
 
 
 def count_devices(config: pytest.Config) -> int | None:
-    """How many workers `-n auto` means for a measuring run; None where nothing is known of devices."""
+    """Number of workers for `-n auto` in a measuring run; None if the devices are unknown."""
     try:
         settings = read_settings(config.rootpath, device=_device_name(config.option))
         return len(find_devices(settings.device))
     except PerfguardError:
-        return None  # told when the run starts
+        return None  # reported when the run starts
 
 
 def _devices(config: Config, workers: int) -> dict[str, str]:
-    """Names and keys of the devices that `workers` may measure on. Where nothing is timed, they may share them.
+    """Names and keys of the devices that `workers` may measure on. Workers may share them if nothing is timed.
 
     Raises:
-        UsageError: fewer devices than workers, or the CPU, of which all workers would have a share.
+        UsageError: fewer devices than workers, or the CPU, which all workers would share.
     """
     devices = find_devices(config.settings.device)
     if config.untimed:

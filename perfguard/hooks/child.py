@@ -1,7 +1,7 @@
-"""A process that measures for another one: it was given what pytest was given, and leaves out what is not for it.
+"""A process that measures for another one: it has pytest's original arguments, and drops those not meant for it.
 
-Whatever selects, repeats, stops or reports is the asking process's. It is taken back from the options as pytest has
-parsed them, wherever they came from: the command line, a file of arguments, `addopts` or a variable.
+Selection, repetition, stopping and reporting belong to the asking process. Their options are reset after pytest has
+parsed them, from whatever source: the command line, a file of arguments, `addopts` or a variable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from perfguard.sessions import TESTS
 
-# Option -> what it is in such a process. What no plugin has defined stays so.
+# Option -> its value in such a process. Options that no plugin has defined stay undefined.
 _NOT_ITS_OWN: dict[str, Any] = {
     "maxfail": 0, "lf": False, "failedfirst": False, "newfirst": False, "stepwise": False, "stepwise_skip": False,
     "stepwise_reset": False, "usepdb": False, "trace": False, "collectonly": False, "durations": None, "verbose": -1,
@@ -25,16 +25,16 @@ _NOT_ITS_OWN: dict[str, Any] = {
 }  # fmt: skip
 _NO_SELECTION: dict[str, Any] = {"keyword": "", "markexpr": "", "deselect": None, "pyargs": False}
 
-# What remembers failures for the next run of the user's, and what limits a test that waits for its turn.
+# Plugins that store failures for the user's next run, or limit the time of a test that waits for its turn.
 _PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin", "timeout")
 
 
 def take_options_back(config: pytest.Config) -> None:
-    """Before anything acts on the options. Tests are those that the session's folder names; where it names none,
-    those that the user selected, as far as they are there.
+    """Reset the options, before anything acts on them. The tests are those named in the session's folder, otherwise
+    those that the user selected, if they exist.
 
     Raises:
-        UsageError: none of the paths that the user named is there.
+        UsageError: none of the paths that the user named exists.
     """
     _set(config, _NOT_ITS_OWN)
     tests = Path(config.option.perfguard_session) / TESTS
@@ -50,7 +50,7 @@ def take_options_back(config: pytest.Config) -> None:
 
 
 def drop_plugins(config: pytest.Config) -> None:
-    """Once all are configured: some of them declare marks, which stay."""
+    """Unregister the plugins after all are configured: some of them declare marks, which stay."""
     for name in _PLUGINS:
         plugin = config.pluginmanager.get_plugin(name)
         if plugin is not None:

@@ -1,4 +1,4 @@
-"""What a run's files hold, whatever pytest then leaves out: a test that was filtered is not gone."""
+"""An inventory of a run's test files before pytest filters them: a deselected test is not gone."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Inventory:
         self._children: dict[pytest.Collector, list[pytest.Item | pytest.Collector]] = {}
 
     def note(self, collector: pytest.Collector, report: pytest.CollectReport) -> None:
-        """Take down what a collector returned. The list is copied: --lf shortens the report's own."""
+        """Note the children that a collector returned. The list is copied, since --lf shortens the report's own."""
         if report.passed:
             self._children[collector] = list(report.result)
 
     def take(self, collected: Collected, items: Iterable[pytest.Item], root: Path) -> None:
-        """Fill in the names of all guarded tests, and the suites of which every test is known."""
+        """Fill in the names of all guarded tests, and the suites whose tests are all known."""
         known = [child for children in self._children.values() for child in children if isinstance(child, pytest.Item)]
         for item in (*known, *items):
             if is_guarded(item):
                 collected.names.setdefault(suite_of(item.path, root), set()).add(name_of(item.nodeid))
-        # --lf returns no children of a file that it skips: an empty file is not a whole one.
+        # --lf returns no children for a file that it skips, so an empty file does not count as whole.
         files = [each for each, children in self._children.items() if isinstance(each, pytest.File) and children]
         collected.whole = {suite_of(file.path, root) for file in files if self._is_whole(file)}
 
     def _is_whole(self, collector: pytest.Collector) -> bool:
-        """Node ids leave out classes: their tests are unknown."""
+        """Whether all tests below it are known. Node ids can leave out classes, whose tests are then unknown."""
         children = self._children.get(collector)
         return children is not None and all(
             self._is_whole(child) for child in children if isinstance(child, pytest.Collector)

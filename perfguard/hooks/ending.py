@@ -1,4 +1,4 @@
-"""How a measuring run ends: the summary, JUnit, the exit status. For one process and for many."""
+"""The end of a measuring run: summary, JUnit, exit status. For one process and for many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from _pytest.terminal import TerminalReporter
 
-OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed, and not by a verdict
+OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
 
 Location = tuple[str, int | None, str]
 
@@ -36,7 +36,7 @@ class Ending:
         self._config = config
         self._run: Run | None = None
         self._failed_otherwise = False
-        self._outcomes: dict[str, str] = {}  # node id -> why its test did not run to its end; empty where it did
+        self._outcomes: dict[str, str] = {}  # node id -> reason why its test did not run to its end; empty if it did
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed_otherwise |= report.failed and bool(getattr(report, OTHERWISE, False))
@@ -48,7 +48,7 @@ class Ending:
         return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
 
     def _tell_junit(self, config: pytest.Config) -> None:
-        """What was judged after the tests stands in `--junitxml` as a test case of its own: `perfguard`, the case."""
+        """Report verdicts from after the tests in `--junitxml`, each case as a test case of class `perfguard`."""
         run, log = self._run, config.stash.get(xml_key, None)
         if run is None or log is None:
             return
@@ -56,7 +56,7 @@ class Ending:
             lines = failure_lines(run, [late]) if (late := run.judged_late(result)) is not None else []
             if lines:
                 report = failed_report(f"perfguard::{result.case.key}", ("perfguard", None, ""), "\n".join(lines))
-                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest takes node ids apart
+                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids
                 log.pytest_runtest_logreport(report)
                 log.finalize(report)
 
@@ -83,7 +83,7 @@ class Ending:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Tell apart why a run is not green; pytest's own statuses for interruption and misuse stand."""
+        """Set the exit status by the cause of failure; pytest's own statuses for interruption and misuse stay."""
         only_collected = session.config.option.collectonly
         if (
             exitstatus not in (ExitStatus.PASSED, ExitStatus.TESTS_FAILED)
@@ -110,7 +110,7 @@ class Ending:
 
 
 def _why_not(report: pytest.TestReport) -> str:
-    """Why a test did not run to its end; empty where it did."""
+    """The reason why a test did not run to its end; empty if it did."""
     if report.skipped and hasattr(report, "wasxfail"):
         return f"expected to fail: {report.wasxfail}".removesuffix(": ")
     if report.skipped:
@@ -120,19 +120,19 @@ def _why_not(report: pytest.TestReport) -> str:
 
 
 def failed_report(nodeid: str, location: Location, text: str, when: str = "call") -> pytest.TestReport:
-    """A report of a failure that no exception of the test's own code stands for."""
+    """A report of a failure without an exception in the test's own code."""
     return pytest.TestReport(nodeid, location, {}, "failed", text, when)  # type: ignore[arg-type]
 
 
 def add_verdict(run: Run, case: Case, verdict: Verdict) -> None:
-    """Add a verdict to what is known of a case, if anything is."""
+    """Add a verdict to a case's result, which may be new."""
     key = (case.suite, case.key)
     result = run.results.get(key) or CaseResult(case=case)
     run.results[key] = msgspec.structs.replace(result, verdicts=[*result.verdicts, verdict])
 
 
 def cut_short(run: Run, selected: list[Case], why: str) -> None:
-    """Name what an early end leaves open: times that nobody paired, tests that nobody reached."""
+    """Add verdicts for what an early end leaves open: times without process pairs, tests that were not reached."""
     run.judge_without_pairs(why)
     reached = {result.case.nodeid for result in run.results.values()}
     for case in selected:

@@ -1,4 +1,4 @@
-"""What a raised exception says about the case and the device: words for BROKEN."""
+"""Reasons for BROKEN: what a raised exception shows of the case and the device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory", re.IGNORECASE)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
-_NO_TRITON_DRIVER = re.compile(r"\b0 active drivers")  # how Triton says that it found no GPU
+_NO_TRITON_DRIVER = re.compile(r"\b0 active drivers")  # Triton's message if it found no GPU
 _INTERPRET = "Triton found no GPU: set TRITON_INTERPRET=1 to run its kernels in the interpreter (docs/interpreter.md)"
 _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, the device's or the host's; torch is not asked, it need not be there."""
+    """Whether the device's or the host's memory ran out. This works without torch, which may not be installed."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"OutOfMemoryError", "MemoryError"}) or (
         isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
@@ -28,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
-    """`call raised ValueError: …`, or what was asked for where memory ran out. One line.
+    """`call raised ValueError: …`, or the requested size if memory ran out. One line.
 
     Args:
         when: pytest's phase that raised: setup, call or teardown.
@@ -47,7 +47,7 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
 
 
 def is_lost(device: Device) -> bool:
-    """Whether the device answers this process no more: after an illegal access every use of it raises."""
+    """Whether the device no longer answers this process: after an illegal access, every use of it raises."""
     if not device.asynchronous:
         return False
     try:

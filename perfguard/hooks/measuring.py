@@ -1,5 +1,5 @@
-"""pytest's hooks of a process that measures: what each test's own call shows, then the times in question, and what to
-do when something faults."""
+"""pytest's hooks of a process that measures: the results of each test's call, then the times in question, and the
+handling of faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from perfguard.sessions import Command, given_arguments
 from perfguard.watchdog import Watchdog, stop_children
 
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
-_LAST_WORDS_SECONDS = 60.0  # for summary and JUnit after a hang; then the process ends without
+_LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
 
 
 class Measuring(Ending):
@@ -46,23 +46,23 @@ class Measuring(Ending):
         self._stderr = stderr
         self._collected = Collected()
         self._inventory = Inventory()
-        self._worker: Worker | None = None  # of a process pair
+        self._worker: Worker | None = None  # this process in a process pair
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
-        self._ran_out = False  # of memory, in the test that runs
+        self._ran_out = False  # whether the running test ran out of memory
 
     # -- collection ---------------------------------------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_make_collect_report(self, collector: pytest.Collector):  # type: ignore[no-untyped-def]
-        """Note what a file holds before other plugins, such as --lf, take from it."""
+        """Note the tests of a file before other plugins, such as --lf, remove some."""
         report = yield
         self._inventory.note(collector, report)
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]):  # type: ignore[no-untyped-def]
-        """Name every guarded test before -k and -m deselect, so that deselected is not taken for gone."""
+        """Note every guarded test before -k and -m deselect, so that a deselected test does not count as gone."""
         self._inventory.take(self._collected, items, config.rootpath)
         answer = yield
         folder = self._config.session_folder
@@ -72,17 +72,17 @@ class Measuring(Ending):
         return answer
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note what could not be collected, for whoever compares this process with another."""
+        """Note the files that could not be collected, for the comparison of this process with another."""
         if report.failed:
             self._uncollected[report.nodeid] = (str(report.longrepr).strip().splitlines() or ["failed"])[-1]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Open the device and the baselines, once it is known that they are needed."""
+        """Open the device and the baselines if any test needs them."""
         device = None
         if self._worker is not None:
-            device = self._open()  # all sides at once, before any has its turn: it takes seconds
+            device = self._open()  # takes seconds, so all sides do it at once, before any has its turn
             device.settle()
-            forget_compiled()  # the first time takes seconds too
+            forget_compiled()  # the first call takes seconds, too
             known = {item.nodeid: item for item in session.items}
             session.items[:] = [known[test] for test in self._worker.begin(list(known), self._uncollected)]
         guarded = [item for item in session.items if is_guarded(item)]
@@ -97,7 +97,7 @@ class Measuring(Ending):
                 self._worker.take_pad(device)
             self._run = open_run(self._config, device, suites, __version__, self._collected.selected, self._worker)
             cold = self._run.answering is not None and self._run.answering.cold is not None
-            if self._worker is None and not cold:  # a cold start counts every second
+            if self._worker is None and not cold:  # its seconds would count in a cold start
                 device.settle()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
@@ -135,27 +135,27 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Watch a guarded test; what it left on the device after it ran out of memory is given back."""
+        """Watch a guarded test, and free the device memory that it holds if it ran out of memory."""
         run = self._run
         if run is None or not is_guarded(item):
             return (yield)
         if self._worker is not None:
             self._worker.enter(item.nodeid)
         settings = self._config.settings
-        # A worker of a process pair waits for its turns inside the test: its conductor limits the whole process.
+        # A worker of a process pair waits for its turns inside the test, so its conductor limits the whole process.
         minutes = settings.case_minutes if self._worker is None else settings.session_minutes
         with Watchdog(minutes, lambda step: self._hung(item, step)).watch(), run.device.aside():
             answer = yield
         if self._ran_out:
             self._ran_out = False
             _forget_last_error()
-            with contextlib.suppress(Exception):  # the next case tells what is wrong with the device
+            with contextlib.suppress(Exception):  # the next case reports a faulty device
                 run.device.free_memory()
         return answer
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Nothing more is measured on a device that answers no more. A test that is run again is judged anew."""
+        """Skip measuring on a lost device. A test that runs again is judged anew."""
         lost = item.config.stash.get(LOST, None)
         if self._run is not None and not self._run.is_session:
             self._run.forget(item.nodeid)
@@ -166,8 +166,8 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. One that
-        was skipped, or expected to fail, is not: `Run.finish` names what it leaves unmeasured."""
+        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. A skipped
+        or expected failure is not: `Run.finish` lists the cases that it leaves unmeasured."""
         report = yield
         error = call.excinfo
         if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
@@ -182,13 +182,13 @@ class Measuring(Ending):
                 reason += "; the device is lost to this process"
             try:
                 run.broken(case_of(item), reason)
-            except PerfguardError as problem:  # nothing can be said any more: the disk is full, for one
+            except PerfguardError as problem:  # nothing can be saved any more, for example on a full disk
                 pytest.exit(str(problem), returncode=ExitStatus.USAGE_ERROR)
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Guard a test of pytest-benchmark's fixture on its host time, once its body is through."""
+        """Guard the host time of a test with pytest-benchmark's fixture, after its body."""
         answer = yield
         run = self._run
         timed = run is not None and not run.report.exact_only
@@ -200,7 +200,7 @@ class Measuring(Ending):
         return answer
 
     def _hung(self, item: pytest.Item, step: str) -> None:
-        """On the watchdog's thread, while the test's hangs: say so, save what is known, end the process."""
+        """On the watchdog's thread, while the test's thread hangs: report it, save the results, end the process."""
         run = self._run
         assert run is not None
         faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True, file=self._stderr)
@@ -220,11 +220,11 @@ class Measuring(Ending):
             os._exit(status)
 
     def _here(self) -> list[Case]:
-        """The tests that nobody runs if this process ends."""
+        """The tests that are not run if this process ends."""
         return self._collected.selected
 
     def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
-        """Reports, summary and exit status, as if the run had come to its end; returns the status."""
+        """Write reports and summary as at the end of a run, and return the exit status."""
         if run.is_session:
             return int(ExitStatus.INTERNAL_ERROR)
         config, session = item.config, item.session
@@ -234,7 +234,7 @@ class Measuring(Ending):
         report = failed_report(item.nodeid, item.location, reason)
         item.ihook.pytest_runtest_logreport(report=report)
         session.exitstatus = ExitStatus.TESTS_FAILED
-        # Not pytest's own: it tears fixtures down, which may wait for the device.
+        # Without pytest's own hook, which tears fixtures down and may wait for the device.
         others = [config.pluginmanager.get_plugin("runner")]
         finish = config.pluginmanager.subset_hook_caller("pytest_sessionfinish", remove_plugins=others)
         finish(session=session, exitstatus=session.exitstatus)
@@ -248,7 +248,7 @@ class Measuring(Ending):
         run = self._run
         try:
             answer = yield
-        except BaseException:  # -x, Ctrl-C: nobody waits for process pairs now
+        except BaseException:  # -x, Ctrl-C: process pairs are not run
             if run is not None and not run.is_session:
                 cut_short(run, self._here(), "the run was cut short")
                 run.save()
@@ -270,7 +270,7 @@ class Measuring(Ending):
 
 
 def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of `items` those named in `tests`, in that order."""
+    """Keep only the `items` named in `tests`, in that order."""
     known = {item.nodeid: item for item in items}
     kept = [known[nodeid] for nodeid in tests if nodeid in known]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -278,7 +278,7 @@ def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]
 
 
 def command_of(config: pytest.Config, device: str = "") -> Command:
-    """How fresh processes are started: as this one was, for other tests; on `device`, if one is named."""
+    """The command of fresh processes: this process's own, for other tests, and on `device` if one is named."""
     folder = config.invocation_params.dir
     given = given_arguments([str(argument) for argument in config.invocation_params.args], folder)
     extra = (f"--perfguard-device={device}",) if device else ()
@@ -286,7 +286,7 @@ def command_of(config: pytest.Config, device: str = "") -> Command:
 
 
 def _forget_last_error() -> None:
-    """pytest and Python keep the last traceback for debuggers, and with it every tensor on its stack."""
+    """Forget the last traceback, which pytest and Python keep for debuggers, with every tensor on its stack."""
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)

@@ -1,9 +1,9 @@
-"""`pytest --perfguard -n 2`: one worker a GPU, each on a device of its own, and one judgement of them all.
+"""`pytest --perfguard -n 2`: one worker per GPU, each on a device of its own, and one judgement of all.
 
 The controlling process holds the devices' locks and gives each worker a device and a folder. A worker is a measuring
-run like any other, up to the process pairs that judge what is in question on its device. It leaves in its folder: its
-report after every case, what it collected, the fresh sessions. The controlling process puts these together, and ends
-the run.
+run like any other, up to the process pairs for the times in question on its device. It writes into its folder its
+report after every case, its collected tests and the fresh sessions. The controlling process merges these and ends the
+run.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from perfguard.reports import make_folder, read_report, save_report, write_atomi
 from perfguard.run import Collected, Run, open_run, settle
 from perfguard.sessions import Command
 
-DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # what a worker is given
+DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # keys of a worker's input
 _COLLECTED, _END = "collected.json", "end.json"
-_CRASHED = "???"  # what xdist calls the phase of a test that its worker did not survive
+_CRASHED = "???"  # xdist's phase of a test in which its worker crashed
 
 
 class Found(msgspec.Struct):
-    """What a worker collected; the same in all of them."""
+    """The collection of a worker, which is the same in all."""
 
     names: dict[str, set[str]]
     whole: set[str]
@@ -43,14 +43,14 @@ class Found(msgspec.Struct):
 
 
 class End(msgspec.Struct):
-    """How a worker ended: an error that stops the run, what kept fresh processes from measuring."""
+    """The end of a worker: an error that stops the run, or a problem of fresh processes."""
 
     error: str = ""
     problem: str = ""
 
 
 class Worker(Measuring):
-    """In an xdist worker: measures on the device it was given, and leaves the ending to the controlling process."""
+    """In an xdist worker: measures on its given device, and leaves the end of the run to the controlling process."""
 
     def __init__(self, config: Config, stderr: int) -> None:
         super().__init__(config, stderr)
@@ -60,7 +60,7 @@ class Worker(Measuring):
         return command_of(config, self._config.settings.device)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """As in one process; an error is left for the controlling process to tell."""
+        """As in one process. The controlling process reports any error."""
         try:
             super().pytest_collection_finish(session)
         except pytest.UsageError as error:
@@ -70,20 +70,20 @@ class Worker(Measuring):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """As in one process; after an error nothing is run any more."""
+        """As in one process. After an error no test runs."""
         if self._end.error:
             item.session.shouldstop = self._end.error
             pytest.fail(self._end.error, pytrace=False)
         super().pytest_runtest_setup(item)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """The controlling process has the last word."""
+        """Nothing: the controlling process ends the run."""
 
     def _take(self, key: str, session: pytest.Session) -> None:
-        """The controlling process holds the lock."""
+        """Nothing: the controlling process holds the lock."""
 
     def _here(self) -> list[Case]:
-        return []  # another worker takes over what this one does not reach
+        return []  # another worker takes over the remaining tests
 
     def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
         return 1
@@ -113,11 +113,11 @@ class Worker(Measuring):
 
 
 class Controller(Ending):
-    """In the process that starts the workers: gives out devices, puts the results together, judges the whole.
+    """In the process that starts the workers: assigns devices, merges the results, judges the run.
 
     Args:
-        devices: those that may be used: name -> key of the lock.
-        workers: how many of them are needed.
+        devices: the usable devices: name -> key of the lock.
+        workers: number of devices that are needed.
     """
 
     def __init__(self, config: Config, devices: dict[str, str], workers: int) -> None:
@@ -138,7 +138,7 @@ class Controller(Ending):
         locks = {name: DeviceLock(key) for name, key in self._devices.items()}
         try:
             if self._config.untimed:
-                self._locks = locks  # held by nobody
+                self._locks = locks  # not acquired
             else:
                 self._lock_devices(locks, session)
             make_folder(self._config.reports_dir)
@@ -161,8 +161,8 @@ class Controller(Ending):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """A worker starts: the first device that the fewest others have is its own. Only where nothing is timed are
-        there more workers than devices."""
+        """Assign a starting worker the first of the devices with the fewest workers. There are more workers than
+        devices only if nothing is timed."""
         taken = list(self._used.values())
         worker = node.workerinput["workerid"]
         self._used[worker] = min(sorted(self._locks, key=list(self._devices).index), key=taken.count)
@@ -172,7 +172,7 @@ class Controller(Ending):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """A worker is gone; one that replaces it gets its device."""
+        """Free the device of a worker that is gone, for its replacement."""
         self._used.pop(node.workerinput["workerid"], None)
 
     def pytest_unconfigure(self) -> None:
@@ -191,7 +191,7 @@ class Controller(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last worker: one run of what they all found."""
+        """After the last worker: merge all results into one run."""
         ended = False
         try:
             answer = yield
@@ -227,7 +227,7 @@ class Controller(Ending):
             raise pytest.UsageError(str(error)) from error
 
     def _merged(self, reports: list[Report], collected: Collected) -> Run:
-        """One run that holds what all workers measured, in the order of the tests.
+        """One run with the results of all workers, in the order of the tests.
 
         Raises:
             PerfguardError: the devices are of several kinds, or a baseline cannot be read.
@@ -259,5 +259,5 @@ class Controller(Ending):
 
 
 def _read(path: Path, kind: Any) -> Any:
-    """What a worker left under this name; None if it left nothing."""
+    """The content of a worker's file; None if there is none."""
     return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None

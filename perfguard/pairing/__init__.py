@@ -1,1 +1,1 @@
-"""Base and working tree measured by turns on one device: worktrees, live processes, what they read."""
+"""Base and working tree measured by turns on one device: worktrees, live processes, their readings."""

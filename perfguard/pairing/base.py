@@ -1,4 +1,4 @@
-"""What a working tree's times are compared with: one commit, and whether the tree differs from it in code at all."""
+"""The base of a working tree's times: one commit, and whether the tree differs from it in code at all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from perfguard.errors import UsageError
 from perfguard.pairing.worktrees import Repository, find_repository
 from perfguard.records import BaseTree
 
-# What no test runs. Text files are not among them: requirements are often one.
+# Files that no test runs. Text files are not among them, since requirements are often one.
 _DOCUMENTS = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf"}
-# What tools leave beside the code, where git is not told to ignore it.
+# Outputs of tools beside the code, which git may not ignore.
 _OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
 _TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
 
@@ -39,7 +39,7 @@ def changed_code(repository: Repository, commit: str, data: Sequence[Path]) -> l
     """Tracked files, documents and those in `data` left out, in which the working tree differs from `commit`.
 
     Raises:
-        UsageError: git cannot tell.
+        UsageError: git fails.
     """
     own = _own(repository, data)
     return [path for path in repository.changed_since(commit) if _is_code(path, own)]

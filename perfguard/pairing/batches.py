@@ -1,4 +1,4 @@
-"""In which order times are paired when there may be too many for the time there is."""
+"""The order in which times are paired, for when there are too many for the time limit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from perfguard.pairing.conductor import Track
 from perfguard.records import CaseResult, Verdict
 
-FIRST = 24  # times in the first batch: each process pair takes seconds to start, and a few tests more cost little
-_GROWTH = 4  # of a batch over the one before
-MOST = 0.5  # share of the timed cases in question from which a sample of them comes first
+FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
+_GROWTH = 4  # size of a batch / size of the one before
+MOST = 0.5  # share of the timed cases in question above which a sample of them comes first
 
 
 def in_batches(asked: Mapping[Track, tuple[CaseResult, Verdict]], timed: int) -> list[list[Track]]:
-    """The times in question, a batch after the other: first what moved most against its record.
+    """The times in question in batches, those that moved most against their record first.
 
-    Where more than half of the timed cases are in question, the first batch is a sample of them, spread over kernels
-    and over the times that they take: then something is said of every kernel before the time is over.
+    If more than half of the timed cases are in question, the first batch is a sample of them, spread over kernels and
+    durations, so that every kernel has a result before the time is over.
 
     Args:
         timed: cases of the run whose times were read.
@@ -40,7 +40,7 @@ def _moved(verdict: Verdict) -> float:
 
 
 def _spread(tracks: Mapping[Track, CaseResult]) -> list[Track]:
-    """FIRST of the times: as many of each test function, and of each from short to long."""
+    """A sample of FIRST times: equally many of each test function, from short to long."""
     functions: dict[tuple[str, str], list[Track]] = defaultdict(list)
     for track, result in sorted(tracks.items(), key=lambda pair: _time(*pair)):
         functions[track.suite, result.case.name.partition("[")[0]].append(track)

@@ -1,7 +1,7 @@
 """The lockstep: live workers walk through the same tests, one at a time, and measure each case in turns.
 
-Only one worker runs at any moment; the others wait with a meter in hand, or to begin. Workers that stand at
-different cases, because a side lacks one or a test failed there, are brought together again.
+Only one worker runs at any moment; the others wait with a ready meter, or for their start. Workers at different cases,
+because a side lacks one or a test failed there, are brought together again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from perfguard.pairing.processes import SIDES, Side, describe
 from perfguard.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready, read_message
 from perfguard.timing.floor import AGREEING, floor, is_reached
 
-_ROUNDS = 3  # of blocks, a case and process pair
+_ROUNDS = 3  # rounds of blocks for a case and process pair
 _THERE_AND_BACK = 2  # blocks of each side in a round
 _MOST_WARM_UPS = 8
 _MOST_TRIES = 3
-_LOOK_SECONDS = 0.5  # for a message
+_LOOK_SECONDS = 0.5  # longest single wait for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 _FLOOR_SECONDS = 4.0  # bursts of other work on a processor last seconds
 
@@ -39,17 +39,17 @@ class Track(NamedTuple):
     metric: str
 
 
-_START = Track("", "", "")  # where a side stands that has collected its tests
+_START = Track("", "", "")  # position of a side that has collected its tests
 
 
 class Player(Protocol):
-    """What the conductor needs of a worker."""
+    """The interface of a worker to the conductor."""
 
     side: Side
     connection: Connection
 
     def ended(self) -> str:
-        """Wait for the end of a process that hung up; empty if it ended in order, else what went wrong."""
+        """Wait for the end of a process that hung up. Empty if it ended in order, otherwise the problem."""
 
     def last_words(self) -> str:
         """The end of its output, to be appended to a sentence."""
@@ -57,13 +57,13 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class Difference:
-    """What one process pair says about one timed metric.
+    """The result of one process pair for one timed metric.
 
     Attributes:
         change: ln(working tree / merge base), the mean over the rounds.
-        control: ln(second merge base / merge base), measured alike: nothing but noise and bias.
+        control: ln(second merge base / merge base), measured alike: only noise and bias.
         base_us, work_us: median block, µs per call.
-        base_mhz, work_mhz: median clock of the device's processors in these blocks; None where nobody tells.
+        base_mhz, work_mhz: median clock of the device's processors in these blocks; None if unknown.
     """
 
     change: float
@@ -76,17 +76,17 @@ class Difference:
 
 @dataclass
 class Outcome:
-    """What one set of live processes found.
+    """The results of one set of live processes.
 
     Attributes:
-        differences: of the metrics that were wanted and could be measured.
+        differences: results of the wanted metrics that could be measured.
         timers: the timer of every metric that a side announced.
-        unread: metrics that were wanted, and of which too many blocks could not be read.
-        uncollected: node id of a test file -> why a side could not collect it.
-        tests: node ids of what each side has collected.
-        problem: why it ended early; empty if it did not.
-        out_of_time: it ended early because its limit was over.
-        lost: the side whose process died, and the node id of the test in which it did; None where nobody knows.
+        unread: wanted metrics with too many unreadable blocks.
+        uncollected: node id of a test file -> reason why a side could not collect it.
+        tests: node ids of the tests that each side collected.
+        problem: reason for an early end, otherwise empty.
+        out_of_time: whether it ended early because its limit was over.
+        lost: the side whose process died, and the node id of the test in which it died; None if unknown.
     """
 
     differences: dict[Track, Difference] = field(default_factory=dict)
@@ -101,8 +101,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Limit:
-    """When to stop: `deadline`, s on the monotonic clock. `name` says for people what is over then; `hangs`: whoever
-    takes so long does not come to an end, else only the time for all pairs is over."""
+    """The time to stop: `deadline`, s on the monotonic clock. `name` describes the limit in messages. `hangs`: a
+    process that reaches the limit hangs; otherwise only the time for all pairs is over."""
 
     deadline: float
     name: str
@@ -115,11 +115,11 @@ class Limit:
 
 
 class _Lost(Exception):
-    """A worker died; the message says which and its last words."""
+    """A worker died. The message names it, with the end of its output."""
 
 
 class _OutOfTime(_Lost):
-    """The time for all pairs is over, and nobody is to blame."""
+    """The time for all pairs is over, and no process is at fault."""
 
 
 def conduct(
@@ -135,10 +135,10 @@ def conduct(
 
     Args:
         wanted: whether a metric is still to be measured.
-        limit: how long all of it may take.
-        progress: told every metric that is measured.
-        chance: draws which side leads; what comes first must not be the same in every pair.
-        common_only: whether tests that a side lacks are left out on all.
+        limit: time limit of the whole.
+        progress: called with every metric that is measured.
+        chance: draws the order of the sides, which must differ between pairs.
+        common_only: whether tests that a side lacks are left out on all sides.
 
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
@@ -156,7 +156,7 @@ def conduct(
                 progress(track)
                 lockstep.measure(track)
             for side in lockstep.waiting():
-                if lockstep.at[side] == track:  # else its call has raised, and it went on
+                if lockstep.at[side] == track:  # otherwise its call has raised, and it went on
                     lockstep.go(side)
     except _OutOfTime as error:
         lockstep.outcome.problem, lockstep.outcome.out_of_time = str(error), True
@@ -171,15 +171,15 @@ class _Lockstep:
     limit: Limit
     chance: random.Random
     common_only: bool = False
-    tests: list[str] | None = None  # to run, of those that are collected; None: all
+    tests: list[str] | None = None  # collected tests to run; None: all
     outcome: Outcome = field(default_factory=Outcome)
     at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
-    inside: dict[Side, str] = field(default_factory=dict)  # the test that a side has begun last
-    behind: dict[Side, set[Track]] = field(default_factory=dict)  # what a side has announced so far
-    blocks: dict[Side, int] = field(default_factory=dict)  # measured since its announcement
-    lowest: set[Track] = field(default_factory=set)  # times of which the lowest blocks count
-    base_timers: dict[str, str] = field(default_factory=dict)  # of the case at which the base stands, by metric
-    work_waits: bool = True  # whose turn it was last where nothing tells who is ahead
+    inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
+    behind: dict[Side, set[Track]] = field(default_factory=dict)  # metrics that a side has announced so far
+    blocks: dict[Side, int] = field(default_factory=dict)  # blocks since its announcement
+    lowest: set[Track] = field(default_factory=set)  # times whose lowest blocks count
+    base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
+    work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
 
     @property
     def over(self) -> bool:
@@ -189,7 +189,7 @@ class _Lockstep:
         return [side for side in SIDES if self.at.get(side) is not None]
 
     def together(self) -> Track | None:
-        """Where all sides stand, if it is the same."""
+        """The common position of all sides; None if they differ."""
         found = {self.at.get(side) for side in SIDES}
         if len(found) > 1:
             return None
@@ -197,8 +197,8 @@ class _Lockstep:
         return found.pop()
 
     def begin(self) -> None:
-        """Wait until all have collected their tests, which they may do at once; then one runs up to its first
-        case, and another."""
+        """Wait until all sides have collected their tests, which they may do at once. Then let them run up to their
+        first case, one after another."""
         order: list[str] = []
         for side, player in self.players.items():
             message = self._hear(player)
@@ -211,14 +211,14 @@ class _Lockstep:
                 order = message.tests
                 self.blocks[side] = 1
                 self.at[side] = _START
-        if self.common_only:  # a test that one side lacks would part them, and cost its neighbours this pair
+        if self.common_only:  # a test that one side lacks would separate the sides, and cost its neighbours this pair
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
             self.tests = [test for test in order if test in common]
         for side in self.waiting():
             self.go(side)
 
     def go(self, side: Side) -> None:
-        """Let one side run up to its next case, or its end. The others wait."""
+        """Let one side run up to its next case or its end, while the others wait."""
         here = self.at[side]
         for _ in range(_MOST_TRIES):  # a reading needs a block
             if not self.blocks[side]:
@@ -256,11 +256,11 @@ class _Lockstep:
         self.outcome.timers.setdefault(track, {})[side] = message.timer
 
     def choose(self) -> list[Side]:
-        """Who goes on where not all stand at the same metric.
+        """The sides that go on if not all are at the same metric.
 
-        Whoever stands where another has been before; nobody else can meet it there any more. Where that tells
-        nothing, one side goes ahead for what it alone has, in turns. A wrong guess costs the metric this process
-        pair; the next one knows.
+        A side goes on if another side has already passed its position, since the two can no longer meet there. If there
+        is no such side, the sides go ahead by turns, past metrics that one side alone may have. A wrong guess costs the
+        metric this process pair; the next pair avoids it.
         """
         waiting = self.waiting()
         late = [side for side in waiting if any(self._has_left(other, self.at[side]) for other in SIDES)]
@@ -278,15 +278,15 @@ class _Lockstep:
         return len(set(self.outcome.timers[track].values())) == 1
 
     def measure(self, track: Track) -> None:
-        """What the pair says of one time."""
+        """Measure one time on all sides."""
         if track in self.lowest:
             self._measure_floor(track)
         else:
             self._measure_rounds(track)
 
     def _measure_floor(self, track: Track) -> None:
-        """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor: so all had
-        their chance of a moment in which nothing else was at work."""
+        """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor. So every
+        side had a chance of a moment without other work on the processor."""
         here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
         until = time.monotonic() + _FLOOR_SECONDS
@@ -296,7 +296,7 @@ class _Lockstep:
                 if block is not None and block.us:
                     times[side].append(block.us)
             if any(self.at[side] is not here[side] for side in SIDES):
-                return  # a call has raised, and its side went on
+                return  # a call raised, and its side went on
         if min(len(found) for found in times.values()) < AGREEING:
             self.outcome.unread.add(track)
             return
@@ -304,7 +304,7 @@ class _Lockstep:
         self.outcome.differences[track] = Difference(math.log(work / base), math.log(copy / base), base, work)
 
     def _measure_rounds(self, track: Track) -> None:
-        """Rounds of blocks, there and back (b c w w c b), so that drift cancels; who comes first is drawn."""
+        """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
         here = dict(self.at)
         self._warm_up(here)
         changes: dict[Side, list[float]] = {"copy": [], "work": []}
@@ -336,7 +336,8 @@ class _Lockstep:
         )
 
     def _warm_up(self, here: Mapping[Side, Track | None]) -> None:
-        """Blocks in turn, until a round is as the one before: the device cooled down while the last side came."""
+        """Blocks by turns until a round equals the one before, since the device cooled down while it waited for the
+        last side."""
         before: list[float | None] = []
         for _ in range(_MOST_WARM_UPS):
             blocks = [self._block(side, here[side]) for side in SIDES]
@@ -347,7 +348,7 @@ class _Lockstep:
             before = now
 
     def _block(self, side: Side, here: Track | None) -> Measured | None:
-        """One block of a side that waits at `here`; None where it could not be read or went on."""
+        """One block of a side that waits at `here`; None if it could not be read, or if the side went on."""
         if here is None or self.at[side] is not here:
             return None
         player = self.players[side]
@@ -356,7 +357,7 @@ class _Lockstep:
         if isinstance(message, Measured):
             self.blocks[side] += message.us is not None
             return message if message.us is not None else None
-        self._arrive(side, message)  # the call raised: its test has failed, and the worker went on
+        self._arrive(side, message)  # the call raised, so its test failed and the worker went on
         return None
 
     def _say(self, player: Player, what: Order) -> None:
@@ -366,17 +367,17 @@ class _Lockstep:
             self._lose(player, player.ended() or f"{describe(player.side)}: hung up{player.last_words()}")
 
     def _hear(self, player: Player) -> Message | None:
-        """The next message that needs an answer; None where the process ended in order.
+        """The next message that needs an answer; None if the process ended in order.
 
         Raises:
-            _Lost: it ended otherwise, or the limit is over.
+            _Lost: the process ended otherwise, or the limit is over.
         """
         while isinstance(message := self._receive(player), Entered):
             self.inside[player.side] = message.test
         return message
 
     def _receive(self, player: Player) -> Message | None:
-        # In short looks: a signal that comes just before a wait begins is handled only when that wait ends.
+        # In short waits: a signal just before a wait is handled only when that wait ends.
         while not player.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
             if not self.limit.left:
                 if self.limit.hangs:

@@ -1,4 +1,4 @@
-"""Process pairs from the worktrees to what they read; whatever is laid out for them is gone when it is left."""
+"""Process pairs, from the worktrees to their readings. All their files are removed at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Trees:
-    """What is compared: full hashes of the base and of a commit that holds the working tree."""
+    """The two sides: full hashes of the base and of a commit that holds the working tree."""
 
     base: str
     work: str
@@ -36,14 +36,14 @@ class Trees:
 
 @dataclass
 class Site:
-    """Worktrees and processes of one set of process pairs. A context manager: it clears them away.
+    """Worktrees and processes of one set of process pairs. As a context manager, it removes them.
 
     Attributes:
-        folder: where the command was started, inside the checkout.
+        folder: the command's working folder, inside the checkout.
         arguments: pytest's, device included.
-        slug: of that device: whoever measured another one is refused.
-        tell: told what is being done.
-        at: told every time that is measured.
+        slug: the device's slug; results of another one are refused.
+        tell: called with progress messages.
+        at: called with every time that is measured.
     """
 
     repository: Repository
@@ -72,7 +72,7 @@ class Site:
 
     @property
     def plan(self) -> Plan:
-        """How workers are started."""
+        """The plan for starting workers."""
         inside = self.folder.resolve().relative_to(self.repository.root.resolve())
         return Plan(self._temporary, self.repository.root, inside, self.arguments)
 
@@ -101,8 +101,8 @@ class Site:
             run_setup(self.plan, side, command, self.settings.session_minutes, self.interrupts)
 
     def measure(self, tally: Tally, tracks: Sequence[Track] | None, deadline: float) -> None:
-        """Process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is over, or
-        processes died of more than one test or another can be blamed for.
+        """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
+        over, or processes died in too many tests to blame single ones.
 
         Args:
             deadline: s on the monotonic clock.
@@ -111,7 +111,7 @@ class Site:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
         started, first = time.monotonic(), tally.pairs
-        looked = False  # whether all sides came to their end once
+        looked = False  # whether all sides have come to their end once
         while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
             finds = tracks is None and not looked
             left = tally.undecided_times if tracks is None else [each for each in tracks if not tally.is_decided(each)]
@@ -119,18 +119,18 @@ class Site:
                 return
             self.tell(_progress(tally, len(left), tally.pairs - first, time.monotonic() - started, deadline))
             tests = tally.others if finds else tally.nodeids(left)
-            # A wrong base is no measure of speed. The working tree of a run has been checked and read by the run.
+            # The speed of a wrong base is no standard. The working tree of a run has been checked and read by the run.
             judged: Collection[Side] = () if looked else SIDES if tracks is None else ("base",)
             drawn = None if tests is None else self._drawn(tests)
             asked = Asked(_request(tally.request()), drawn, judged, common_only=not finds)
             looked |= self._pair(tally, asked, None if tracks is None else left, deadline)
 
     def _drawn(self, nodeids: Sequence[str]) -> list[str]:
-        """What a case leaves behind for the next one differs from pair to pair."""
+        """Tests in a new order for each pair, so that after-effects of a case on the next differ."""
         return self._random.sample(nodeids, len(nodeids))
 
     def _pair(self, tally: Tally, asked: Asked, tracks: Sequence[Track] | None, deadline: float) -> bool:
-        """Start new processes, lead them through what is undecided, and take what they found; whether all came to
+        """Start new processes, lead them through the undecided times and add their results. Return whether all came to
         their end."""
         folder = self._temporary / f"pair-{tally.pairs + 1}"
         folder.mkdir()
@@ -162,7 +162,7 @@ class Site:
 
 
 def out_of_time(settings: Settings) -> str:
-    """Why no more pairs were measured."""
+    """The reason why no more pairs were measured."""
     return f"the {settings.pair_minutes:g} minutes for process pairs were over ([tool.perfguard] pair_minutes)"
 
 
@@ -180,7 +180,7 @@ def _progress(tally: Tally, left: int, pairs: int, seconds: float, deadline: flo
 
 
 def _request(results: list[CaseResult]) -> Report:
-    """What the workers are to measure like: the timers of `results`."""
+    """The request to the workers, with the timers of `results`."""
     nothing = Hardware(slug="", vendor="", name="", architecture="")
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Report(SCHEMA, nothing, Toolchain(), started, results=results)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any moment: the work stops, what it has laid out is removed, and nothing stops that."""
+"""Ctrl-C and SIGTERM at any moment: the work stops, and its files are removed without interruption."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Interrupts:
         self.received = False
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
             self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
@@ -50,7 +50,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def armed(self) -> Iterator[None]:
-        """A signal raises KeyboardInterrupt inside this block, once."""
+        """Inside this block a signal raises KeyboardInterrupt, once."""
         try:
             self._armed = True
             self._raise_late()
@@ -60,7 +60,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def delayed(self) -> Iterator[None]:
-        """Inside `armed()`: a signal waits until this block is through, unless it raises."""
+        """Inside `armed()`: a signal waits until the end of this block, unless the block raises."""
         self._armed = False
         try:
             yield

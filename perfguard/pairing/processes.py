@@ -1,4 +1,4 @@
-"""Live pytest processes: how they are started in their worktrees, and what they leave behind."""
+"""Live pytest processes: their start in the worktrees, and their output."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from perfguard.records import Report
 from perfguard.reports import save_report
 from perfguard.sessions import REQUEST, SESSION_OPTION, TESTS, read_answer, stop
 
-# The merge base, a second checkout of it (the control), the working tree. Names of one length: the length of a
-# path or variable can shift where a program lies in memory, and with it its time.
+# The merge base, a second checkout of it (the control), the working tree. The names have one length, since the length
+# of a path or variable can shift a program in memory and so change its time.
 Side = Literal["base", "copy", "work"]
 SIDES: tuple[Side, ...] = ("base", "copy", "work")
 
-# Perfguard first, and from PYTHONPATH: later pytest puts the paths of its `pythonpath` setting before all others, and
-# where the repository is perfguard itself, another perfguard lies there.
+# Imports perfguard first, from PYTHONPATH. Later pytest puts the paths of its `pythonpath` setting before all others,
+# and if the repository is perfguard itself, they hold another perfguard.
 _PYTEST = "import sys, perfguard, pytest; sys.exit(pytest.main())"
-_QUIET = "ignore::pytest.PytestAssertRewriteWarning"  # that perfguard is there already
+_QUIET = "ignore::pytest.PytestAssertRewriteWarning"  # perfguard is already imported
 
-_GOOD = (0, 1, 5)  # 1: a test failed there, which its report tells; 5: no test there
+_GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests
 _OUTPUT = "output.txt"
 _LAST_LINES = 15
 _PATIENCE_SECONDS = 60.0
-_MOST_PAD = 32 * 2**20  # bytes: where a process lies in memory can decide its times, so each lies elsewhere
+_MOST_PAD = 32 * 2**20  # bytes: the position in memory can decide times, so it is drawn for each process
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How every worker of a comparison is started.
+    """The plan for starting every worker of a comparison.
 
     Attributes:
         folder: a temporary folder, with the worktree of each side under its name.
         original: top folder of the user's checkout.
-        inside: where in it the command was started, relative to `original`.
+        inside: the command's working folder, relative to `original`.
         arguments: pytest's.
     """
 
@@ -63,7 +63,7 @@ class Plan:
         return self.folder / side
 
     def relocate(self, text: str, side: Side) -> str:
-        """An argument that names a path in the user's checkout, naming the same place in the side's worktree."""
+        """An argument with a path in the user's checkout, changed to the same path in the side's worktree."""
         option, equals, value = text.partition("=")
         path = value if equals and option.startswith("-") else text
         for root in {str(self.original), str(self.original.resolve())}:
@@ -75,20 +75,20 @@ class Plan:
     def line(self, side: Side, session: Path) -> list[str]:
         """The command of one worker."""
         line = [sys.executable, "-P", "-c", _PYTEST, *(self.relocate(argument, side) for argument in self.arguments)]
-        # Both sides must come to the same tests in the same order.
+        # Both sides must run the same tests in the same order.
         line += ["-W", _QUIET, "-p", "no:randomly", "--color=no"]
-        line.append("--continue-on-collection-errors")  # one broken file spoils its own cases alone
+        line.append("--continue-on-collection-errors")  # a broken file affects only its own cases
         return [*line, f"{SESSION_OPTION}={session}"]
 
     def select(self, side: Side, session: Path, nodeids: Sequence[str]) -> None:
-        """Name the tests of a worker, in place of what the arguments select: their files, since pytest refuses a node
-        id that is not there, and a test may be new, or be gone."""
+        """Write the tests of a worker, in place of those that the arguments select. Files are named, since pytest
+        refuses an unknown node id, and a test may be new or gone."""
         files = dict.fromkeys(self.named(nodeid).partition("::")[0] for nodeid in nodeids)
         there = [file for file in files if self._exists(file, side)]
         (session / TESTS).write_text("".join(f"{file}\n" for file in there), encoding="utf-8")
 
     def has(self, nodeid: str, side: Side) -> bool:
-        """Whether the file of a test is there on a side."""
+        """Whether the file of a test exists on a side."""
         return self._exists(self.named(nodeid), side)
 
     def _exists(self, argument: str, side: Side) -> bool:
@@ -96,8 +96,8 @@ class Plan:
         return (self.worktree(side) / self.inside / path).exists()
 
     def named(self, nodeid: str) -> str:
-        """The argument that selects the test `nodeid`: node ids count from pytest's root directory, arguments from
-        where it was started. The root directory is the nearest folder above in which the test's file is found."""
+        """The argument that selects the test `nodeid`: node ids are relative to pytest's root directory, arguments to
+        its working folder. The root directory is the nearest folder above it in which the test's file is found."""
         path, colons, rest = nodeid.partition("::")
         started = self.worktree("work") / self.inside
         levels = len(self.inside.parts)
@@ -105,7 +105,7 @@ class Plan:
         return str(Path(*[".."] * above, path)) + colons + rest
 
     def environment(self, side: Side) -> dict[str, str]:
-        """Variables under which the side imports its own code, and one perfguard, this one, is everybody's."""
+        """Variables with which the side imports its own code, and all sides import this perfguard."""
         worktree = self.worktree(side)
         inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         paths = [str(self._only_perfguard()), str(worktree)]
@@ -114,7 +114,7 @@ class Plan:
         return environment() | {"PYTHONPATH": os.pathsep.join(paths)}
 
     def _only_perfguard(self) -> Path:
-        """A folder that holds this perfguard and nothing else: it may lie beside code that must not be found."""
+        """A folder with this perfguard alone, since code beside it must not be found."""
         folder = self.folder / "only"
         folder.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -124,7 +124,7 @@ class Plan:
 
 @dataclass
 class Worker:
-    """One live process and the line to it."""
+    """One live process and the connection to it."""
 
     side: Side
     folder: Path
@@ -132,10 +132,10 @@ class Worker:
     connection: Connection
 
     def ended(self) -> str:
-        """Wait for the end of a process that hung up; empty if it ended in order, else what went wrong.
+        """Wait for the end of a process that hung up. Empty if it ended in order, otherwise the problem.
 
         Raises:
-            UsageError: pytest refused what it was given.
+            UsageError: pytest refused its arguments.
         """
         try:
             status = self.process.wait(_PATIENCE_SECONDS)
@@ -158,7 +158,7 @@ class Worker:
         return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
 
     def report(self, slug: str) -> Report | None:
-        """What it measured; None where it measured nothing.
+        """Its report; None if it measured nothing.
 
         Raises:
             UsageError: it measured other hardware than `slug`.
@@ -169,7 +169,7 @@ class Worker:
             raise UsageError(f"{describe(self.side)}: {error}") from error
 
     def stop(self) -> None:
-        """End it and whatever it started, if it still runs."""
+        """End it and its child processes, if it still runs."""
         self.connection.close()
         stop(self.process)
 
@@ -181,14 +181,14 @@ def describe(side: Side) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the workers of one process pair are asked for.
+    """The request to the workers of one process pair.
 
     Attributes:
-        request: holds the timers that are to be used again.
-        tests: node ids, in the order to run them; None: what the user selected.
-        judged: sides on which results are checked and exact metrics read too. Of the second checkout of the base
-            results are not checked: it has the base's.
-        common_only: whether tests that a side lacks are left out on all.
+        request: report with the timers to use again.
+        tests: node ids, in the order to run them; None: the user's selection.
+        judged: sides on which results are also checked and exact metrics also read. The second checkout of the base is
+            not checked, since its results are the base's.
+        common_only: whether tests that a side lacks are left out on all sides.
     """
 
     request: Report
@@ -201,7 +201,7 @@ def start_worker(
     plan: Plan, side: Side, session: Path, asked: Asked, interrupts: Interrupts, started: list[Worker]
 ) -> None:
     """Start the worker of one side, which answers into `session`. It is appended to `started` at once, so that no
-    signal can come in between."""
+    signal can intervene."""
     session.mkdir(parents=True)
     save_report(session / REQUEST, asked.request)
     line, variables = plan.line(side, session), plan.environment(side)

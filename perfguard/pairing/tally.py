@@ -1,4 +1,4 @@
-"""What process pairs have found so far: which times are in question, which are decided, what another pair is for."""
+"""The results of process pairs so far: times in question, decided times, and times that need another pair."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from perfguard.pairing.conductor import Difference, Outcome, Track
 from perfguard.pairing.processes import SIDES, Side
 from perfguard.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Verdict, Word
 
-_MOST_MISSED = 2  # process pairs in which a time could not be measured
-_MOST_LOST = 3  # tests in which a process may die: of more of them the machine dies, and each costs a process pair
+_MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up
+_MOST_LOST = 3  # tests in which a process may die; with more, the machine is at fault, and each costs a process pair
 
 
 @dataclass
 class Progress:
-    """What is known of one time that is in question; `why` it was missed, where it was."""
+    """The results for one time in question. `why` is the reason if it was missed."""
 
     timer: str = ""
     readings: list[PairReading] = field(default_factory=list)
@@ -30,14 +30,14 @@ class Progress:
 
 
 class Tally:
-    """All that the process pairs have found so far.
+    """All results of the process pairs so far.
 
     Attributes:
-        results: what each side measured when it measured a case for the first time.
-        pairs: how many process pairs there were.
-        problem: why no more process pairs can be measured; empty while they can.
-        lost: node id of a test in which a process died -> which one, and how. The others go on without it.
-        verdicts: of the times that any pair read, as far as they can be told.
+        results: each side's first result of each case.
+        pairs: number of process pairs so far.
+        problem: reason why no more process pairs can be measured; otherwise empty.
+        lost: node id of a test in which a process died -> its side and problem. Later pairs leave the test out.
+        verdicts: verdicts so far on the times that any pair read.
     """
 
     def __init__(self, asked: Mapping[Track, CaseResult] | None = None, family: int | None = None) -> None:
@@ -49,21 +49,21 @@ class Tally:
         self.results: dict[Side, dict[CaseId, CaseResult]] = {side: {} for side in SIDES}
         self.pairs = 0
         self.problem = ""
-        self.whole = False  # whether every side came to the end of its tests once
+        self.whole = False  # whether every side has come to the end of its tests once
         self.times: dict[Track, Progress] = {track: Progress() for track in asked or ()}
         self.verdicts: dict[Track, PairVerdict] = {}
         self.lost: dict[str, tuple[Side, str]] = {}
-        self._tests: set[str] = set()  # that any side has collected
+        self._tests: set[str] = set()  # tests that any side has collected
         self._asked = asked
         self._family = family
 
     def take(
         self, outcome: Outcome, reports: Mapping[Side, Report | None], tracks: Collection[Track] | None = None
     ) -> None:
-        """Add one process pair, and judge what is undecided.
+        """Add one process pair, and judge the undecided times.
 
         Args:
-            tracks: the times that the pair was started for; None: all. Others were not missed by it.
+            tracks: the times that the pair was started for; None: all. No others count as missed.
         """
         self.pairs += 1
         self.problem = outcome.problem
@@ -85,7 +85,7 @@ class Tally:
         self._judge()
 
     def _lose(self, outcome: Outcome) -> None:
-        """Go on without the test in which a process died."""
+        """Leave out the test in which a process died."""
         if outcome.lost is None or outcome.lost[1] in self.lost or len(self.lost) == _MOST_LOST:
             return
         side, test = outcome.lost
@@ -103,7 +103,7 @@ class Tally:
                     self.times.setdefault(Track(*case, reading.metric), Progress())
 
     def _drop_covered(self) -> None:
-        """Times whose code on the device is the base's are not judged any more."""
+        """Drop times whose code on the device is the base's: they are not judged."""
         for track in list(self.times):
             base, work = self.results["base"].get(track[:2]), self._work(track)
             if base is not None and work is not None and track.metric in covered_beside(base, work):
@@ -111,7 +111,7 @@ class Tally:
                 self.verdicts.pop(track, None)
 
     def _work(self, track: Track) -> CaseResult | None:
-        """What is known of the working tree's case: by the run that asks, else by its first process."""
+        """The result of the working tree's case: the asking run's, otherwise its first process's."""
         return (self._asked or {}).get(track) or self.results["work"].get(track[:2])
 
     def _add(self, track: Track, outcome: Outcome, latest: Mapping[Side, Mapping[CaseId, CaseResult]]) -> None:
@@ -147,7 +147,7 @@ class Tally:
             progress.missed += 1
             progress.why = self._why_missed(track, outcome, timers or {})
             if self._asked is not None and test not in outcome.tests.get("base", set()):
-                progress.missed = _MOST_MISSED  # another pair will not find it there either
+                progress.missed = _MOST_MISSED  # another pair would not find it, either
 
     def _why_missed(self, track: Track, outcome: Outcome, timers: Mapping[Side, str]) -> str:
         if len(set(timers.values())) > 1:
@@ -174,17 +174,17 @@ class Tally:
         self.verdicts = judge_tracks(tracks, len(self.times) if self._family is None else self._family)
 
     def give_up(self, track: Track, why: str) -> None:
-        """No process pair can measure `track`."""
+        """Record that no process pair can measure `track`."""
         self.times[track].missed, self.times[track].why = _MOST_MISSED, why
 
     def wants(self, track: Track) -> bool:
-        """Whether a process pair is to measure `track`; where nothing is asked for, the first one measures all."""
+        """Whether a process pair should measure `track`. If no times are asked for, the first pair measures all."""
         if self._asked is None and not self.whole:
             return True
         return track in self.times and not self.is_decided(track)
 
     def is_decided(self, track: Track) -> bool:
-        """Whether more pairs would tell nothing more about a time; they are over where the base runs the same code."""
+        """Whether a time needs no more pairs, as its verdict is final, or the base runs the same code."""
         if track not in self.times:
             return True
         verdict = self.verdicts.get(track)
@@ -193,17 +193,17 @@ class Tally:
 
     @property
     def others(self) -> list[str] | None:
-        """Node ids of all tests but those in which a process died; None while none did."""
+        """Node ids of all tests but those in which a process died; None if none died."""
         return sorted(self._tests - self.lost.keys()) if self.lost else None
 
     @property
     def undecided_times(self) -> list[Track]:
-        """What another process pair is for."""
+        """The times that need another process pair."""
         return [track for track in self.times if not self.is_decided(track)]
 
     @property
     def count(self) -> tuple[int, int]:
-        """How many times are compared, and how many of them are decided."""
+        """The number of compared times, and of decided ones."""
         return len(self.times), len(self.times) - len(self.undecided_times)
 
     @property
@@ -221,12 +221,12 @@ class Tally:
         return list(dict.fromkeys(result.case.nodeid for result in results))
 
     def request(self) -> list[CaseResult]:
-        """Results whose timers further processes are to use: the base's, else those of this run."""
+        """Results whose timers further processes use: the base's, otherwise this run's."""
         known = {case_id(result): result for result in (self._asked or {}).values()}
         return list({**known, **self.results["base"]}.values())
 
     def pairing(self, base: str, problem: str) -> Pairing:
-        """What a report holds of it."""
+        """Its form in a report."""
         cases: dict[CaseId, list[Track]] = {}
         for track in self._asked or self.times:
             cases.setdefault(track[:2], []).append(track)
@@ -244,7 +244,7 @@ class Tally:
         return PairedCase(*case, base, [self.time(track) for track in tracks if track in self.times], problem)
 
     def time(self, track: Track) -> PairedTime:
-        """What is known of one time."""
+        """The results for one time."""
         progress = self.times[track]
         return PairedTime(track.metric, progress.timer, progress.readings, progress.why)
 
@@ -252,7 +252,7 @@ class Tally:
 def _unconducted(
     track: Track, latest: Mapping[Side, Mapping[CaseId, CaseResult]]
 ) -> tuple[Difference | None, dict[Side, str]]:
-    """What the sides read of a time that no meter stands for: one value a process, each read while it had the turn."""
+    """The sides' readings of a time without a meter: one value per process, each read during its turn."""
     readings = {}
     for side in SIDES:
         result = latest[side].get(track[:2])
@@ -268,7 +268,7 @@ def _unconducted(
 
 
 def why_not_compared(base: CaseResult, work: CaseResult) -> tuple[Word, str] | None:
-    """Why the two results of a case are not compared, as a word and a reason; None where they are."""
+    """The reason why the two results of a case are not compared, with its word; None if they are compared."""
     now = bad(work)
     if now is not None:
         return now
@@ -281,7 +281,7 @@ def why_not_compared(base: CaseResult, work: CaseResult) -> tuple[Word, str] | N
 
 
 def bad(result: CaseResult) -> tuple[Word, str] | None:
-    """Why a result is none, as a word and a reason; None where it is one."""
+    """The reason why a result is invalid, with its word; None if it is valid."""
     for word in (Word.WRONG, Word.BROKEN):
         found: list[Verdict] = [verdict for verdict in result.verdicts if verdict.word is word]
         if found:

@@ -1,4 +1,4 @@
-"""The times of a run that are in question, paired with their base: from what was asked for to what a report holds."""
+"""Pairs the times in question of a run with their base, and returns the part for the report."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Asked = Mapping[Track, tuple[CaseResult, Verdict]]
 
 @dataclass(frozen=True)
 class Start:
-    """How other processes of a run are started.
+    """The start of other processes of a run.
 
     Attributes:
         command: pytest's own, for fresh processes.
-        device: the device that they are to open, by its name for `--perfguard-device`.
-        slug: of its hardware.
+        device: the device that they open, by its name for `--perfguard-device`.
+        slug: slug of its hardware.
     """
 
     command: Command
@@ -39,8 +39,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a run: `timed` cases whose times were read, and times that are in question in any way, the `family` over which
-    false alarms are counted."""
+    """Counts of a run: `timed` cases whose times were read, and the `family` of all times in question, over which false
+    alarms are counted."""
 
     timed: int
     family: int
@@ -49,11 +49,11 @@ class Counts:
 def pair_times(
     asked: Asked, base: str, start: Start, config: Config, counts: Counts, tell: Tell, keep: Callable[[Pairing], None]
 ) -> Pairing:
-    """Measure `asked` beside the commit `base` until all is decided, or `pair_minutes` are over.
+    """Measure `asked` beside the commit `base` until all times are decided, or `pair_minutes` are over.
 
     Args:
-        asked: the times in question, what this run measured of their cases, and why they are in question.
-        keep: is given what is known after each batch, and when the user ends it.
+        asked: the times in question, with this run's results of their cases and the verdicts on them.
+        keep: called with the results after each batch, and when the user ends it.
     """
     tally = Tally({track: result for track, (result, _) in asked.items()}, counts.family)
     settings = config.settings

@@ -1,7 +1,7 @@
-"""The side of a process pair that runs inside a live pytest process: announces its meters, measures when told.
+"""The side of a process pair that runs inside a live pytest process: announces its meters, and measures on order.
 
-Several processes, each with another version of the code, share one device. Only the one that holds the turn
-runs; the others wait here. So nothing that one of them measures, autotunes or captures is disturbed by another.
+Several processes, each with another version of the code, share one device. Only the one that has the turn runs; the
+others wait here. So no process disturbs what another one measures, autotunes or captures.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 CONDUCTED = "conducted.json"
-_PAD_STEP = 512  # bytes: what torch's allocators round to
+_PAD_STEP = 512  # bytes that torch's allocators round to
 
 
 class Conducted(Struct, frozen=True):
-    """What the conductor laid into the session folder of one worker.
+    """The conductor's file in the session folder of one worker.
 
     Attributes:
         handle: file descriptor of the socket to the conductor, inherited by the process.
-        worktree: the checkout whose code the worker is to measure.
+        worktree: the checkout whose code the worker measures.
         original: the user's checkout: code loaded from there would be measured in place of the worktree's.
-        numerics: whether results are to be checked against their references too.
-        exact: whether exact metrics are to be read too.
-        pad_bytes: memory that is taken before the first case, so that no two processes lie alike in it.
-        tests: node ids of the tests to run, in this order; those that are not there are left out. None: all that
-            pytest's arguments select.
+        numerics: whether results are also checked against their references.
+        exact: whether exact metrics are also read.
+        pad_bytes: memory to take before the first case, so that no two processes have the same layout.
+        tests: node ids of the tests to run, in this order; missing ones are left out. None: all that pytest's arguments
+            select.
     """
 
     handle: int
@@ -55,15 +55,15 @@ class Conducted(Struct, frozen=True):
 
 
 class Measure(Struct, frozen=True, tag=True):
-    """The conductor's word: measure one more block."""
+    """The conductor's order: measure one more block."""
 
 
 class Go(Struct, frozen=True, tag=True):
-    """The conductor's word: go on to the next time, or the end.
+    """The conductor's order: go on to the next time, or the end.
 
     Attributes:
-        timers: metric -> the base's timer of the case at which the base stands, which the other sides are to use.
-        tests: which of the collected tests to run, told with the first word; None: all.
+        timers: metric -> the base's timer in its present case, which the other sides use.
+        tests: collected tests to run, sent with the first order; None: all.
     """
 
     suite: str = ""
@@ -74,21 +74,21 @@ class Go(Struct, frozen=True, tag=True):
 
 class Ready(Struct, frozen=True, tag=True):
     """The tests are collected, nothing runs on the device yet. `tests`: their node ids; `uncollected`: node id of a
-    file -> why it could not be collected."""
+    file -> reason why it could not be collected."""
 
     uncollected: dict[str, str] = {}
     tests: list[str] = []
 
 
 class Entered(Struct, frozen=True, tag=True):
-    """A test begins: if the process dies, it is in this one."""
+    """A test begins. If the process dies, it died in this test."""
 
     test: str
 
 
 class Announced(Struct, frozen=True, tag=True):
-    """A meter stands ready. `foreign` names a module loaded from the user's checkout; empty as it should be. `lowest`:
-    of its blocks the lowest count."""
+    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `lowest`: the
+    lowest of its blocks count."""
 
     suite: str
     key: str
@@ -100,8 +100,8 @@ class Announced(Struct, frozen=True, tag=True):
 
 
 class Measured(Struct, frozen=True, tag=True):
-    """One block's time, µs per call, and the mean clock of the device's processors in it; None where the block was
-    rejected, and where nobody tells the clock."""
+    """One block's time, µs per call, and the mean clock of the device's processors in it; None if the block was
+    rejected, or the clock is unknown."""
 
     us: float | None
     mhz: float | None = None
@@ -118,13 +118,13 @@ def read_message(data: bytes) -> Message:
 
 
 def read_order(data: bytes) -> Order:
-    """A conductor's word from its bytes."""
+    """A conductor's order from its bytes."""
     order: Order = msgspec.json.decode(data, type=Order)
     return order
 
 
 def read_conducted(folder: Path) -> Conducted | None:
-    """What the conductor laid into `folder`; None where no conductor did."""
+    """The conductor's file in `folder`; None if there is none."""
     path = folder / CONDUCTED
     return msgspec.json.decode(path.read_bytes(), type=Conducted) if path.is_file() else None
 
@@ -134,31 +134,31 @@ class Worker:
     """This process as the worker of a process pair. Create it with `join`.
 
     Attributes:
-        conducted: what the conductor wants of it.
+        conducted: the conductor's request.
     """
 
     connection: Connection
     conducted: Conducted
     _base_timers: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # as they become known
-    _checked: set[str] = field(default_factory=set)  # modules that were looked at before
+    _checked: set[str] = field(default_factory=set)  # modules that are already checked
     _pad: object = None
 
     def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
-        """Say which tests are collected, and wait for the first turn; those to run, in their order."""
+        """Announce the collected tests, and wait for the first turn. Return the tests to run, in order."""
         self.say(Ready(uncollected, tests))
         order = self.hear()
         return tests if not isinstance(order, Go) or order.tests is None else order.tests
 
     def enter(self, test: str) -> None:
-        """Say which test begins, by its node id."""
+        """Announce the test that begins, by its node id."""
         self.say(Entered(test))
 
     def take_pad(self, device: Device) -> None:
-        """Take memory, so that what comes next lies elsewhere in every process."""
+        """Take memory, so that later allocations have other addresses in every process."""
         self._pad = device.take_memory(_PAD_STEP * (self.conducted.pad_bytes // _PAD_STEP))
 
     def timers(self, case: Case) -> dict[str, str]:
-        """The base's timers of a case, metric -> id; it fills while the pair comes along."""
+        """The base's timers of a case, metric -> id, filled in the course of the pair."""
         return self._base_timers.setdefault((case.suite, case.key), {})
 
     def say(self, message: Message) -> None:
@@ -177,7 +177,7 @@ class Worker:
         return order
 
     def collector(self, case: Case) -> Collect:
-        """Who gathers the blocks of a case: the conductor says when."""
+        """The collector of a case's blocks, which the conductor orders."""
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             announced = Announced(
@@ -209,28 +209,28 @@ def join(folder: Path) -> Worker | None:
     """Join the conductor that started this process.
 
     Args:
-        folder: the session folder; None is returned where no conductor laid anything into it.
+        folder: the session folder; None is returned if it has no conductor's file.
     """
     conducted = read_conducted(folder)
     if conducted is None:
         return None
     os.set_inheritable(conducted.handle, False)
     worker = Worker(Connection(conducted.handle), conducted)
-    # A forked child that outlives the worker must not keep the conductor waiting for the end of the line.
+    # A forked child that outlives the worker must not keep the connection to the conductor open.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker
 
 
 def _gone() -> KeyboardInterrupt:
-    # What ends a pytest run in order, with its fixtures torn down: there is nobody left to measure for.
+    # This exception ends a pytest run in order, with its fixtures torn down, as nothing remains to measure for.
     return KeyboardInterrupt("the conductor of this process pair is gone")
 
 
 def foreign_module(modules: Mapping[str, ModuleType], original: Path, worktree: Path) -> str:
     """`name (file)` of the first of `modules` that was loaded from `original`; empty if none was.
 
-    The worktree may lie inside `original`, and so may the Python environment: what is installed in it is
-    shared by all sides, and perfguard itself is one and the same for all.
+    The worktree may be inside `original`, and so may the Python environment. Packages installed in it are shared by all
+    sides, and so is perfguard itself.
     """
     own = (f"{worktree}{os.sep}", f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}")
     roots = tuple({f"{original}{os.sep}", f"{original.resolve()}{os.sep}"})

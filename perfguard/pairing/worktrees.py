@@ -11,7 +11,7 @@ from pathlib import Path
 from perfguard import sessions
 from perfguard.errors import UsageError
 
-# Set inside git's own hooks; they would point every git command at another repository, index or folder.
+# Variables set inside git's own hooks, which would point every git command at another repository, index or folder.
 _LOCAL_VARIABLES = (
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -28,7 +28,7 @@ _IDENTITY = {
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without what git sets inside its hooks, and pytest-xdist in its workers."""
+    """This process's environment without the variables of git's hooks and of pytest-xdist's workers."""
     return {name: value for name, value in sessions.environment().items() if name not in _LOCAL_VARIABLES}
 
 
@@ -57,15 +57,15 @@ class Repository:
         return done.stdout.strip()
 
     def commit(self, name: str) -> str | None:
-        """The full hash of the commit that `name` stands for; None where there is none."""
+        """The full hash of the commit called `name`; None if there is none."""
         done = _git(self.root, ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"))
         return done.stdout.strip() if done.returncode == 0 else None
 
     def main_branch(self) -> str:
-        """The branch that work is merged into: the remote's default, else one of the usual names.
+        """The branch that work is merged into: the remote's default, otherwise one of the usual names.
 
         Raises:
-            UsageError: none of them is there.
+            UsageError: none of them exists.
         """
         names = ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
         found = next((name for name in names if self.commit(name) is not None), None)
@@ -105,16 +105,16 @@ class Repository:
         return [path for path in told.split("\0") if path]
 
     def untracked(self) -> list[str]:
-        """Paths of files that git does not track and is not told to ignore."""
+        """Paths of files that git neither tracks nor ignores."""
         told = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
         return [path for path in told.split("\0") if path]
 
     def snapshot(self, index: Path) -> str:
-        """The hash of a commit that holds the working tree: changes, staged or not, and untracked files that are
-        not ignored. HEAD itself where there are none. The user's index, branches and stash stay as they are.
+        """The hash of a commit that holds the working tree: changes, staged or not, and untracked files that are not
+        ignored. HEAD itself if there are none. The user's index, branches and stash stay as they are.
 
         Args:
-            index: where to put a temporary index.
+            index: path for a temporary index.
 
         Raises:
             UsageError: a submodule with changes of its own, which no commit of this repository can hold.
@@ -122,8 +122,8 @@ class Repository:
         self._refuse_dirty_submodules()
         original = Path(self.root, self.git("rev-parse", "--git-path", "index"))
         if original.is_file():
-            # Keeps git from reading every file again. With its time: git reads a file again that is younger than
-            # the index, because an edit within the same tick that keeps the size would not show otherwise.
+            # The copy keeps git from reading every file again. It keeps its time, because git reads files again that
+            # are younger than the index: an edit within the same tick that keeps the size would not show otherwise.
             shutil.copy2(original, index)
         variables = {"GIT_INDEX_FILE": str(index)}
         self.git("-c", "advice.addEmbeddedRepo=false", "add", "--all", variables=variables)
@@ -154,10 +154,10 @@ class Repository:
         self.git("-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(folder), commit)
 
     def remove_worktrees(self, parent: Path) -> None:
-        """Remove every worktree inside `parent`, also half-made ones, and what git knows of them.
+        """Remove every worktree inside `parent`, also half-made ones, and git's entries for them.
 
-        Others are left alone: `git worktree prune` would also forget those of the user's that lie on a disk
-        that is not mounted now, so it only runs where git still lists one of ours without its folder.
+        Others are left alone. `git worktree prune` would also forget the user's worktrees on disks that are not
+        mounted, so it only runs if git still lists one of ours without its folder.
         """
         for folder in self._worktrees(parent):
             _git(self.root, ("worktree", "remove", "--force", "--force", str(folder)))
@@ -175,7 +175,7 @@ class Repository:
 
 
 def find_repository(folder: Path) -> Repository:
-    """The checkout that `folder` lies in.
+    """The checkout that contains `folder`.
 
     Raises:
         UsageError: git is missing, or there is no checkout.
@@ -193,7 +193,7 @@ def _git(
         return subprocess.run(
             ["git", *arguments], cwd=folder, env=environment() | {"GIT_OPTIONAL_LOCKS": "0", **(variables or {})},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape", check=False,
-            start_new_session=True,  # Ctrl-C is ours to act on: git finishes what it has begun
+            start_new_session=True,  # only perfguard handles Ctrl-C; git finishes its command
         )  # fmt: skip
     except FileNotFoundError as error:
         raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error

@@ -1,6 +1,6 @@
-"""The stages of the data, each one frozen record. JSON, YAML and validation come from the types (msgspec).
+"""The data of each stage, as frozen structs. JSON, YAML and validation follow from the types (msgspec).
 
-Times are microseconds, memory is bytes.
+Times are in microseconds, memory is in bytes.
 """
 
 from perfguard.records.baselines import Baseline, CaseBaseline, Entry, Hardware, Provenance, TimedEntry, Toolchain

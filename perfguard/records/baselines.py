@@ -1,4 +1,4 @@
-"""What is remembered of cases, and of the hardware and versions that it was read under."""
+"""Stored readings of cases, with the hardware and versions that they were read under."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Hardware(Struct, frozen=True, omit_defaults=True):
     vendor: str
     name: str
     architecture: str  # sm_90, gfx942, x86_64 …
-    target: str | None = None  # the folder of machine-independent facts, "cpu" on a CPU
+    target: str | None = None  # folder of machine-independent metrics, "cpu" on a CPU
     memory_bytes: int | None = None
     cache_bytes: int | None = None  # last-level cache: what a cold reading must evict
     units: int | None = None  # multiprocessors, compute units, cores in use
@@ -24,11 +24,11 @@ class Hardware(Struct, frozen=True, omit_defaults=True):
     partition: str | None = None
     power_limit_watts: float | None = None
     index: int = 0
-    warnings: list[str] = []  # what could not be read, and the next step
+    warnings: list[str] = []  # unreadable properties, with the next step
 
 
 class Toolchain(Struct, frozen=True, omit_defaults=True):
-    """Versions a time depends on. Another toolchain than the baseline's means DRIFT."""
+    """Versions that a time depends on. Another toolchain than the baseline's means DRIFT."""
 
     torch: str | None = None
     triton: str | None = None
@@ -38,7 +38,7 @@ class Toolchain(Struct, frozen=True, omit_defaults=True):
 
 
 class Provenance(Struct, frozen=True, omit_defaults=True):
-    """Where a stored reading comes from."""
+    """The origin of a stored reading."""
 
     torch: str | None = None
     triton: str | None = None
@@ -47,7 +47,7 @@ class Provenance(Struct, frozen=True, omit_defaults=True):
     python: str | None = None
     power_limit_watts: float | None = None
     clock_mhz: int | None = None  # under load
-    board: str | None = None  # which of several alike, where it was one
+    board: str | None = None  # if a single board measured it
     commit: str | None = None
     recorded: str | None = None  # ISO date
 
@@ -55,8 +55,8 @@ class Provenance(Struct, frozen=True, omit_defaults=True):
 class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Session values of a timed metric, µs, oldest first, and the timer they were read with.
 
-    `anchor`, µs: the level at the first recording, or at the last one that was accepted with a reason or brought a
-    real improvement; None where it is the level of `sessions` themselves.
+    `anchor`, µs: the level at the first recording, or at the last one that was accepted with a reason or was a real
+    improvement. None if it is the level of `sessions`.
     """
 
     sessions: Annotated[list[Positive], Meta(min_length=1, max_length=20)]
@@ -68,7 +68,7 @@ Entry = TimedEntry | int | float | str | list[str] | Parts
 
 
 class CaseBaseline(Struct, frozen=True):
-    """What is remembered of one case: metric -> entry. `reasons` holds why something got worse."""
+    """The stored readings of one case: metric -> entry. `reasons` holds the reasons for worse values."""
 
     entries: dict[str, Entry]
     inputs: str = ""
@@ -85,6 +85,6 @@ class Baseline(Struct, frozen=True):
     cases: dict[str, CaseBaseline] = {}
 
     def provenance_of(self, key: str) -> Provenance:
-        """The case's own provenance, else the file's."""
+        """The case's own provenance, otherwise the file's."""
         own = self.cases[key].provenance
         return self.provenance if own is None else own

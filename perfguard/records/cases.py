@@ -1,4 +1,4 @@
-"""What one session knows of a case: its readings, how accurate it is, what is said of it."""
+"""The results of one session for a case: readings, accuracy, verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from perfguard.units import Unit
 
 Pass = Literal["forward", "backward"]
-Parts = dict[str, int | float | str]  # of a whole, by name: kernel -> its registers
+Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
 
@@ -32,9 +32,9 @@ class Word(enum.StrEnum):
     NEW = "NEW"
     UNSUPPORTED = "UNSUPPORTED"
     FASTER = "FASTER"
-    UNCHANGED = "UNCHANGED"  # the device runs the very same code: its time is not judged
+    UNCHANGED = "UNCHANGED"  # the device runs the same code, so the time is not judged
     PASS = "PASS"
-    SUSPECT = "SUSPECT"  # never final: a pair, or fresh processes beside a rival, have to tell
+    SUSPECT = "SUSPECT"  # never final: process pairs, or fresh processes beside a rival, decide
 
     @property
     def fails(self) -> bool:
@@ -56,12 +56,12 @@ class Word(enum.StrEnum):
         )
 
 
-#: What is remembered was read under other conditions than the reading, so that nothing is held against it.
+#: The record was read under other conditions than the reading, so they are not compared.
 OTHER_CONDITIONS = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)
 
 
 class Better(enum.StrEnum):
-    """Which way a metric improves; SAME: any change is a change."""
+    """The direction in which a metric improves; SAME: every change counts as worse."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -78,23 +78,21 @@ class Case(Struct, frozen=True, order=True):
 
     @property
     def key(self) -> str:
-        """How baseline files name the case, e.g. `quantize_rowwise[64x48]/forward`."""
+        """The case's name in baseline files, e.g. `quantize_rowwise[64x48]/forward`."""
         return f"{self.name}/{self.direction}"
 
 
 class Reading(Struct, frozen=True, omit_defaults=True):
-    """One metric of one case in one session. It describes itself, so that nobody downstream knows its name.
+    """One metric of one case in one session. It describes itself, so that later stages need not know its name.
 
     A timed reading's `value` is the session value (median of `blocks`, the times of its blocks, µs); `spread` is its
-    standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to
-    catch (relative), `floor` the smallest absolute change that may fail, in the reading's unit.
-    An exact reading gates when it moved by more than `tolerance` (relative) *and* more than `floor`.
-    `rank` orders the readings that explain a slow verdict, the closest cause first; one that `details` another
-    metric (the kernels' names their count) explains that one alone.
-    `unrecorded` is what a record that is older than the metric stands for, in every part; None: nothing, and the
-    reading is NEW there.
-    A timed reading with a `rival` holds the candidate's and the rival's time, read by turns: it is judged by these
-    two alone and never stored.
+    standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to catch
+    (relative), `floor` the smallest absolute change that may fail, in the reading's unit. An exact reading gates when
+    it moved by more than `tolerance` (relative) *and* more than `floor`. `rank` orders the readings that explain a slow
+    verdict, the closest cause first. A reading that `details` another metric (as the kernels' names detail their count)
+    explains only that one. `unrecorded` is the value, in every part, that a record older than the metric implies. None:
+    it implies none, and the reading is NEW. A timed reading with a `rival` holds the times of candidate and rival, read
+    by turns. It is judged by these two alone and never stored.
     """
 
     metric: str
@@ -108,16 +106,16 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     promise: float = 0.03
     floor: float = 0.0
     tolerance: float = 0.0
-    gated: bool = True  # False: stored and shown, explains other verdicts, never one by itself
-    portable: bool = False  # holds on every machine of the target (contract, operators), not on this one only
-    target: str = ""  # the architecture that it is about, wherever it was read: stored for that target
-    covers: list[str] = []  # timed metrics that cannot have moved where this exact reading is as stored
+    gated: bool = True  # False: stored and shown as a cause of other verdicts
+    portable: bool = False  # holds on every machine of the target (contract, operators)
+    target: str = ""  # the architecture that it describes; stored for that target
+    covers: list[str] = []  # timed metrics that cannot have moved if this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
     unrecorded: int | str | None = None
     rank: int = 50
     details: str = ""
-    rival: float = 0.0  # µs, of what the candidate has to beat; 0: the reading is about the candidate alone
-    problem: str = ""  # the reading by itself shows that the case is wrong; empty: it does not
+    rival: float = 0.0  # the rival's time, µs; 0: the reading is of the candidate alone
+    problem: str = ""  # why the reading alone shows that the case is wrong; empty: it does not
     note: str = ""
 
     @property
@@ -126,7 +124,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
 
 
 class Accuracy(Struct, frozen=True, omit_defaults=True):
-    """How one output (or gradient) of the candidate compares with the reference.
+    """The comparison of one output (or gradient) of the candidate with the reference.
 
     `error_ratio` is RMSE(candidate)/RMSE(eager), both against the oracle; `limit` is the largest RMSE allowed;
     `sqnr_db` is 20·log10(RMS(oracle)/RMSE(candidate)). `problem` is empty when the output is right.
@@ -151,7 +149,7 @@ class Throughput(Struct, frozen=True):
 
     bytes_per_second: float | None = None
     flop_per_second: float | None = None
-    copy_fraction: float | None = None  # of the copy ceiling measured in the same session
+    copy_fraction: float | None = None  # share of the copy ceiling of the same session
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
@@ -166,11 +164,11 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     after: Value | None = None
     unit: Unit = Unit.TEXT
     ratio: float | None = None
-    interval: tuple[float, float] | None = None  # where process pairs measured it
+    interval: tuple[float, float] | None = None  # if process pairs measured it
     limit: float | None = None
     smallest: float | None = None
-    storable: bool = True  # False: it rests on no baseline, and no update can accept it
-    suite: str = ""  # with `case`: a remembered case (its key) that this run does not hold, STALE or RENAMED
+    storable: bool = True  # False: it rests on no baseline, so no update can accept it
+    suite: str = ""  # with `case`: a recorded case (its key) that this run lacks, STALE or RENAMED
     case: str = ""
 
 
@@ -187,7 +185,7 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
 
 
 class HardCounts(Struct, frozen=True, omit_defaults=True):
-    """Of the inputs derived from a call's own: how many were compared, left out by reason, and did not fit."""
+    """Counts of derived inputs: compared, left out by reason, and left out for lack of time."""
 
     ran: int = 0
     left_out: dict[str, int] = {}
@@ -195,7 +193,7 @@ class HardCounts(Struct, frozen=True, omit_defaults=True):
 
 
 class CaseResult(Struct, frozen=True, omit_defaults=True):
-    """Everything one session knows about one case."""
+    """All results of one session for one case."""
 
     case: Case
     inputs: str = ""  # dtypes, shapes and strides of the inputs: another spec is another measurement
@@ -203,11 +201,11 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     readings: list[Reading] = []
     verdicts: list[Verdict] = []
     throughput: Throughput | None = None
-    notes: list[str] = []  # what a reader should know although nothing is wrong
-    hard: HardCounts | None = None  # with the forward case, for both passes
-    conditions: Conditions | None = None  # of the device right after it was timed, while its clocks are up
+    notes: list[str] = []  # remarks for the reader that are no problems
+    hard: HardCounts | None = None  # counts for both passes, in the forward case
+    conditions: Conditions | None = None  # read right after the times, while clocks are up
     seconds: float = 0.0  # spent on the case
-    device: int = 0  # which of several devices of one kind it ran on
+    device: int = 0  # index among several devices of one kind
 
     def reading(self, metric: str) -> Reading | None:
         """The reading named `metric`, if the session has it."""
@@ -215,7 +213,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a time of the case is in question: a verdict waits for process pairs."""
+        """Whether a time of the case is in question, so that a verdict waits for process pairs."""
         return any(verdict.word is Word.SUSPECT for verdict in self.verdicts)
 
     @property

@@ -1,4 +1,4 @@
-"""What a working tree is compared with, and what process pairs of both read."""
+"""The base that a working tree is compared with, and the readings of process pairs of both."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from perfguard.records.cases import CaseResult
 
 
 class BaseTree(Struct, frozen=True, omit_defaults=True):
-    """What the working tree is compared with: one commit of the repository.
+    """The commit of the repository that the working tree is compared with.
 
     Attributes:
-        commit: its full hash; None where there is none to compare with, and `problem` says why.
-        equal: the working tree differs from it in documentation, baselines and reports at most: no time can have moved
-            because of the code.
-        problem: why nothing can be compared, with the next step.
+        commit: its full hash; None if there is none, for the reason in `problem`.
+        equal: the working tree differs from it at most in documentation, baselines and reports, so the code cannot have
+            moved any time.
+        problem: reason why nothing can be compared, with the next step.
     """
 
     commit: str | None = None
@@ -28,7 +28,7 @@ NO_BASE = BaseTree(problem="nobody looked for a base commit")
 
 
 class PairReading(Struct, frozen=True, omit_defaults=True):
-    """What one process pair says about one time: new processes of the base, of a second checkout of the base (the
+    """The result of one process pair for one time: new processes of the base, of a second checkout of the base (the
     control) and of the working tree, measured by turns on one device.
 
     Attributes:
@@ -36,7 +36,7 @@ class PairReading(Struct, frozen=True, omit_defaults=True):
         change: ln(working tree / base).
         control: ln(second checkout of the base / base).
         base_us, work_us: median block, µs per call.
-        base_mhz, work_mhz: mean clock of the device's processors in these blocks; None where nobody tells.
+        base_mhz, work_mhz: median clock of the device's processors in these blocks; None if unknown.
     """
 
     pair: Annotated[int, Meta(ge=1)]
@@ -49,7 +49,7 @@ class PairReading(Struct, frozen=True, omit_defaults=True):
 
 
 class PairedTime(Struct, frozen=True, omit_defaults=True):
-    """One time of one case in all process pairs; `problem`: why some or all of them did not read it."""
+    """One time of one case in all process pairs. `problem` is the reason if any of them did not read it."""
 
     metric: str
     timer: str = ""
@@ -61,9 +61,9 @@ class PairedCase(Struct, frozen=True, omit_defaults=True):
     """One case beside its base.
 
     Attributes:
-        base: what the base's process read of it (exact metrics; no times); None where the base does not have it.
-        times: what was in question.
-        problem: why base and working tree cannot be compared at all.
+        base: its results in the base's process (exact metrics, no times); None if the base lacks the case.
+        times: the times in question.
+        problem: reason why base and working tree cannot be compared at all.
     """
 
     suite: str
@@ -78,8 +78,8 @@ class Pairing(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         base: full hash of the commit that was measured beside the working tree.
-        pairs: how many there were.
-        problem: why it ended before everything was decided; empty if it did not.
+        pairs: number of process pairs.
+        problem: reason for an end before everything was decided; otherwise empty.
     """
 
     base: str

@@ -1,4 +1,4 @@
-"""From a configuration and a device to a run that is ready to guard."""
+"""Opens a run, ready to guard, from a configuration and a device."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def open_run(
     selected: Sequence[Case] = (),
     worker: Worker | None = None,
 ) -> Run:
-    """Load what the device's baselines hold for `suites` and make everything ready to guard.
+    """Load the device's baselines for `suites` and make everything ready to guard.
 
     Args:
-        selected: forward cases of the tests that are to run, from which controls are drawn; empty where they are
-            unknown: then every remembered case may come.
+        selected: forward cases of the selected tests, from which controls are drawn. Empty if they are unknown; then
+            every recorded case may come.
         worker: this process as the worker of a process pair, if it is one.
 
     Raises:
         BaselineError: a file that cannot be read.
-        UsageError: the run is to be a lane that this device is not.
+        UsageError: the requested lane is not this device's.
     """
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
-    # A renamed or deleted file is collected by nobody, and its cases would be missed by nobody.
+    # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
     lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
     known = sorted({*suites, *lost})
     any_machine = _is_any_machine(config.lane, device)
@@ -75,7 +75,7 @@ def open_run(
         exact_only=any_machine,
         base=None if base is NO_BASE else base,
     )
-    # What is recorded, and what another process will judge, has to be read.
+    # A metric that is recorded, or that another process will judge, has to be read.
     compares = config.session_folder is None and config.update is None
     runner = Runner(
         device,
@@ -86,7 +86,7 @@ def open_run(
         exact_only=any_machine,
         unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
         unread=frozenset() if answering is None else answering.unread,
-        # A fresh process reads times: what its parent has compiled is not compiled again.
+        # A fresh process reads times. It does not compile again for targets, as its parent has done so.
         binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
         if config.session_folder is None and config.settings.targets
         else None,
@@ -105,7 +105,8 @@ def _base(config: Config) -> BaseTree:
 
 
 def _is_any_machine(lane: str, device: Device) -> bool:
-    """Whether the lane is named after the device's target: any machine of it will do, so none is timed.
+    """Whether the lane is named after the device's target. It then holds for any machine of the target, so no time is
+    read.
 
     Raises:
         UsageError: the lane is another hardware's.
@@ -136,7 +137,7 @@ def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:
 
 
 def commit_of(root: Path) -> str | None:
-    """The checkout's short commit hash, with `+` where there are uncommitted changes; None outside git."""
+    """The checkout's short commit hash, with `+` if there are uncommitted changes; None outside git."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],

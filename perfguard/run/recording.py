@@ -1,4 +1,4 @@
-"""What an update says: what it writes and leaves alone, on a screen, and that times are recorded, not judged."""
+"""Messages of an update: changes that it writes and leaves, in short form, and times that are recorded, not judged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from perfguard.baselines import Change
 from perfguard.records import CaseResult, TimedEntry, Verdict, Word
 from perfguard.units import counted, format_value
 
-MOST_LINES = 8  # of one kind, where nobody asks for more
+MOST_LINES = 8  # lines of one kind, unless verbose
 
 
 def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[str]:
-    """What the update writes. A new case takes one line, a change of a known one a line for each metric; of more than
-    a few new ones each suite does, or each folder."""
+    """The changes that the update writes. A new case takes one line, a changed one takes a line for each metric. If
+    many cases are new, each suite takes one line, or each folder."""
     new = [change for change in changes if change.before is None and change.after is not None]
     lines = _cases(new)
     for parts in (("category", "folder", "suite"), ("category", "folder")):
@@ -26,7 +26,7 @@ def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[s
 
 
 def describe_left(left: Sequence[tuple[Change, str]], verbose: bool = False) -> list[str]:
-    """What the update does not write, and why; of more than a few changes each reason takes one line."""
+    """The changes that the update does not write, with reasons. If there are many, each reason takes one line."""
     lines = [f"{change.describe()}: {why}" for change, why in left]
     if len(lines) > MOST_LINES and not verbose:
         reasons: dict[str, list[str]] = {}
@@ -49,7 +49,7 @@ def _cases(new: Sequence[Change]) -> list[str]:
 
 
 def _groups(new: Sequence[Change], parts: Sequence[str]) -> list[str]:
-    """`new: targets/sm_90 tests.moe: 40 cases, 520 values`, and how to see more."""
+    """`new: targets/sm_90 tests.moe: 40 cases, 520 values`, and the option that shows more."""
     groups: dict[tuple[str, ...], list[Change]] = {}
     for change in new:
         groups.setdefault(tuple(getattr(change, part) for part in parts), []).append(change)
@@ -70,10 +70,10 @@ def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
 def say_recorded(
     results: dict[tuple[str, str], CaseResult], planned: Sequence[Change], held: Collection[tuple[str, str]]
 ) -> None:
-    """A time that the update looked at is not judged beside the base: it is what became of its record.
+    """Set the verdicts of times in the update, which follow from their records and not from a comparison with the base.
 
     Args:
-        held: cases that it did not look at.
+        held: cases that the update left out.
     """
     found = {(change.suite, change.key, change.metric): change for change in planned}
     for name, result in results.items():
@@ -85,7 +85,7 @@ def say_recorded(
 
 def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
     unpaired = verdict.word is Word.UNRESOLVED and verdict.reason.startswith("UNPAIRED")
-    # The tree of a commit that was made before it is recorded equals its base: its times grew over their anchors.
+    # If the code is committed before it is recorded, the tree equals its base, and only growth over the anchors shows.
     if change is not None and change.needs_reason and (unpaired or verdict.word is Word.UNCHANGED):
         return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.grown)
     if not unpaired:

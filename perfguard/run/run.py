@@ -1,6 +1,6 @@
-"""One run on one device: measure, judge, update, report. Process pairs and fresh processes come in `settling`.
+"""One run on one device: measure, judge, update, report. `settling` adds process pairs and fresh processes.
 
-Knows nothing of pytest: cases come in as `Case` and `Call`, tests are named by their node ids.
+Independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from perfguard.sessions import ANSWER, FreshSessions
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-_QUICK_SECONDS = 0.005  # saving that takes no longer is done after every case
-_REST = 10  # else it takes at most one part in so many of the time
+_QUICK_SECONDS = 0.005  # a save that takes no longer is made after every case
+_REST = 10  # a slower save is followed by a pause of this many times its duration
 
 
 @dataclass
 class Collected:
-    """What pytest found: `names` of every guarded test by suite, the suites whose file was collected whole, and
-    the forward cases of the tests that were to run."""
+    """The collection of pytest: `names` of all guarded tests by suite, suites whose file was collected whole, and
+    forward cases of the selected tests."""
 
     names: dict[str, set[str]] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
@@ -54,15 +54,15 @@ class Run:
     lane: Lane
     report: Report
     answering: Answering | None = None  # in a process that only measures for another run
-    lost: frozenset[str] = frozenset()  # remembered suites whose file is gone
-    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # what there was to judge
+    lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
+    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # as measured, to be judged
     results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
     fresh: FreshSessions = field(default_factory=FreshSessions)
     pairings: list[Pairing] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)  # that the update makes
-    written: list[Path] = field(default_factory=list)  # the files it changed
-    held: set[tuple[str, str]] = field(default_factory=set)  # cases of which the update writes nothing without a reason
-    left: list[tuple[Change, str]] = field(default_factory=list)  # not written, and why
+    changes: list[Change] = field(default_factory=list)  # changes made by the update
+    written: list[Path] = field(default_factory=list)  # files changed by the update
+    held: set[tuple[str, str]] = field(default_factory=set)  # cases that the update does not write without a reason
+    left: list[tuple[Change, str]] = field(default_factory=list)  # changes not written, with the reason
     _save_again: float = 0.0  # s on the monotonic clock
 
     @property
@@ -71,7 +71,7 @@ class Run:
         return self.config.session_folder is not None
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
-        """Measure and judge one guarded call; the report is saved on the way."""
+        """Measure and judge one guarded call, and save the report."""
         cold = self.answering.cold if self.answering is not None else None
         found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
         results = [self._judged(result) for result in found]
@@ -79,7 +79,7 @@ class Run:
         return results
 
     def take(self, result: CaseResult) -> CaseResult:
-        """Judge a result that somebody else measured; the report is saved on the way."""
+        """Judge a result that was measured elsewhere, and save the report."""
         judged = self._judged(result)
         self._keep()
         return judged
@@ -104,7 +104,7 @@ class Run:
         self._keep()
 
     def forget(self, nodeid: str) -> None:
-        """Drop what an earlier attempt at a test showed: it is run again."""
+        """Drop the results of an earlier attempt at a test, which runs again."""
         for held in (self.results, self.measured):
             for key in [key for key, result in held.items() if result.case.nodeid == nodeid]:
                 del held[key]
@@ -117,7 +117,7 @@ class Run:
             self._keep()
 
     def accepts(self, verdict: Verdict) -> bool:
-        """Whether this run's update will write what `verdict` reports, so that it does not fail the test."""
+        """Whether this run's update will write the change that `verdict` reports, so that it does not fail the test."""
         update = self.config.update
         if update is None or category_of(verdict) not in update:
             return False
@@ -133,32 +133,31 @@ class Run:
         ]
 
     def judge_without_pairs(self, why: str) -> None:
-        """The final verdicts where a run ends before process pairs could tell."""
+        """Set the final verdicts of a run that ends before its process pairs."""
         if not self.is_session:
             self.pairings = self.pairings or [Pairing(self.lane.base.commit or "", problem=why)]
             self.judge()
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
-        """The case with those verdicts that its test could not know, since process pairs judged after it; None where
-        there are none."""
+        """The case with the verdicts of process pairs, which came after its test; None if there are none."""
         late = [v for v in result.verdicts if v.word is Word.SLOWER]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
     def judge(self) -> None:
-        """The final verdicts of everything that was measured, by what is known now."""
+        """Set the final verdicts of all measured cases, by the present results."""
         measured = list(self.measured.values())
         for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh.by_case).items():
-            told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # by what came after it
+            told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
             self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
 
     def finish(
         self, collected: Collected, outcomes: Mapping[str, str], tell: Callable[[str], None], *, verbose: bool = False
     ) -> None:
-        """Name the entries whose cases are gone, show and write the update, save the complete report.
+        """Find the entries whose cases are gone, show and write the update, save the complete report.
 
         Args:
-            outcomes: node id -> why its test did not run to its end; empty where it did.
-            verbose: show each case that the update writes, however many there are.
+            outcomes: node id -> reason why its test did not run to its end; empty if it did.
+            verbose: show each case that the update writes, even if there are many.
         """
         if self.answering is not None:
             for result in self.answering.later_passes(list(self.results.values())):
@@ -191,9 +190,9 @@ class Run:
         self.report = msgspec.structs.replace(self.report, stale=stale)
 
     def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
-        """Remembered cases that a selected test did not guard say why: it was skipped, for one."""
+        """Add a reason to recorded cases that a selected test did not guard, for example that it was skipped."""
         gone = {(verdict.suite, verdict.case) for verdict in self.report.stale}
-        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # a verdict that speaks for all calls of a test
+        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts on all calls of a test
         told = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
         selected = {(case.suite, case.name): case for case in collected.selected}
         for suite, key in sorted(self.lane.remembered - gone - self.results.keys()):
@@ -215,7 +214,7 @@ class Run:
         planned = plan(
             self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
         )
-        if self.report.exact_only:  # what holds on every machine: this one's own stays with the times beside it
+        if self.report.exact_only:  # only metrics of every machine: this machine's own stay with its times
             planned = [change for change in planned if change.folder.startswith("targets/")]
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
         planned = [change for change in planned if change not in waiting]
@@ -241,18 +240,18 @@ class Run:
 
     @property
     def remaining_stale(self) -> list[Verdict]:
-        """Gone cases that this run's update did not remove."""
+        """Stale cases that this run's update did not remove."""
         return [verdict for verdict in self.report.stale if not self.accepts(verdict)]
 
     @property
     def report_path(self) -> Path:
-        """Where the report is saved."""
+        """The path of the report."""
         if self.config.session_folder is not None:
             return self.config.session_folder / ANSWER
         return self.config.reports_dir / f"report-{self.device.identity.slug}.json"
 
     def save(self) -> None:
-        """Write what is known so far."""
+        """Write the report so far."""
         started = time.monotonic()
         save_report(self.report_path, self.snapshot())
         ended = time.monotonic()

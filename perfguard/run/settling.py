@@ -1,4 +1,4 @@
-"""After the last test: process pairs tell what is in question, fresh processes what is recorded or beats its rival."""
+"""After the last test: process pairs decide times in question; fresh processes read what is recorded or has a rival."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Tell = Callable[[str], None]
 
 
 def settle(run: Run, start: Start, tell: Tell) -> None:
-    """Let other processes measure what the run needs yet, and judge with what the whole run shows.
+    """Let other processes measure what the run still needs, and judge with the results of the whole run.
 
-    An update's fresh processes read what is recorded. Else fresh processes read again what is slower than its rival,
-    and process pairs tell what other times are in question.
+    In an update, fresh processes read the metrics to record. Otherwise fresh processes read times again that are slower
+    than their rival, and process pairs measure the other times in question.
 
     Raises:
-        KeyboardInterrupt: of the user's; what was found until then is judged and saved.
+        KeyboardInterrupt: from the user, after the results so far are judged and saved.
     """
     if run.is_session:
         return
@@ -49,7 +49,7 @@ class _Settling:
     tell: Tell
 
     def record(self) -> None:
-        """Fresh processes read what the update may write."""
+        """Let fresh processes read the metrics that the update may write."""
         run = self.run
         update, sessions = run.config.update or frozenset(), run.config.settings.sessions
         wanted = []
@@ -66,10 +66,11 @@ class _Settling:
             if possible & update and any(reading.timed for reading in result.readings):
                 wanted.append(result)
         if wanted:
-            self._measure_fresh(wanted, sessions, exact=True)  # what is stored must not differ between processes
+            self._measure_fresh(wanted, sessions, exact=True)  # a stored value must not differ between processes
 
     def _asking(self) -> set[CaseId]:
-        """Cases of which the update would write an exact reading that needs a reason: that is known already."""
+        """Cases with an exact reading that the update may write only with a reason, which is known before fresh
+        processes run."""
         run = self.run
         update, sessions = run.config.update or frozenset(), run.config.settings.sessions
         results = [run.results[name] for name in run.measured]
@@ -82,14 +83,15 @@ class _Settling:
         }
 
     def beside_rivals(self) -> None:
-        """Fresh processes read again what is slower than its rival, and as often again what they leave open."""
+        """Let fresh processes read times again that are slower than their rival, and once more those that stay open."""
         for _ in range(2):
             slower = [result for result, verdict in self._suspects() if _has_rival(result, verdict)]
             if slower:
                 self._measure_fresh(slower, rival.PROCESSES, exact=False)
 
     def beside_base(self) -> None:
-        """Process pairs measure what is in question beside the base, until it is decided or the time is over."""
+        """Let process pairs measure the times in question beside the base, until they are decided or the time is
+        over."""
         run, suspects = self.run, self._suspects()
         asked = {
             Track(*case_id(result), verdict.metric): (result, verdict)
@@ -103,11 +105,11 @@ class _Settling:
         self._keep(pair_times(asked, run.lane.base.commit, self.start, run.config, counts, self.tell, self._keep))
 
     def _keep(self, pairing: Pairing) -> None:
-        """What was read so far, also if the run is ended now."""
+        """Keep the readings so far, which stay valid if the run ends now."""
         self.run.pairings = [replace(pairing, device=self.run.device.identity.index)]
 
     def _suspects(self) -> list[tuple[CaseResult, Verdict]]:
-        """The verdicts that leave a time in question, each with its case as it was measured."""
+        """The verdicts on times in question, each with its case as measured."""
         measured = list(self.run.measured.values())
         found = screen_session(measured, self.run.lane, self.run.fresh.by_case)
         return [
