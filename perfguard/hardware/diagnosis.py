@@ -158,12 +158,6 @@ def _permissions(root: Path) -> Iterator[Finding]:
     kfd = root / "dev/kfd"
     if kfd.exists() and not os.access(kfd, os.R_OK | os.W_OK):
         yield Finding("AMD device file", "", f"{kfd} may not be opened", "add yourself to the groups render and video")
-    paranoid = root / "proc/sys/kernel/perf_event_paranoid"
-    if paranoid.exists():
-        level = int(paranoid.read_text())
-        missing = "the CPU's counters may not be read (times do not need them)" if level > 2 else ""
-        step = "sysctl kernel.perf_event_paranoid=2" if level > 2 else ""
-        yield Finding("CPU counters", f"perf_event_paranoid {level}", missing, step)
 
 
 def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:

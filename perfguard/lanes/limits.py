@@ -67,7 +67,6 @@ OWN: dict[str, Limits] = {
     "graph_operators": Limits(Better.LOWER, portable=True),
     "graphs": Limits(Better.LOWER, portable=True),
     "growth_bytes": Limits(Better.LOWER, portable=_EITHER),
-    "host_instructions": Limits(Better.LOWER, tolerance=0.25, floor=50_000.0),
     "host_reads": Limits(Better.LOWER, portable=True),
     "host_time_us": Limits(Better.LOWER, promise=0.50, floor=2.0),
     "kernels": Limits(Better.SAME, gated=False),
