@@ -16,19 +16,8 @@ from msgspec import Struct
 
 from perfguard.errors import GitHubError
 from perfguard.github.client import Client, insist
-from perfguard.github.deciding import Create, Drop, Merge, Mine, Rest, Retire, decide, decide_section
-from perfguard.github.identity import (
-    Identity,
-    Ours,
-    Section,
-    State,
-    Told,
-    check_key,
-    compose,
-    compose_shared,
-    digest,
-    sections_of,
-)
+from perfguard.github.deciding import Create, Drop, Mine, Rest, Retire, decide
+from perfguard.github.identity import Identity, Ours, State, check_key, compose, digest
 from perfguard.github.pulls import Pull
 from perfguard.github.runs import fetch_run
 from perfguard.github.troubles import Gone, NotFound, ReadOnly, Unprocessable
@@ -40,9 +29,6 @@ BUDGET = 60_000  # bytes of UTF-8 in a comment, its first two lines included
 ROOM = 3_000  # of which marker and state take no more than this
 _MOST_ROUNDS = 12
 _SETTLE_SECONDS = 1.0  # after a write, before another look: lists lag, and another job may have written, too
-_MOST_LOSSES = 5  # how often a section is written again that another workflow wrote over
-_PARTS = 6  # of what the others leave, a section takes one: n of them settle at 1 / (n + 5) of the whole
-_SHARED_SETTLE_SECONDS = 3.0  # longer than another workflow's way from its look to its write
 
 
 class Action(enum.StrEnum):
@@ -81,8 +67,6 @@ class Rules(Struct, frozen=True):
         notify: `new-comment`: a comment that turns red is hidden and written anew, which sends mail.
         drafts: also on drafts.
         author: login that our comments have, where the API does not tell it (GitHub Enterprise).
-        section: of the comment that several workflows share, the lane that this job speaks for; "" for a comment of
-            the job's own. `notify` and `resolved` are about the latter.
         resolved: `hide`: a comment of which nothing is left to do is folded away as resolved, until that changes.
     """
 
@@ -90,7 +74,6 @@ class Rules(Struct, frozen=True):
     notify: Literal["edit", "new-comment"] = "edit"
     drafts: bool = True
     author: str = ""
-    section: str = ""
     resolved: Literal["show", "hide"] = "show"
 
 
@@ -110,8 +93,7 @@ def post_comment(
     """
     rules = rules or Rules()
     check_key(rules.key)
-    kind = _SectionPoster if rules.section else _Poster
-    poster = kind(client, pull, bodies, msgspec.structs.replace(state, alarm=wants), rules)
+    poster = _Poster(client, pull, bodies, msgspec.structs.replace(state, alarm=wants), rules)
     try:
         rest = poster.post()
     except (Refusal, ReadOnly, Gone) as error:
@@ -123,9 +105,6 @@ def post_comment(
 
 class _Poster:
     """One comment's way: look, decide, do one thing, until nothing is left to do."""
-
-    settle_seconds = _SETTLE_SECONDS
-    most_rounds = _MOST_ROUNDS
 
     def __init__(self, client: Client, pull: Pull, bodies: Sequence[str], state: State, rules: Rules) -> None:
         self._client = client
@@ -152,7 +131,7 @@ class _Poster:
         if standing is None:
             return Posted(Action.SILENT, rest.reason, warnings=warnings)
         link = f"/{self._client.repository}/pull/{self._pull.number}#issuecomment-{standing.id}"
-        state = self._own(standing).state
+        state = standing.state
         if state is not None and state.nonce in self._mine.nonces:
             self._fold(standing)
             reason = f"run {self._state.run}, attempt {self._state.attempt}"
@@ -161,33 +140,28 @@ class _Poster:
 
     def post(self) -> Rest:
         login = self._rules.author or self._writer.login()
-        identity = Identity(self._rules.key, login, shared=bool(self._rules.section))
+        identity = Identity(self._rules.key, login)
         patience = self._client.patience()
-        for _ in range(self.most_rounds):
+        for _ in range(_MOST_ROUNDS):
             rest = insist(patience, lambda: self._round(identity))
             if rest is not None:
                 return rest
-            self._client.clock.sleep(self.settle_seconds + self._client.clock.jitter())
+            self._client.clock.sleep(_SETTLE_SECONDS + self._client.clock.jitter())
         raise GitHubError(
-            f"#{self._pull.number}: the comment was written {self.most_rounds} times and never stayed; "
+            f"#{self._pull.number}: the comment was written {_MOST_ROUNDS} times and never stayed; "
             "look for another workflow that posts with the same key"
         )
-
-    def _own(self, comment: Ours) -> Told:
-        """Where in a comment our own state and text stand."""
-        return comment
 
     def _looked(self, identity: Identity) -> list[Ours]:
         """Our comments. Whoever may edit one can make it claim any run; a newer one than ours must be one."""
         ours = self._writer.look(identity)
         for comment in ours:
-            told = self._own(comment)
-            if told.order > self._mine.order and told.order[0] not in self._known:
-                self._known.add(told.order[0])
+            if comment.order > self._mine.order and comment.order[0] not in self._known:
+                self._known.add(comment.order[0])
                 try:
-                    fetch_run(self._client, told.order[0])
+                    fetch_run(self._client, comment.order[0])
                 except NotFound:
-                    self._mine.forged.add(told.order[0])
+                    self._mine.forged.add(comment.order[0])
         return ours
 
     def _round(self, identity: Identity) -> Rest | None:
@@ -254,59 +228,6 @@ class _Poster:
             for tier, text in enumerate(self._bodies, 1)
             if tier > self._smallest_failed
         ]
-
-
-class _SectionPoster(_Poster):
-    """The same for one section of a comment that the post jobs of several workflows write to."""
-
-    settle_seconds = _SHARED_SETTLE_SECONDS
-
-    def __init__(self, client: Client, pull: Pull, bodies: Sequence[str], state: State, rules: Rules) -> None:
-        super().__init__(client, pull, bodies, state, rules)
-        self._others: list[Section] = []
-        self._stored = 0
-
-    def _own(self, comment: Ours) -> Told:
-        return next((each for each in sections_of(comment) if each.name == self._rules.section), comment)
-
-    def _round(self, identity: Identity) -> Rest | None:
-        self._writer.check_pull()  # ahead of the look: nothing is to lie between that and the write
-        step = decide_section(self._looked(identity), self._rules.section, self._mine)
-        if isinstance(step, Rest):
-            return step
-        if isinstance(step, Drop):
-            self._writer.drop(step.comment)
-        elif step.own:
-            self._write_section(step)
-        else:
-            assert step.comment is not None
-            self._writer.patch(step.comment, compose_shared(self._rules.key, step.sections))
-        return None
-
-    def _write_section(self, step: Merge) -> None:
-        if self._stored == _MOST_LOSSES:
-            raise GitHubError(
-                f"#{self._pull.number}: section {self._rules.section} was written over {self._stored} times; "
-                "run the job again when those of other workflows have ended"
-            )
-        self._stored += 1
-        self._others = [section for section in step.sections if section.name != self._rules.section]
-        self._write(step.comment)
-
-    def _sized(self) -> tuple[int, str]:
-        """The largest form that takes no more than its part of what the others leave, so that all find room in time."""
-        left = BUDGET - _size(compose_shared(self._rules.key, self._others))
-        sizes = self._sizes()
-        for tier, state, text in sizes:
-            own = Section(self._rules.section, state, text.strip("\n"))
-            body = compose_shared(self._rules.key, sorted([*self._others, own], key=lambda section: section.name))
-            taken = _size(body) - BUDGET + left
-            if taken <= left // _PARTS or (tier == sizes[-1][0] and taken <= left):
-                return tier, body
-        raise GitHubError(
-            f"section {self._rules.section}: the other {len(self._others)} leave {left:,} bytes of the comment, too "
-            "few for its smallest form; give some of the workflows another --key"
-        )
 
 
 def _size(text: str) -> int:

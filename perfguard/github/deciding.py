@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfguard.github.identity import Ours, Section, Told, sections_of
+from perfguard.github.identity import Ours
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,6 @@ class Edit:
 
     comment: Ours
     body: str | None = None
-
-
-@dataclass(frozen=True)
-class Merge:
-    """Replace a shared comment's sections by these, and by our own where `own`; `comment` None: write a new one."""
-
-    comment: Ours | None
-    sections: list[Section]
-    own: bool
 
 
 @dataclass(frozen=True)
@@ -81,12 +72,12 @@ class Mine:
     wrote: bool = False
     forged: set[int] = field(default_factory=set)
 
-    def order_of(self, comment: Told) -> tuple[int, int]:
+    def order_of(self, comment: Ours) -> tuple[int, int]:
         """Which run and attempt it is of; before all others where it lies about that."""
         return (-1, -1) if comment.order[0] in self.forged else comment.order
 
-    def stands_in(self, comment: Told) -> bool:
-        """Whether a comment, or a section of one, says it already.
+    def stands_in(self, comment: Ours) -> bool:
+        """Whether a comment says it already.
 
         GitHub may lay text out anew: after a write the nonce tells.
         """
@@ -122,31 +113,3 @@ def decide(ours: Sequence[Ours], mine: Mine, notify: Literal["edit", "new-commen
     else:
         return Edit(canonical)
     return Drop(twins[-1]) if twins else rest
-
-
-def decide_section(ours: Sequence[Ours], name: str, mine: Mine) -> Rest | Merge | Drop:
-    """The next step about our section, `name`, of the comment that several workflows share.
-
-    Each section goes by its own order, so that a job of another workflow never undoes ours for long: whoever finds
-    its section gone, or a twin that holds a newer one, merges again.
-    """
-    if not ours:
-        return Merge(None, [], own=True) if mine.alarm else Rest("nobody has to act, and there is no comment")
-    canonical, *twins = sorted(ours, key=lambda comment: comment.id)
-    standing = {section.name: section for section in sections_of(canonical)}
-    newest = dict(standing)
-    for twin in twins:
-        for section in sections_of(twin):
-            if section.name not in newest or mine.order_of(section) > mine.order_of(newest[section.name]):
-                newest[section.name] = section
-    own = newest.get(name)
-    newer = own is not None and mine.order_of(own) > mine.order
-    write = own is None or not (newer or mine.stands_in(own))
-    if write or newest != standing:
-        return Merge(canonical, [newest[each] for each in sorted(newest)], write)
-    if twins:
-        return Drop(twins[-1])
-    if newer:
-        assert own is not None
-        return Rest(f"run {own.order[0]}, attempt {own.order[1]}, is newer and has posted", canonical)
-    return Rest("the comment says so already", canonical)

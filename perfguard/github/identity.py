@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -20,16 +19,9 @@ from msgspec import Meta, Struct
 from perfguard.errors import UsageError
 
 ACTIONS_LOGIN = "github-actions[bot]"  # who a job is whose token is the job's own
-SECTION_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"  # a lane's
 _KEY = re.compile(r"[a-z0-9-]{1,32}")
 _STATE = re.compile(r"<!-- perfguard:state ([A-Za-z0-9_-]{1,2800}={0,2}) -->")
 _MOST_STATE_BYTES = 2_048
-_END = "<!-- perfguard:section-end -->"
-_SECTION = re.compile(
-    rf"^<!-- perfguard:section (?P<name>{SECTION_NAME}) (?P<state>[A-Za-z0-9_=-]{{0,2802}}) -->\n"
-    rf"(?P<text>.*?)\n{_END}$",
-    re.MULTILINE | re.DOTALL,
-)
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Short = Annotated[str, Meta(max_length=200)]
@@ -85,15 +77,21 @@ class Comment(Struct, frozen=True):
     user: User | None = None
 
 
-class Told:
-    """A text of ours with what it says of itself: a comment's, or a section's in one.
+@dataclass(frozen=True)
+class Ours:
+    """A comment of ours, taken apart.
 
     Attributes:
         state: None where it is missing or broken.
+        text: all behind marker and state.
+        body: the whole.
     """
 
+    id: int
+    node_id: str
     state: State | None
     text: str
+    body: str
 
     @property
     def order(self) -> tuple[int, int]:
@@ -107,42 +105,15 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Ours(Told):
-    """A comment of ours, taken apart.
-
-    Attributes:
-        text: all behind marker and state.
-        body: the whole.
-    """
-
-    id: int
-    node_id: str
-    state: State | None
-    text: str
-    body: str
-
-
-@dataclass(frozen=True)
-class Section(Told):
-    """What one lane says in a comment that several workflows share."""
-
-    name: str
-    state: State | None
-    text: str
-
-
-@dataclass(frozen=True)
 class Identity:
     """Who we are: a key, and a login.
 
     Attributes:
         login: None where GitHub does not tell; then we are taken for the job's own token.
-        shared: the comment that several workflows share, a section each; another one than the key's own.
     """
 
     key: str
     login: str | None = None
-    shared: bool = False
 
     def ours(self, comment: Comment, *, written: bool = False) -> Ours | None:
         """`comment` taken apart if it is ours; None if it is anybody else's.
@@ -152,9 +123,7 @@ class Identity:
         """
         body = (comment.body or "").replace("\r\n", "\n")  # an edit in the browser brings CRLF
         first, _, rest = body.partition("\n")
-        if first != marker(self.key, shared=self.shared) or not (
-            written or (comment.user and self._is_author(comment.user))
-        ):
+        if first != marker(self.key) or not (written or (comment.user and self._is_author(comment.user))):
             return None
         second, _, text = rest.partition("\n")
         found = _STATE.fullmatch(second)
@@ -168,9 +137,9 @@ class Identity:
         return user.login == ACTIONS_LOGIN and user.type == "Bot"
 
 
-def marker(key: str, *, shared: bool = False) -> str:
+def marker(key: str) -> str:
     """The first line of a comment of ours."""
-    return f"<!-- perfguard:v1 key={key}{' shared' if shared else ''} -->"
+    return f"<!-- perfguard:v1 key={key} -->"
 
 
 def retired(body: str, key: str) -> str:
@@ -197,27 +166,6 @@ def digest(text: str) -> str:
 def compose(key: str, state: State, text: str) -> str:
     """The body of a comment: marker, state, a blank line, text."""
     return f"{marker(key)}\n<!-- perfguard:state {_encoded(state)} -->\n\n{text}"
-
-
-def compose_shared(key: str, sections: Iterable[Section]) -> str:
-    """The body of a comment that workflows share: marker, then each section between two comments."""
-    parts = [marker(key, shared=True)]
-    for section in sections:
-        state = _encoded(section.state) if section.state else ""
-        parts.append(f"<!-- perfguard:section {section.name} {state} -->\n\n{section.text}\n\n{_END}")
-    return "\n".join(parts)
-
-
-def sections_of(comment: Ours) -> list[Section]:
-    """The sections of a shared comment, in the order of their names; what somebody wrote between them is not kept.
-
-    Our renderer writes no `<!--` of a stranger's, so a section ends where we ended it.
-    """
-    found = {
-        match["name"]: Section(match["name"], _decoded(match["state"]), match["text"].strip("\n"))
-        for match in _SECTION.finditer(comment.body)
-    }
-    return [found[name] for name in sorted(found)]
 
 
 def _encoded(state: State) -> str:

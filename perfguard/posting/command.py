@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from pathlib import Path
 
 MEASURE_WORKFLOW = ".github/workflows/measure.yml"
@@ -23,12 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print comment and statuses; tell GitHub nothing")
     parser.add_argument(
         "--key", default="default", metavar="NAME", help="tells comments of several configurations apart: [a-z0-9-]"
-    )
-    parser.add_argument(
-        "--section",
-        metavar="LANE",
-        default="",
-        help="this run measured LANE alone: keep its section of a comment that several workflows share",
     )
     parser.add_argument(
         "--workflow",
@@ -50,17 +43,13 @@ def run(options: argparse.Namespace) -> int:
     """Answers the exit status: one of `perfguard.ExitStatus`.
 
     Raises:
-        UsageError: no lane's name where one belongs.
         PerfguardError: what keeps it from judging at all, with the next step.
     """
-    from perfguard.config import LANE, read_settings
-    from perfguard.errors import UsageError
+    from perfguard.config import read_settings
     from perfguard.github import Environ
     from perfguard.posting.job import Job, post
 
     settings = read_settings(Path.cwd())
-    if options.section and not re.fullmatch(LANE, options.section):
-        raise UsageError(f"--section {options.section[:100]!r}: no name of a lane; e.g. --section nvidia-h200")
     return int(
         post(
             Job(
@@ -70,7 +59,6 @@ def run(options: argparse.Namespace) -> int:
                 dry=options.dry_run,
                 key=options.key,
                 output=options.output,
-                section=options.section,
                 workflow=options.workflow,
             )
         )

@@ -41,10 +41,8 @@ from perfguard.overview import Overview
 from perfguard.posting.gathering import Gathered, default_branch_of, gather, link_of
 from perfguard.posting.keeping import keep_files, keep_summary
 from perfguard.posting.telling import exit_status, given_up, is_resolved, may_be_eased, statuses, wants_comment
-from perfguard.render.markdown import COMMENT_BYTES, render_markdown, render_resolved
+from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.reporting import merge, read_lanes
-
-_SECTION_BYTES = (COMMENT_BYTES, 20_000, 10_000, 7_000, 4_000)  # a section's room depends on how many there are
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,6 @@ class Job:
         dry: tell GitHub nothing.
         key: of the comment.
         output: folder of report.md, report.html and report.json.
-        section: the one lane that this job speaks for in a comment that several workflows share; "" for every lane
-            of the settings and a comment of the job's own.
         workflow: path of the workflow that measures.
     """
 
@@ -68,7 +64,6 @@ class Job:
     dry: bool = False
     key: str = "default"
     output: Path = Path(".perfguard")
-    section: str = ""
     workflow: str = MEASURE_WORKFLOW
     clock: Clock | None = None
 
@@ -96,7 +91,7 @@ def post(job: Job) -> ExitStatus:
                 job, [f"comment skipped: {error}", "the lanes' reports are artifacts of their run; run this job again"]
             )
         if client is not None and measured is not None and not job.dry:
-            marks = given_up(_settings(job), link_of(client, measured), total=not job.section)
+            marks = given_up(job.settings, link_of(client, measured))
             _say(job, set_statuses(client, measured.head_sha, marks))
         if isinstance(error, GitHubError):
             return ExitStatus.NOT_POSTED
@@ -110,7 +105,7 @@ def _judge_and_tell(job: Job, client: Client, measured: Run) -> ExitStatus:
         GitHubError: GitHub cannot be asked for what judging needs.
         UsageError: no lane is expected.
     """
-    gathered = gather(client, measured, _settings(job), default_branch_of(job.environ))
+    gathered = gather(client, measured, job.settings, default_branch_of(job.environ))
     gathered, eased = _ease(job, client, gathered)
     problems = keep_files(job.output, gathered.overview)
     if not problems:
@@ -132,19 +127,14 @@ def _judge_at_hand(job: Job, why: NoToken) -> ExitStatus:
     if not paths:
         _say(job, [f"comment skipped: {why}; no report-*.json in {job.output} either"])
         return ExitStatus.NOT_POSTED
-    overview = merge(read_lanes([str(path) for path in paths]), _settings(job).lanes)
+    overview = merge(read_lanes([str(path) for path in paths]), job.settings.lanes)
     problems = [*keep_files(job.output, overview), *keep_summary(job.environ, overview)]
     _say(job, [f"comment skipped: {why}; report: {job.output / 'report.md'}", *problems])
     return exit_status(overview, job.settings.strict)
 
 
-def _settings(job: Job) -> Settings:
-    """The job's, with the lanes that it waits for."""
-    return msgspec.structs.replace(job.settings, lanes=[job.section]) if job.section else job.settings
-
-
 def _statuses(job: Job, gathered: Gathered, eased: bool) -> list[Status]:
-    return statuses(gathered.overview, job.settings.strict, total=not job.section, eased=eased)
+    return statuses(gathered.overview, job.settings.strict, eased=eased)
 
 
 def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]:
@@ -197,7 +187,7 @@ def _comment(job: Job, client: Client, gathered: Gathered) -> Posted:
         _texts(job, overview),
         wants=wants_comment(overview, settings),
         state=State(measured.id, measured.attempt, measured.head_sha, lanes, resolved=resolved),
-        rules=Rules(job.key, settings.notify, settings.drafts, settings.author, job.section, settings.resolved),
+        rules=Rules(job.key, settings.notify, settings.drafts, settings.author, settings.resolved),
     )
 
 
@@ -205,10 +195,7 @@ def _texts(job: Job, overview: Overview) -> list[str]:
     """The comment's, the largest first. Where it stands only because of what is gone, a few lines are enough."""
     if is_resolved(overview, job.settings):
         return [render_resolved(overview)]
-    if not job.section:
-        return render_markdown(overview)
-    found = [text for budget in _SECTION_BYTES for text in render_markdown(overview, budget)]
-    return sorted(set(found), key=len, reverse=True)
+    return render_markdown(overview)
 
 
 def _rehearse(job: Job, gathered: Gathered, eased: bool) -> None:

@@ -17,16 +17,14 @@ _OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # what `strict` makes fail
 
 
-def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: bool = False) -> list[Status]:
+def statuses(overview: Overview, strict: bool, *, eased: bool = False) -> list[Status]:
     """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names.
 
     Args:
-        total: False where this job knows only some of the lanes, so that the others' total is left alone.
         eased: this commit may be slower or heavier, by a maintainer's word.
     """
     parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
-    if total:
-        parts.append((_CONTEXT, overview))
+    parts.append((_CONTEXT, overview))
     return [
         Status(context, "success", f"accepted by label: {survey(part).title.removesuffix(ACTION)}", overview.run_url)
         if eased and part.headline in _EASED
@@ -35,9 +33,9 @@ def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: boo
     ]
 
 
-def given_up(settings: Settings, link: str, *, total: bool = True) -> list[Status]:
+def given_up(settings: Settings, link: str) -> list[Status]:
     """The statuses of a commit that nobody could judge: not those that an earlier run left green."""
-    contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT] * total
+    contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT]
     return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
 
 

@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from perfguard.github import Clock, Pull, Rules, State, open_client, post_comment
+from perfguard.github import Clock, Pull, State, open_client, post_comment
 
 
 class Job(msgspec.Struct):
@@ -21,15 +21,13 @@ class Job(msgspec.Struct):
     body: str
     base: str
     head: str
-    section: str = ""
 
 
 def main() -> None:
     job = msgspec.json.decode(sys.argv[1], type=Job)
     client = open_client(os.environ, Clock(sleep=lambda seconds: time.sleep(seconds / 50)))
     pull = Pull(7, job.base, "main", job.head)
-    state, rules = State(job.run, 1, job.head), Rules(section=job.section)
-    posted = post_comment(client, pull, [job.body], wants=True, state=state, rules=rules)
+    posted = post_comment(client, pull, [job.body], wants=True, state=State(job.run, 1, job.head))
     print(msgspec.json.encode(posted).decode())
 
 

@@ -23,7 +23,7 @@ COMMENTS = "/issues/7/comments$"
 OLDER, NEWER = "ghs_older", "ghs_newer"  # tokens: the fake tells the two jobs apart by them
 PATIENCE = 60.0
 
-Start = Callable[..., "subprocess.Popen[str]"]  # token, section
+Start = Callable[[str], "subprocess.Popen[str]"]  # token
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def start(github: FakeGitHub) -> Iterator[Start]:
         github.world.add_run(number)
     started: list[subprocess.Popen[str]] = []
 
-    def started_job(token: str, section: str = "") -> subprocess.Popen[str]:
+    def started_job(token: str) -> subprocess.Popen[str]:
         run, name = (5001, "older") if token == OLDER else (5002, "newer")
-        job = Job(run, f"by the {name} run", sha("base"), sha("head"), section)
+        job = Job(run, f"by the {name} run", sha("base"), sha("head"))
         command = [sys.executable, "-m", "tests.github.poster", msgspec.json.encode(job).decode()]
         environ = {**os.environ, **github.environ(token)}
         process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)

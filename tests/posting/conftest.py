@@ -54,7 +54,7 @@ class PostJob:
                 self.github.world.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
         return self.number
 
-    def post(self, *, dry: bool = False, section: str = "", workflow: str = "", **settings: Any) -> ExitStatus:
+    def post(self, *, dry: bool = False, workflow: str = "", **settings: Any) -> ExitStatus:
         """The job for the latest run."""
         event = self.folder / "event.json"
         event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.world.runs[self.number]}))
@@ -66,7 +66,7 @@ class PostJob:
             **self.environ,
         }
         made = Settings(**{**self.settings, **settings})
-        job = Job(made, Environ(environ), dry=dry, output=self.folder / "out", section=section, clock=self.clock.clock)
+        job = Job(made, Environ(environ), dry=dry, output=self.folder / "out", clock=self.clock.clock)
         return post(replace(job, workflow=workflow) if workflow else job)
 
     @property

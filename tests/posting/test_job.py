@@ -88,34 +88,6 @@ def test_a_comment_of_which_nothing_is_left_is_folded_away_where_asked_for(job: 
     assert job.github.world.minimized == {}
 
 
-def test_lanes_of_two_workflows_share_a_comment(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
-    job.measured({SLUG: red()})
-    assert job.post(section=SLUG, lanes=[]) is ExitStatus.REGRESSED
-    other = ".github/workflows/measure-amd.yml"
-    job.measured({OTHER: None}, path=other)
-    assert job.post(section=OTHER, workflow=other) is ExitStatus.NOTHING_MEASURED
-    (text,) = (comment["body"] for comment in job.github.world.on(7))
-    assert text.index("1 of 1 lane without a result") < text.index("1 case slower")
-    # Nobody here knows all lanes: a total would be true of one of them only.
-    assert {context: state for context, (state, _) in job.statuses.items()} == {
-        f"perfguard/{SLUG}": "failure", f"perfguard/{OTHER}": "error",
-    }  # fmt: skip
-    capsys.readouterr()
-    assert job.post(section=OTHER) is ExitStatus.PASSED
-    assert "of another workflow" in capsys.readouterr().err
-
-
-def test_a_section_of_many_findings_is_small_enough_for_others(job: PostJob) -> None:
-    names = [f"case_{number}_with_a_name_of_some_length" for number in range(60)]
-    job.baselines(baseline_file({name: entries() for name in names}))
-    job.measured({SLUG: compared(dict.fromkeys(names, 55.0))})
-    job.post(section=SLUG)
-    (text,) = (comment["body"] for comment in job.github.world.on(7))
-    assert "60 cases slower" in text
-    assert "Shortened" in text
-    assert 3_000 < len(text.encode()) < 11_000
-
-
 def test_row_29_a_lane_without_artifact_is_no_result_and_never_green(job: PostJob) -> None:
     job.measured({SLUG: GREEN, OTHER: None})
     assert job.post(lanes=[SLUG, OTHER]) is ExitStatus.TESTS_FAILED
@@ -247,17 +219,16 @@ def test_baselines_that_were_not_all_read_judge_nobody(
     assert job.statuses == {"perfguard": gave_up, f"perfguard/{SLUG}": gave_up}
 
 
-@pytest.mark.parametrize("section", ["", SLUG])
 @pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize(
     ("broken", "raised"),
     [("gather", GitHubError("gone")), ("gather", UsageError("no")), ("keep_files", RuntimeError("a bug"))],
 )
 def test_whoever_gives_up_says_so_where_green_stood(
-    job: PostJob, monkeypatch: pytest.MonkeyPatch, section: str, attempt: int, broken: str, raised: Exception
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, attempt: int, broken: str, raised: Exception
 ) -> None:
     first = job.measured({SLUG: GREEN})
-    job.post(section=section)
+    job.post()
     assert {state for state, _ in job.statuses.values()} == {"success"}
     job.github.world.add_run(first, attempt=attempt)
 
@@ -266,23 +237,21 @@ def test_whoever_gives_up_says_so_where_green_stood(
 
     monkeypatch.setattr(f"perfguard.posting.job.{broken}", give_up)
     if isinstance(raised, GitHubError):
-        assert job.post(section=section) is ExitStatus.NOT_POSTED
+        assert job.post() is ExitStatus.NOT_POSTED
     else:
         with pytest.raises(type(raised)):
-            job.post(section=section)
+            job.post()
     gave_up = ("error", "not judged: the post job gave up; run it again")
-    contexts = {f"perfguard/{SLUG}"} if section else {"perfguard", f"perfguard/{SLUG}"}
-    assert job.statuses == dict.fromkeys(contexts, gave_up)
+    assert job.statuses == {"perfguard": gave_up, f"perfguard/{SLUG}": gave_up}
     job.github.world.statuses.clear()
     with contextlib.suppress(UsageError, RuntimeError):
-        job.post(section=section, dry=True)
+        job.post(dry=True)
     assert job.statuses == {}
 
 
-@pytest.mark.parametrize("section", ["", SLUG])
 @pytest.mark.parametrize("tip", [False, True])
 def test_a_change_whose_baselines_were_not_all_read_is_an_error_that_says_so(
-    job: PostJob, monkeypatch: pytest.MonkeyPatch, section: str, tip: bool
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, tip: bool
 ) -> None:
     world = job.github.world
     world.files[sha("base")] = world.files[sha("fork-point")]
@@ -292,10 +261,9 @@ def test_a_change_whose_baselines_were_not_all_read_is_an_error_that_says_so(
     }  # fmt: skip
     monkeypatch.setattr(contents, "MOST_FILES", 2)
     job.measured({SLUG: GREEN})
-    assert job.post(section=section, compare_to="base-tip" if tip else "merge-base") is ExitStatus.TESTS_FAILED
+    assert job.post(compare_to="base-tip" if tip else "merge-base") is ExitStatus.TESTS_FAILED
     said = "incomplete: the change's baselines: more than 2 files: the rest is not read"
-    contexts = [f"perfguard/{SLUG}"] if section else ["perfguard", f"perfguard/{SLUG}"]
-    assert job.statuses == dict.fromkeys(contexts, ("error", said))
+    assert job.statuses == dict.fromkeys(["perfguard", f"perfguard/{SLUG}"], ("error", said))
     assert "more than 2 files" in job.github.world.on(7)[0]["body"]
 
 
@@ -597,10 +565,12 @@ def test_without_a_token_and_without_reports_nothing_is_judged(
 
 
 def test_a_run_of_another_workflow_is_left_alone(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
-    job.measured({SLUG: red()}, path=".github/workflows/other.yml")
+    other = ".github/workflows/other.yml"
+    job.measured({SLUG: red()}, path=other)
     assert job.post() is ExitStatus.PASSED
     assert job.github.writes == []
     assert "of another workflow" in capsys.readouterr().err
+    assert job.post(workflow=other) is ExitStatus.REGRESSED
 
 
 def test_no_expected_lane_is_a_mistake(job: PostJob) -> None:
