@@ -1,7 +1,6 @@
 """The lockstep: live workers walk through the same tests, one at a time, and measure each case in turns.
 
-Only one worker runs at any moment; the others wait with a ready meter, or for their start. Workers at different cases,
-because a side lacks one or a test failed there, are brought together again.
+One worker runs at any moment; the others wait. Workers at different cases are brought together again.
 """
 
 from __future__ import annotations
