@@ -1,7 +1,7 @@
-"""The one comment: created when somebody has to act, kept true from then on.
+"""The sticky comment: created when somebody has to act, kept up to date from then on.
 
-Every step is decided anew from what GitHub shows, inside the loop of tries: a decision that is older than a wait or
-a failed request makes twins.
+Every step is decided anew from GitHub's current state, inside the retry loop: a decision that is older than a wait or
+a failed request creates duplicates.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from perfguard.github.writing import MUTE_LABEL, Refusal, Writer
 __all__ = ["BUDGET", "MUTE_LABEL", "ROOM", "Action", "Posted", "Rules", "post_comment"]
 
 BUDGET = 60_000  # bytes of UTF-8 in a comment, its first two lines included
-ROOM = 3_000  # of which marker and state take no more than this
+ROOM = 3_000  # bytes of BUDGET reserved for marker and state
 _MOST_ROUNDS = 12
-_SETTLE_SECONDS = 1.0  # after a write, before another look: lists lag, and another job may have written, too
-_MOST_LOSSES = 5  # how often a section is written again that another workflow wrote over
-_PARTS = 6  # of what the others leave, a section takes one: n of them settle at 1 / (n + 5) of the whole
-_SHARED_SETTLE_SECONDS = 3.0  # longer than another workflow's way from its look to its write
+_SETTLE_SECONDS = 1.0  # between a write and the next look: lists lag, and another job may have written as well
+_MOST_LOSSES = 5  # how often a section that another workflow overwrote is written again
+_PARTS = 6  # a section takes 1 / 6 of what the others leave: n sections settle at 1 / (n + 5) of the comment each
+_SHARED_SETTLE_SECONDS = 3.0  # longer than another workflow takes from its look to its write
 
 
 class Action(enum.StrEnum):
-    """What became of a comment."""
+    """Outcome of posting."""
 
     CREATED = "created"
     EDITED = "edited"
-    SILENT = "silent"  # all is as it should be, nothing was written
+    SILENT = "silent"  # the comment was up to date, nothing was written
     SKIPPED = "not posted"  # the pull request takes no comment: closed, moved on, muted, locked …
     FAILED = "post failed"
 
 
 class Posted(Struct, frozen=True):
-    """What became of a comment, and why, in one sentence that names the next step where there is one.
+    """Outcome of posting, with a reason: one sentence that names the next step if there is one.
 
     Attributes:
-        comment: id of the comment that stands now; None where there is none or nobody knows.
+        comment: id of the current comment; None if there is none or it is unknown.
         link: `/owner/name/pull/7#issuecomment-1`, empty without a comment.
-        tier: of the body that was written, 1 the largest; 0 where none was.
-        warnings: what went wrong beside it.
+        tier: size of the body that was written, 1 the largest; 0 if none was written.
+        warnings: errors that did not stop the comment.
     """
 
     action: Action
@@ -74,16 +74,16 @@ class Posted(Struct, frozen=True):
 
 
 class Rules(Struct, frozen=True):
-    """How a repository wants its comment.
+    """The repository's settings for its comment.
 
     Attributes:
-        key: tells several configurations of one repository apart; `[a-z0-9-]{1,32}`.
-        notify: `new-comment`: a comment that turns red is hidden and written anew, which sends mail.
-        drafts: also on drafts.
-        author: login that our comments have, where the API does not tell it (GitHub Enterprise).
-        section: of the comment that several workflows share, the lane that this job speaks for; "" for a comment of
-            the job's own. `notify` and `resolved` are about the latter.
-        resolved: `hide`: a comment of which nothing is left to do is folded away as resolved, until that changes.
+        key: separates several configurations of one repository; `[a-z0-9-]{1,32}`.
+        notify: `new-comment`: a comment that turns red is hidden and replaced by a new one, which sends mail.
+        drafts: post on draft pull requests, too.
+        author: login of our comments, if the API does not give it (GitHub Enterprise).
+        section: the lane that this job reports in a comment shared by several workflows; "" for a comment of the
+            job's own, to which alone `notify` and `resolved` apply.
+        resolved: `hide`: a comment with nothing left to do is minimized as resolved, until that changes.
     """
 
     key: str = "default"
@@ -97,16 +97,16 @@ class Rules(Struct, frozen=True):
 def post_comment(
     client: Client, pull: Pull, bodies: Sequence[str], *, wants: bool, state: State, rules: Rules | None = None
 ) -> Posted:
-    """Make the one comment of perfguard on `pull` say the present truth. Never raises for trouble with GitHub.
+    """Create or update the sticky comment on `pull`. GitHub errors are returned, never raised.
 
     Args:
-        bodies: the same in several sizes, the largest first, without marker and state; each but the last may be
-            too large, the last is at most `BUDGET - ROOM` bytes of UTF-8.
-        wants: somebody has to act, so that a comment is created where there is none.
-        state: run, attempt, head and lanes of these bodies, and whether they say that all is resolved.
+        bodies: the same report in several sizes, the largest first, without marker and state. Each but the last may be
+            too large; the last is at most `BUDGET - ROOM` bytes of UTF-8.
+        wants: somebody has to act, so that a missing comment is created.
+        state: run, attempt, head and lanes of these bodies, and whether they report everything as resolved.
 
     Raises:
-        UsageError: a key that cannot stand in a marker.
+        UsageError: the key is not valid in a marker.
     """
     rules = rules or Rules()
     check_key(rules.key)
@@ -122,7 +122,7 @@ def post_comment(
 
 
 class _Poster:
-    """One comment's way: look, decide, do one thing, until nothing is left to do."""
+    """Loop for one comment: look, decide, take one step, until nothing is left to do."""
 
     settle_seconds = _SETTLE_SECONDS
     most_rounds = _MOST_ROUNDS
@@ -134,20 +134,20 @@ class _Poster:
         self._state = msgspec.structs.replace(state, whole=digest(bodies[0]))
         self._rules = rules
         self._mine = Mine(state.order, self._state.whole, state.alarm)
-        self._smallest_failed = 0  # bodies up to this one were refused as too long
+        self._smallest_failed = 0  # GitHub refused the bodies up to this tier as too long
         self._writer = Writer(client, pull, drafts=rules.drafts)
-        self._known: set[int] = {state.run}  # runs that were asked after
-        self._last = Action.SILENT  # kind of the last write that was tried
-        self._was_resolved: bool | None = None  # what the comment said before it was edited; None: not known
+        self._known: set[int] = {state.run}  # runs already looked up
+        self._last = Action.SILENT  # the last attempted write
+        self._was_resolved: bool | None = None  # state before the edit; None: unknown
 
     def ended(self, action: Action, reason: str) -> Posted:
-        """What became of it where GitHub, or the pull request, put an end to it."""
-        if self._mine.wrote:  # the next run sees to what is left
+        """The outcome if GitHub or the pull request stopped the loop."""
+        if self._mine.wrote:  # the next run does the rest
             return Posted(self._last, "written, but not looked at again", warnings=[*self._writer.warnings, reason])
         return Posted(action, reason, warnings=self._writer.warnings)
 
     def rested(self, rest: Rest) -> Posted:
-        """What became of it where nothing was left to do."""
+        """The outcome if nothing was left to do."""
         standing, warnings = rest.standing, self._writer.warnings
         if standing is None:
             return Posted(Action.SILENT, rest.reason, warnings=warnings)
@@ -174,11 +174,11 @@ class _Poster:
         )
 
     def _own(self, comment: Ours) -> Told:
-        """Where in a comment our own state and text stand."""
+        """The part of a comment that holds our own state and text."""
         return comment
 
     def _looked(self, identity: Identity) -> list[Ours]:
-        """Our comments. Whoever may edit one can make it claim any run; a newer one than ours must be one."""
+        """Our comments. Anyone with write access can edit a run number into one: newer runs must exist on GitHub."""
         ours = self._writer.look(identity)
         for comment in ours:
             told = self._own(comment)
@@ -191,7 +191,7 @@ class _Poster:
         return ours
 
     def _round(self, identity: Identity) -> Rest | None:
-        """One look and one step; the rest if there was nothing to do."""
+        """One look and one step; a `Rest` if there was nothing to do."""
         step = decide(self._looked(identity), self._mine, self._rules.notify)
         if isinstance(step, Rest):
             return step
@@ -210,7 +210,7 @@ class _Poster:
         return None
 
     def _write(self, comment: Ours | None) -> None:
-        """Our own body, in the largest size that is taken, into a comment or a new one."""
+        """Write our body, in the largest size that GitHub accepts, into `comment` or a new one."""
         tier, body = self._sized()
         try:
             if comment is None:
@@ -229,7 +229,7 @@ class _Poster:
         self._mine.wrote = True
 
     def _fold(self, comment: Ours) -> None:
-        """After an edit: away with what is resolved, and back with what is so no more."""
+        """After an edit: minimize a resolved comment, and show one that is no longer resolved."""
         if self._rules.resolved != "hide" or self._last is not Action.EDITED:
             return
         if self._state.resolved and not self._was_resolved:
@@ -238,7 +238,7 @@ class _Poster:
             self._writer.show(comment)
 
     def _sized(self) -> tuple[int, str]:
-        """Tier, from 1, and body."""
+        """Tier (from 1) and body of the largest form that fits."""
         for tier, state, text in self._sizes():
             body = compose(self._rules.key, state, text)
             if _size(body) <= BUDGET:
@@ -246,7 +246,7 @@ class _Poster:
         raise GitHubError(f"comment: even its smallest form has more than {BUDGET:,} bytes; report this as a bug")
 
     def _sizes(self) -> list[tuple[int, State, str]]:
-        """Tier, state and text of each form that has not been refused as too long, the largest first."""
+        """Tier, state and text of each form that GitHub has not refused as too long, the largest first."""
         nonce = secrets.token_hex(8)
         self._mine.nonces.add(nonce)
         return [
@@ -257,7 +257,7 @@ class _Poster:
 
 
 class _SectionPoster(_Poster):
-    """The same for one section of a comment that the post jobs of several workflows write to."""
+    """The same loop for one section of a comment that the post jobs of several workflows write to."""
 
     settle_seconds = _SHARED_SETTLE_SECONDS
 
@@ -270,7 +270,7 @@ class _SectionPoster(_Poster):
         return next((each for each in sections_of(comment) if each.name == self._rules.section), comment)
 
     def _round(self, identity: Identity) -> Rest | None:
-        self._writer.check_pull()  # ahead of the look: nothing is to lie between that and the write
+        self._writer.check_pull()  # before the look: no request may come between look and write
         step = decide_section(self._looked(identity), self._rules.section, self._mine)
         if isinstance(step, Rest):
             return step
@@ -294,7 +294,7 @@ class _SectionPoster(_Poster):
         self._write(step.comment)
 
     def _sized(self) -> tuple[int, str]:
-        """The largest form that takes no more than its part of what the others leave, so that all find room in time."""
+        """The largest form within its share of what the others leave, so that every section finds room in the end."""
         left = BUDGET - _size(compose_shared(self._rules.key, self._others))
         sizes = self._sizes()
         for tier, state, text in sizes:

@@ -1,7 +1,7 @@
-"""Which comment is ours, and what it says of itself.
+"""Recognition of our comments, and the state stored in them.
 
-The first line is a marker, the second the state, then comes the text. Anybody can write a marker, so a comment is
-ours only if its author is us, too; anybody with write access can edit ours, so the state is parsed as hostile.
+The first line is a marker, the second the state, then comes the text. Anyone can write a marker, so the author must
+match as well. Anyone with write access can edit our comments, so the state is parsed as hostile input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from perfguard.errors import UsageError
 
-ACTIONS_LOGIN = "github-actions[bot]"  # who a job is whose token is the job's own
+ACTIONS_LOGIN = "github-actions[bot]"  # author of comments made with the job's own token
 SECTION_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"  # a lane's
 _KEY = re.compile(r"[a-z0-9-]{1,32}")
 _STATE = re.compile(r"<!-- perfguard:state ([A-Za-z0-9_-]{1,2800}={0,2}) -->")
@@ -36,20 +36,20 @@ Short = Annotated[str, Meta(max_length=200)]
 
 
 class State(Struct, frozen=True):
-    """What a comment says of itself in its second line. Anyone with write access can edit it: hostile.
+    """The state in the second line of a comment. Anyone with write access can edit it: hostile input.
 
-    The caller gives run, attempt, head and lanes; the rest is filled in when it is written.
+    The caller gives run, attempt, head and lanes; the rest is filled in on writing.
 
     Attributes:
         run, attempt: the workflow run that measured; a newer pair is never overwritten.
         head: commit that was measured.
-        lanes: that are shown.
+        lanes: lanes shown in the comment.
         alarm: somebody has to act.
-        tier: which of the bodies was taken, 1 the largest.
-        hash: of the text that was taken, which tells whether somebody has edited it.
-        whole: hash of the largest text, which tells one result from another: small ones can be alike.
-        nonce: another one for each write, so that a read-back tells whose write it was.
-        resolved: nothing is left of what an earlier text reported.
+        tier: size of the body that was written, 1 the largest.
+        hash: of the written text, which shows later edits.
+        whole: hash of the largest text, which identifies the result: small texts can be alike.
+        nonce: a new one for each write, which identifies our own write on reading it back.
+        resolved: nothing is left of an earlier report.
     """
 
     run: Count
@@ -77,7 +77,7 @@ class User(Struct, frozen=True):
 
 
 class Comment(Struct, frozen=True):
-    """A comment of a pull request as the REST API tells it. The account of its author may be gone."""
+    """A comment of a pull request, from the REST API. The account of its author may be gone."""
 
     id: int
     node_id: str = ""
@@ -86,10 +86,10 @@ class Comment(Struct, frozen=True):
 
 
 class Told:
-    """A text of ours with what it says of itself: a comment's, or a section's in one.
+    """A text of ours with its state: a whole comment, or a section of one.
 
     Attributes:
-        state: None where it is missing or broken.
+        state: None if it is missing or broken.
     """
 
     state: State | None
@@ -97,22 +97,22 @@ class Told:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Greater for a newer run; least without a state."""
+        """Greater for a newer run; the smallest without a state."""
         return self.state.order if self.state else (-1, -1)
 
     @property
     def intact(self) -> bool:
-        """The text is what was written, nobody has edited it."""
+        """Whether the text is unedited."""
         return self.state is not None and self.state.hash == digest(self.text)
 
 
 @dataclass(frozen=True)
 class Ours(Told):
-    """A comment of ours, taken apart.
+    """A comment of ours, parsed.
 
     Attributes:
-        text: all behind marker and state.
-        body: the whole.
+        text: everything after marker and state.
+        body: the whole comment.
     """
 
     id: int
@@ -124,7 +124,7 @@ class Ours(Told):
 
 @dataclass(frozen=True)
 class Section(Told):
-    """What one lane says in a comment that several workflows share."""
+    """The part of one lane in a comment that several workflows share."""
 
     name: str
     state: State | None
@@ -133,11 +133,11 @@ class Section(Told):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who we are: a key, and a login.
+    """Identity of our comments: a key, and a login.
 
     Attributes:
-        login: None where GitHub does not tell; then we are taken for the job's own token.
-        shared: the comment that several workflows share, a section each; another one than the key's own.
+        login: None if GitHub does not give it; then the login of the job's own token is assumed.
+        shared: the comment shared by several workflows, with a section each, which is separate from the key's own.
     """
 
     key: str
@@ -145,12 +145,12 @@ class Identity:
     shared: bool = False
 
     def ours(self, comment: Comment, *, written: bool = False) -> Ours | None:
-        """`comment` taken apart if it is ours; None if it is anybody else's.
+        """`comment`, parsed, if it is ours; else None.
 
         Args:
-            written: this job has written it, whoever GitHub takes it for.
+            written: this job has written it, so its author is not checked.
         """
-        body = (comment.body or "").replace("\r\n", "\n")  # an edit in the browser brings CRLF
+        body = (comment.body or "").replace("\r\n", "\n")  # edits in the browser insert CRLF
         first, _, rest = body.partition("\n")
         if first != marker(self.key, shared=self.shared) or not (
             written or (comment.user and self._is_author(comment.user))
@@ -163,7 +163,7 @@ class Identity:
 
     def _is_author(self, user: User) -> bool:
         if self.login is not None:
-            # GraphQL leaves "[bot]" out of the author of a comment, REST does not.
+            # GraphQL omits "[bot]" from a login, REST does not.
             return user.login == self.login or (user.type == "Bot" and user.login == f"{self.login}[bot]")
         return user.login == ACTIONS_LOGIN and user.type == "Bot"
 
@@ -174,15 +174,15 @@ def marker(key: str, *, shared: bool = False) -> str:
 
 
 def retired(body: str, key: str) -> str:
-    """A comment of ours that is to be ours no more: a newer one takes its place."""
+    """The body of a comment that a newer one replaces: its marker is no longer ours."""
     return body.replace(marker(key), f"<!-- perfguard:retired key={key} -->", 1)
 
 
 def check_key(key: str) -> str:
-    """`key`, if it can stand in a marker.
+    """`key`, if it is valid in a marker.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it is not.
     """
     if not _KEY.fullmatch(key):
         raise UsageError(f"key {key[:100]!r}: not of a-z, 0-9 and '-', 32 at most; choose another")
@@ -190,7 +190,7 @@ def check_key(key: str) -> str:
 
 
 def digest(text: str) -> str:
-    """A hash of a comment's text, the same after it went through GitHub."""
+    """A hash of a comment's text that survives GitHub's changes of whitespace."""
     return hashlib.sha256(text.replace("\r\n", "\n").strip().encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -200,7 +200,7 @@ def compose(key: str, state: State, text: str) -> str:
 
 
 def compose_shared(key: str, sections: Iterable[Section]) -> str:
-    """The body of a comment that workflows share: marker, then each section between two comments."""
+    """The body of a shared comment: marker, then each section between two HTML comments."""
     parts = [marker(key, shared=True)]
     for section in sections:
         state = _encoded(section.state) if section.state else ""
@@ -209,9 +209,9 @@ def compose_shared(key: str, sections: Iterable[Section]) -> str:
 
 
 def sections_of(comment: Ours) -> list[Section]:
-    """The sections of a shared comment, in the order of their names; what somebody wrote between them is not kept.
+    """The sections of a shared comment, sorted by name. Text between them is dropped.
 
-    Our renderer writes no `<!--` of a stranger's, so a section ends where we ended it.
+    Our renderer escapes `<!--` in untrusted text, so no text can end a section early.
     """
     found = {
         match["name"]: Section(match["name"], _decoded(match["state"]), match["text"].strip("\n"))
