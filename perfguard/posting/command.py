@@ -47,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answers the exit status: one of `perfguard.ExitStatus`.
+    """Run the command; returns one of `perfguard.ExitStatus`.
 
     Raises:
-        UsageError: no lane's name where one belongs.
-        PerfguardError: what keeps it from judging at all, with the next step.
+        UsageError: `--section` is not a lane's name.
+        PerfguardError: judging is impossible; names the next step.
     """
     from perfguard.config import LANE, read_settings
     from perfguard.errors import UsageError

@@ -1,4 +1,4 @@
-"""What an overview comes to for those who only look at a colour: statuses, exit status, whether a comment is due."""
+"""The outcome of an overview: commit statuses, exit status, and whether a comment is needed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  
 
 
 def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: bool = False) -> list[Status]:
-    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names.
+    """One status a lane, then the total, `perfguard`, which a branch rule requires. They hold counts, no names.
 
     Args:
-        total: False where this job knows only some of the lanes, so that the others' total is left alone.
-        eased: this commit may be slower or heavier, by a maintainer's word.
+        total: False if this job knows only some of the lanes and must not set the total.
+        eased: a maintainer has accepted this commit as slower or heavier.
     """
     parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     if total:
@@ -36,13 +36,13 @@ def statuses(overview: Overview, strict: bool, *, total: bool = True, eased: boo
 
 
 def given_up(settings: Settings, link: str, *, total: bool = True) -> list[Status]:
-    """The statuses of a commit that nobody could judge: not those that an earlier run left green."""
+    """The statuses of a commit that could not be judged; they replace green ones of an earlier run."""
     contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT] * total
     return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
 
 
 def may_be_eased(overview: Overview) -> bool:
-    """Whether all that is wrong with it is slower, heavier or not verified: nothing wrong, missing, cut short or
+    """Whether every finding is slower, heavier or not verified, and nothing is wrong, missing, cut short or
     inconclusive."""
     complete = all(
         lane.report is not None and lane.report.complete and not lane.is_inconclusive for lane in overview.lanes
@@ -57,20 +57,20 @@ def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "e
 
 
 def wants_comment(overview: Overview, settings: Settings) -> bool:
-    """Whether somebody has to act, so that a comment is created where there is none."""
+    """Whether somebody has to act, so that a missing comment is created."""
     if overview.headline in _ALARMS or overview.edits or _state(overview.headline, settings.strict) != "success":
         return True
     return settings.comment == "improvements" and overview.headline is Headline.FASTER
 
 
 def is_resolved(overview: Overview, settings: Settings) -> bool:
-    """Whether nothing is left to say but that what an earlier comment reported is gone."""
+    """Whether all findings of an earlier comment are gone and there are no new ones."""
     quiet = overview.headline in (Headline.FASTER, Headline.UNCHANGED)
     return quiet and not wants_comment(overview, settings)
 
 
 def exit_status(overview: Overview, strict: bool) -> ExitStatus:
-    """What the lanes' own runs would have ended with."""
+    """The exit status that the lanes' own runs would have had."""
     headline = overview.headline
     if headline is Headline.WRONG:
         return ExitStatus.WRONG
