@@ -1,6 +1,6 @@
-"""GitHub, as the post job needs it: find the pull request, fetch what lanes and branches hold, write one comment.
+"""The GitHub side of the post job: find the pull request, fetch artifacts and files, write one comment.
 
-Nothing here knows a kernel, a verdict or how text is laid out: bodies and descriptions come in, bytes go out.
+This package knows nothing of kernels, verdicts or layout. It takes finished bodies and descriptions, and sends bytes.
 """
 
 from perfguard.github.artifacts import LaneArtifact, fetch_artifacts

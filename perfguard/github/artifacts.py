@@ -1,4 +1,4 @@
-"""What the lanes of one run uploaded, as bytes that nobody has looked into yet."""
+"""The artifacts that the lanes of one run uploaded, as bytes that are not parsed yet."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NO_RESULT = "no result"
 
 
 class LaneArtifact(Struct, frozen=True):
-    """What one expected lane uploaded.
+    """The artifact of one expected lane.
 
     Attributes:
-        lane: as expected, e.g. `nvidia-h200`; the artifact is called `perfguard-<lane>-<attempt>`.
-        data: the packed bytes (a zip file that nobody has looked into), at most 2 MB; None without a valid one.
-        problem: why there is none: "no result", "expired …", "2 artifacts …", "… larger than 2,000,000 bytes".
-        attempt: of the run that uploaded it.
-        expires: ISO date and time, empty where unknown.
+        lane: the expected name, e.g. `nvidia-h200`; the artifact is called `perfguard-<lane>-<attempt>`.
+        data: the zip file, not parsed yet, at most 2 MB; None without a valid one.
+        problem: why `data` is None: "no result", "expired …", "2 artifacts …", "… larger than 2,000,000 bytes".
+        attempt: attempt of the run that uploaded it.
+        expires: ISO date and time; empty if unknown.
     """
 
     lane: str
@@ -50,12 +50,12 @@ class _Page(Struct, frozen=True):
 
 
 def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> list[LaneArtifact]:
-    """For every expected lane the artifact of exactly this run with the highest attempt up to the run's own.
+    """Fetch the artifact of every expected lane: from this run only, with the highest attempt up to the run's own.
 
-    Trouble with one lane is that lane's `problem`; the others are fetched.
+    An error with one lane becomes that lane's `problem`; the others are still fetched.
 
     Returns:
-        One for each of `lanes`, in their order.
+        One artifact for each of `lanes`, in their order.
 
     Raises:
         GitHubError: the artifacts cannot be listed.
@@ -71,9 +71,9 @@ def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> list[Lane
 
 
 def _fetch_lane(client: Client, run: Run, lane: str, left: int) -> LaneArtifact:
-    """Asked for by name: a stranger's run may hold thousands of others."""
+    """Query by name: a run of untrusted code may hold thousands of other artifacts."""
     path = f"/repos/{client.repository}/actions/runs/{run.id}/artifacts"
-    for attempt in range(run.attempt, 0, -1):  # a lane that was not run again has an earlier one
+    for attempt in range(run.attempt, 0, -1):  # a lane that was not rerun has an artifact of an earlier attempt
         pages = client.pages(path, _Page, {"name": f"perfguard-{lane}-{attempt}"})
         same = [artifact for page in pages for artifact in page.artifacts]
         if same:

@@ -1,4 +1,4 @@
-"""The client: typed answers of one repository's API, with our retry loop, pages and the token's rules."""
+"""The API client of one repository: typed answers, retries, pagination and token handling."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ PUBLIC_API = "https://api.github.com"
 PUBLIC_SERVER = "https://github.com"
 FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # of a repository
 MOST_PAGES = 50
-_MOST_BYTES = 32 * 2**20  # of an answer in JSON: a hundred comments of the largest size seen
-_SECONDS_BETWEEN_WRITES = 1.0  # what GitHub asks for, so that its secondary limits stay away
+_MOST_BYTES = 32 * 2**20  # of a JSON answer: a hundred comments of the largest size seen
+_SECONDS_BETWEEN_WRITES = 1.0  # GitHub's advice against secondary rate limits
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the repository is and who asks. URLs have no slash at their end.
+    """Address of the repository, and the token. URLs have no trailing slash.
 
     Attributes:
-        number: id of the repository; None where the environment does not tell.
+        number: id of the repository; None if the environment does not give it.
     """
 
     token: Token
@@ -47,7 +47,7 @@ class Settings:
     server: str
 
     def check(self) -> None:
-        """Raises UsageError for what cannot be right together."""
+        """Raise UsageError for a malformed repository name or API hosts that differ."""
         if not re.fullmatch(FULL_NAME, self.repository):
             raise UsageError(
                 f"GITHUB_REPOSITORY={self.repository[:100]!r}: no owner/name; GitHub Actions sets it, set it likewise"
@@ -68,15 +68,15 @@ class _GraphAnswer(Struct, frozen=True):
 
 
 class Client:
-    """One repository on GitHub, asked and told by one post job, one request at a time. Make it with `open_client`.
+    """Client of one repository for one post job; it sends one request at a time. Create it with `open_client`.
 
-    Every call raises a GitHubError (perfguard/github/troubles.py) when it gives up; the message names the request,
-    what was answered and the next step, never the token.
+    Every call raises a GitHubError (perfguard/github/troubles.py) when it gives up. The message names the request, the
+    answer and the next step, never the token.
 
     Attributes:
         repository: `owner/name`.
-        server: base of links for people, `https://github.com`.
-        clock: what the client waits by.
+        server: base URL of web links, `https://github.com`.
+        clock: the clock for all waits.
     """
 
     def __init__(self, settings: Settings, transport: Transport, budget: Budget) -> None:
@@ -91,22 +91,22 @@ class Client:
         self._last_write: float | None = None
 
     def is_home(self, number: int, name: str) -> bool:
-        """Whether a repository is the client's: by its id, which stays when it is renamed, else by name."""
+        """Whether a repository is the client's own: by id, which survives a rename, else by name."""
         return number == self._number if self._number is not None else name.lower() == self.repository.lower()
 
     def patience(self) -> Patience:
-        """The waits for something that is decided anew at each try; within the client's budget."""
+        """A new retry policy, within the client's time budget, for a step that is decided anew at each try."""
         return Patience(self._budget)
 
     def get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T:
-        """What stands at `path` (`/repos/…`)."""
+        """GET `path` (`/repos/…`)."""
         return self._decoded(self._insist("GET", self._url(path, params), None), kind)
 
     def pages(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> Iterator[T]:
-        """Each page of a list, at most 50 of a hundred entries.
+        """Each page of a list: at most 50 pages of 100 entries.
 
         Raises:
-            Unexpected: the next page is said to be on another host, or there are more pages.
+            Unexpected: the next page's link leads to another host, or the list has more pages.
         """
         url: str | None = self._url(path, {**(params or {}), "per_page": "100"})
         for _ in range(MOST_PAGES):
@@ -121,27 +121,27 @@ class Client:
             raise Unexpected(f"GET {path}: more than {MOST_PAGES} pages; nothing is concluded from a part")
 
     def download(self, path: str, limit: int) -> bytes:
-        """The bytes behind `path`, at most `limit`; another host that they lie on gets no token."""
+        """The bytes at `path`, at most `limit`. A redirect to another host is followed without the token."""
         return self._insist("GET", self._url(path), None, limit=limit, abroad=True, json=False).body
 
     def write(self, method: Method, path: str, body: Any, kind: type[T]) -> T:
-        """A write that may be repeated: the second of two is without effect."""
+        """Send an idempotent write, with retries."""
         return self._decoded(self._insist(method, self._url(path), body), kind)
 
     def write_once(self, method: Method, path: str, body: Any, kind: type[T]) -> T:
-        """A write that is tried once: whoever calls finds out what became of it before the next.
+        """Send a write once. The caller checks whether it was stored before the next try.
 
         Raises:
-            Passing: to be waited for with `patience()`; after an Outage the write may have been stored.
+            Passing: wait with `patience()` before the next try; after an Outage the write may have been stored.
         """
         return self._decoded(self._exchange(method, self._url(path), body), kind)
 
     def delete(self, path: str) -> None:
-        """Delete what stands at `path`."""
+        """DELETE `path`."""
         self._insist("DELETE", self._url(path), None, json=False)
 
     def graphql(self, query: str, variables: Mapping[str, str], kind: type[T]) -> T:
-        """The `data` of a GraphQL query or mutation, which may be repeated."""
+        """The `data` of a GraphQL query or an idempotent mutation."""
         body = {"query": query, "variables": dict(variables)}
         answer = self._decoded(self._insist("POST", self._graphql, body), _GraphAnswer)
         what = f"POST {urlsplit(self._graphql).path}"
@@ -211,7 +211,7 @@ def _next_page(answer: Answer) -> str | None:
 
 
 def insist(patience: Patience, attempt: Callable[[], T]) -> T:
-    """`attempt()`, made again as long as its trouble may pass."""
+    """Call `attempt()` until it succeeds or its error is not temporary."""
     while True:
         try:
             return attempt()
@@ -230,7 +230,7 @@ def open_client(
     Args:
         environ: GITHUB_TOKEN, GITHUB_REPOSITORY and GITHUB_REPOSITORY_ID, and, on GitHub Enterprise,
             GITHUB_API_URL, GITHUB_GRAPHQL_URL and GITHUB_SERVER_URL.
-        seconds: for everything that is asked and told, waits included.
+        seconds: budget for all requests, waits included.
 
     Raises:
         NoToken: a GitHubError: "no token in GITHUB_TOKEN …".
@@ -238,7 +238,7 @@ def open_client(
         UsageError: a variable whose value cannot be right.
     """
     settings = _settings(environ)
-    del environ  # holds the bare token: pytest -l would show it among the variables of an error raised below
+    del environ  # holds the bare token, which pytest -l would print with the local variables of an error below
     if isinstance(settings, PerfguardError):
         raise settings
     try:
@@ -250,7 +250,7 @@ def open_client(
 
 
 def _settings(environ: Mapping[str, str]) -> Settings | PerfguardError:
-    """What the environment says, or what is wrong with it, which is raised where no variable holds the token."""
+    """The settings from the environment, or the error, which the caller raises where no variable holds the token."""
     try:
         api = _base(environ, "GITHUB_API_URL", PUBLIC_API)
         number = environ.get("GITHUB_REPOSITORY_ID", "")
@@ -269,7 +269,7 @@ def _settings(environ: Mapping[str, str]) -> Settings | PerfguardError:
 
 
 def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
-    """A base URL without the slash at its end, which GitHub answers with 404."""
+    """A base URL without a trailing slash: GitHub answers 404 to a doubled one."""
     url = environ.get(variable, "").strip().rstrip("/") or default
     try:
         scheme, host, _ = origin(url)

@@ -1,4 +1,4 @@
-"""Time, as the client sees it: tests hand in another one and wait for nothing."""
+"""The client's clock. Tests pass a fake one and do not wait."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Clock:
     """Times in seconds.
 
     Attributes:
-        now: since the epoch, to be compared with what GitHub names as the time of a reset.
-        elapsed: since any moment; never goes back.
+        now: since the epoch, comparable with the reset times that GitHub sends.
+        elapsed: monotonic, from an arbitrary start.
         sleep: waits.
-        jitter: between 0 and 1, another one each time, so that two jobs do not stay in step.
+        jitter: a new random number from 0 to 1 each time, so that two jobs do not stay in step.
     """
 
     now: Callable[[], float] = time.time

@@ -1,7 +1,7 @@
-"""The one comment: created when somebody has to act, kept true from then on.
+"""The sticky comment: created when somebody has to act, kept up to date from then on.
 
-Every step is decided anew from what GitHub shows, inside the loop of tries: a decision that is older than a wait or
-a failed request makes twins.
+Every step is decided anew from GitHub's current state, inside the retry loop: a decision that is older than a wait or
+a failed request creates duplicates.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from perfguard.github.writing import MUTE_LABEL, Refusal, Writer
 __all__ = ["BUDGET", "MUTE_LABEL", "ROOM", "Action", "Posted", "Rules", "post_comment"]
 
 BUDGET = 60_000  # bytes of UTF-8 in a comment, its first two lines included
-ROOM = 3_000  # of which marker and state take no more than this
+ROOM = 3_000  # bytes of BUDGET reserved for marker and state
 _MOST_ROUNDS = 12
 _SETTLE_SECONDS = 1.0  # after a write, before another look: lists lag, and another job may have written, too
 
 
 class Action(enum.StrEnum):
-    """What became of a comment."""
+    """Outcome of posting."""
 
     CREATED = "created"
     EDITED = "edited"
-    SILENT = "silent"  # all is as it should be, nothing was written
+    SILENT = "silent"  # the comment was up to date, nothing was written
     SKIPPED = "not posted"  # the pull request takes no comment: closed, moved on, muted, locked …
     FAILED = "post failed"
 
 
 class Posted(Struct, frozen=True):
-    """What became of a comment, and why, in one sentence that names the next step where there is one.
+    """Outcome of posting, with a reason: one sentence that names the next step if there is one.
 
     Attributes:
-        comment: id of the comment that stands now; None where there is none or nobody knows.
+        comment: id of the current comment; None if there is none or it is unknown.
         link: `/owner/name/pull/7#issuecomment-1`, empty without a comment.
-        tier: of the body that was written, 1 the largest; 0 where none was.
-        warnings: what went wrong beside it.
+        tier: size of the body that was written, 1 the largest; 0 if none was written.
+        warnings: errors that did not stop the comment.
     """
 
     action: Action
@@ -60,7 +60,7 @@ class Posted(Struct, frozen=True):
 
 
 class Rules(Struct, frozen=True):
-    """How a repository wants its comment.
+    """The repository's settings for its comment.
 
     Attributes:
         key: tells several configurations of one repository apart; `[a-z0-9-]{1,32}`.
@@ -80,16 +80,16 @@ class Rules(Struct, frozen=True):
 def post_comment(
     client: Client, pull: Pull, bodies: Sequence[str], *, wants: bool, state: State, rules: Rules | None = None
 ) -> Posted:
-    """Make the one comment of perfguard on `pull` say the present truth. Never raises for trouble with GitHub.
+    """Create or update the sticky comment on `pull`. GitHub errors are returned, never raised.
 
     Args:
-        bodies: the same in several sizes, the largest first, without marker and state; each but the last may be
-            too large, the last is at most `BUDGET - ROOM` bytes of UTF-8.
-        wants: somebody has to act, so that a comment is created where there is none.
-        state: run, attempt, head and lanes of these bodies, and whether they say that all is resolved.
+        bodies: the same report in several sizes, the largest first, without marker and state. Each but the last may be
+            too large; the last is at most `BUDGET - ROOM` bytes of UTF-8.
+        wants: somebody has to act, so that a missing comment is created.
+        state: run, attempt, head and lanes of these bodies, and whether they report everything as resolved.
 
     Raises:
-        UsageError: a key that cannot stand in a marker.
+        UsageError: the key is not valid in a marker.
     """
     rules = rules or Rules()
     check_key(rules.key)
@@ -104,7 +104,7 @@ def post_comment(
 
 
 class _Poster:
-    """One comment's way: look, decide, do one thing, until nothing is left to do."""
+    """Loop for one comment: look, decide, take one step, until nothing is left to do."""
 
     def __init__(self, client: Client, pull: Pull, bodies: Sequence[str], state: State, rules: Rules) -> None:
         self._client = client
@@ -113,20 +113,20 @@ class _Poster:
         self._state = msgspec.structs.replace(state, whole=digest(bodies[0]))
         self._rules = rules
         self._mine = Mine(state.order, self._state.whole, state.alarm)
-        self._smallest_failed = 0  # bodies up to this one were refused as too long
+        self._smallest_failed = 0  # GitHub refused the bodies up to this tier as too long
         self._writer = Writer(client, pull, drafts=rules.drafts)
-        self._known: set[int] = {state.run}  # runs that were asked after
-        self._last = Action.SILENT  # kind of the last write that was tried
-        self._was_resolved: bool | None = None  # what the comment said before it was edited; None: not known
+        self._known: set[int] = {state.run}  # runs already looked up
+        self._last = Action.SILENT  # the last attempted write
+        self._was_resolved: bool | None = None  # state before the edit; None: unknown
 
     def ended(self, action: Action, reason: str) -> Posted:
-        """What became of it where GitHub, or the pull request, put an end to it."""
-        if self._mine.wrote:  # the next run sees to what is left
+        """The outcome if GitHub or the pull request stopped the loop."""
+        if self._mine.wrote:  # the next run does the rest
             return Posted(self._last, "written, but not looked at again", warnings=[*self._writer.warnings, reason])
         return Posted(action, reason, warnings=self._writer.warnings)
 
     def rested(self, rest: Rest) -> Posted:
-        """What became of it where nothing was left to do."""
+        """The outcome if nothing was left to do."""
         standing, warnings = rest.standing, self._writer.warnings
         if standing is None:
             return Posted(Action.SILENT, rest.reason, warnings=warnings)
@@ -153,7 +153,7 @@ class _Poster:
         )
 
     def _looked(self, identity: Identity) -> list[Ours]:
-        """Our comments. Whoever may edit one can make it claim any run; a newer one than ours must be one."""
+        """Our comments. Anyone with write access can edit a run number into one: newer runs must exist on GitHub."""
         ours = self._writer.look(identity)
         for comment in ours:
             if comment.order > self._mine.order and comment.order[0] not in self._known:
@@ -165,7 +165,7 @@ class _Poster:
         return ours
 
     def _round(self, identity: Identity) -> Rest | None:
-        """One look and one step; the rest if there was nothing to do."""
+        """One look and one step; a `Rest` if there was nothing to do."""
         step = decide(self._looked(identity), self._mine, self._rules.notify)
         if isinstance(step, Rest):
             return step
@@ -184,7 +184,7 @@ class _Poster:
         return None
 
     def _write(self, comment: Ours | None) -> None:
-        """Our own body, in the largest size that is taken, into a comment or a new one."""
+        """Write our body, in the largest size that GitHub accepts, into `comment` or a new one."""
         tier, body = self._sized()
         try:
             if comment is None:
@@ -203,7 +203,7 @@ class _Poster:
         self._mine.wrote = True
 
     def _fold(self, comment: Ours) -> None:
-        """After an edit: away with what is resolved, and back with what is so no more."""
+        """After an edit: minimize a resolved comment, and show one that is no longer resolved."""
         if self._rules.resolved != "hide" or self._last is not Action.EDITED:
             return
         if self._state.resolved and not self._was_resolved:
@@ -212,7 +212,7 @@ class _Poster:
             self._writer.show(comment)
 
     def _sized(self) -> tuple[int, str]:
-        """Tier, from 1, and body."""
+        """Tier (from 1) and body of the largest form that fits."""
         for tier, state, text in self._sizes():
             body = compose(self._rules.key, state, text)
             if _size(body) <= BUDGET:
@@ -220,7 +220,7 @@ class _Poster:
         raise GitHubError(f"comment: even its smallest form has more than {BUDGET:,} bytes; report this as a bug")
 
     def _sizes(self) -> list[tuple[int, State, str]]:
-        """Tier, state and text of each form that has not been refused as too long, the largest first."""
+        """Tier, state and text of each form that GitHub has not refused as too long, the largest first."""
         nonce = secrets.token_hex(8)
         self._mine.nonces.add(nonce)
         return [

@@ -1,4 +1,4 @@
-"""Files and commits of the repository, as they are at a commit that the caller trusts or distrusts."""
+"""Files of the repository at one commit, trusted or not, and the merge base of two commits."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ T = TypeVar("T")
 
 MOST_FILE_BYTES = 1_000_000
 MOST_FILES = 500
-MOST_ENTRIES = 1_000  # GitHub lists no more of a folder, and does not say so
+MOST_ENTRIES = 1_000  # GitHub cuts a folder's listing here without notice
 _DEPTH = 2
 _FILE, _SYMLINK, _SUBMODULE = ("100644", "100755"), "120000", "160000"  # git's modes
 
 
 class MergeBase(Struct, frozen=True):
-    """Where a head left its base.
+    """The merge base of a head and its base.
 
     Attributes:
-        sha: of that commit.
-        date: ISO date and time of that commit.
-        age_days: since then.
-        behind: how many commits the base has had since then.
-        tip: the base itself, as a commit.
+        sha: of the merge base.
+        date: ISO date and time of the merge base.
+        age_days: days since then.
+        behind: commits of the base since then.
+        tip: commit of the base itself.
     """
 
     sha: str
@@ -43,18 +43,18 @@ class MergeBase(Struct, frozen=True):
 
 
 class File(Struct, frozen=True):
-    """A file at a commit: the hash of its content as git knows it, and its bytes."""
+    """A file at a commit: git's hash of its content, and its bytes."""
 
     sha: str
     data: bytes
 
 
 class Tree(Struct, frozen=True):
-    """A folder at a commit, with all below it.
+    """A folder at a commit, with its subfolders.
 
     Attributes:
         files: path, relative to the repository -> file. At most 1 MB each, 500 in all.
-        problems: path -> why it was not read: too large, a link, more than GitHub lists …
+        problems: path -> why it was not read: too large, a link, not in GitHub's listing …
     """
 
     files: dict[str, File] = {}
@@ -113,7 +113,7 @@ def find_merge_base(client: Client, base: str, head_sha: str) -> MergeBase:
         GitHubError: no common commit, or GitHub cannot be asked.
     """
     path = f"/repos/{client.repository}/compare/{quote(base)}...{head_sha}"
-    found = client.get(path, _Comparison, {"per_page": "1"})  # no more than one of the head's commits
+    found = client.get(path, _Comparison, {"per_page": "1"})  # the head's commits are not needed
     date = found.merge_base_commit.commit.committer.date
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)
@@ -125,12 +125,12 @@ def find_merge_base(client: Client, base: str, head_sha: str) -> MergeBase:
 def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] | None = None) -> Tree:
     """The `*.yaml` files below `folder` at commit `ref`; an absent folder is an empty tree.
 
-    Two calls list it, however many folders it has: a stranger's head may hold thousands.
+    The listing takes two calls for any number of folders: an untrusted head may hold thousands.
 
     Args:
         folder: relative to the repository, e.g. `baselines/nvidia-h200`; two levels of folders below it are read.
-        known: files of another commit by any key: those with the same content are not downloaded again, so that
-            the second of two trees costs little more than its difference.
+        known: files of another commit by any key. Files with the same content are not downloaded again, so the
+            second of two trees costs little more than its difference.
 
     Raises:
         GitHubError: `ref` cannot be read at all, or GitHub cannot be asked.
@@ -150,7 +150,7 @@ def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] 
 
 
 def fetch_file(client: Client, path: str, ref: str) -> bytes | None:
-    """The bytes of one file at commit `ref`, at most 1 MB; None where there is none.
+    """The bytes of one file at commit `ref`, at most 1 MB; None if it does not exist.
 
     Raises:
         GitHubError: it is too large or no file, or GitHub cannot be asked.
@@ -201,12 +201,12 @@ def _file(client: Client, path: str, ref: str) -> File:
 
 
 def _get(client: Client, path: str, kind: type[T], ref: str) -> T:
-    """What the API tells of a path at a commit.
+    """The API's answer for a path at a commit.
 
     Raises:
         NotFound: the commit holds no such path.
-        Refused: the commit cannot be read. A token that may not read contents gets 404, too: taken for "no such
-            path", it would make every case one without a baseline.
+        Refused: the commit cannot be read. A token without permission to read contents gets 404 as well: read as "no
+            such path", it would leave every case without a baseline.
     """
     start = f"/repos/{client.repository}/contents/"
     try:

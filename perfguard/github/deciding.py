@@ -1,8 +1,8 @@
-"""What to do next about our comment, from what stands there: pure, and asked again after every write.
+"""The next step for our comment, a pure function of the comments on the pull request, called again after every write.
 
-GitHub offers no conditional write. So whoever posts repeats "look, decide, do one thing" until nothing is left to
-do; two jobs that race come to the same end, whichever of them is killed on the way. The lowest id is the canonical
-one: it is never deleted, and the newest content moves into it before a twin goes.
+GitHub offers no conditional write. So a job repeats "look, decide, take one step" until nothing is left to do. Two
+racing jobs reach the same state, even if one is killed on the way. The comment with the lowest id is canonical: it is
+never deleted, and the newest content moves into it before a twin is deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perfguard.github.identity import Ours
 
 @dataclass(frozen=True)
 class Rest:
-    """Nothing is to be done; `reason` says why, `standing` is the comment that stays."""
+    """Nothing to do: `reason` says why, `standing` is the comment that stays."""
 
     reason: str
     standing: Ours | None = None
@@ -29,7 +29,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace a comment's body: by ours, or by `body`, which a newer run wrote into a twin."""
+    """Replace a comment's body: by ours, or by `body`, a newer run's text from a twin."""
 
     comment: Ours
     body: str | None = None
@@ -37,14 +37,14 @@ class Edit:
 
 @dataclass(frozen=True)
 class Retire:
-    """Hide a comment, which is ours no more then."""
+    """Hide a comment and give up ownership of it."""
 
     comment: Ours
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Delete a twin, whose content stands in the canonical comment or is older."""
+    """Delete a twin whose content is in the canonical comment or older."""
 
     comment: Ours
 
@@ -54,15 +54,15 @@ Step = Rest | Create | Edit | Retire | Drop
 
 @dataclass
 class Mine:
-    """What this job has to say.
+    """The content that this job posts.
 
     Attributes:
         order: (run, attempt).
-        whole: hash of its text in the largest size.
+        whole: hash of the text in its largest size.
         alarm: somebody has to act.
-        nonces: of its writes so far, also of those whose answer never came.
-        wrote: an answer said that one of them was stored.
-        forged: runs that a comment claims to be of, and that GitHub does not know: nothing waits for them.
+        nonces: of this job's writes so far, including those without an answer.
+        wrote: an answer confirmed that one of them was stored.
+        forged: runs that a comment claims and that GitHub does not know; they never count as newer.
     """
 
     order: tuple[int, int]
@@ -79,7 +79,7 @@ class Mine:
     def stands_in(self, comment: Ours) -> bool:
         """Whether a comment says it already.
 
-        GitHub may lay text out anew: after a write the nonce tells.
+        GitHub may reformat the text, so after a write the nonce decides.
         """
         state = comment.state
         if state is None:
@@ -87,7 +87,7 @@ class Mine:
         if state.nonce in self.nonces:
             return True
         if self.wrote and comment.order == self.order:
-            return True  # another job of the same run wrote after us: two that undo each other would never end
+            return True  # another job of the same run wrote after us: two jobs that undo each other would loop forever
         return comment.intact and state.whole == self.whole
 
 

@@ -1,7 +1,7 @@
-"""A maintainer's word that one commit may be worse: a label, and a comment that names the commit and says why.
+"""A maintainer's permission for one commit to be worse: a label, and a comment with the commit and the reason.
 
-The label alone says nothing of a commit, and stays when another is pushed; so the word is the comment's, from somebody
-who may write to the repository, and holds for the commit that it names.
+The label alone names no commit and stays after the next push. So the comment decides: its author must have write
+access to the repository, and it holds for the named commit only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from perfguard.github.pulls import Pull
 from perfguard.github.troubles import Gone, NotFound
 
 ACCEPTED_LABEL = "perfguard:accepted"
-# The first line of a comment, alone: what is quoted or stands in code does not begin like this.
+# Matches only at the start of a comment, where neither a quotation nor a code block can begin like this.
 _WORD = re.compile(rf"{ACCEPTED_LABEL} (?P<sha>[0-9a-f]{{7,64}})[ :]+(?P<reason>\S[^\r\n]*)")
 _LOGIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_MAY_WRITE = ("admin", "write")  # GitHub tells `maintain` as write, `triage` as read
+_MAY_WRITE = ("admin", "write")  # GitHub reports `maintain` as write, `triage` as read
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Easing:
     """Whether one commit may be worse.
 
     Attributes:
-        by: login of who said so; "" where nobody did.
+        by: login of the maintainer; "" without permission.
         reason: in their words.
-        problem: why a label that stands there has no effect.
+        problem: why the label has no effect.
     """
 
     by: str = ""
@@ -45,7 +45,7 @@ class _Permission(Struct, frozen=True):
 
 
 def read_easing(client: Client, pull: Pull) -> Easing:
-    """The word on the pull request's head. A label that was for an earlier head is taken off.
+    """The permission for the pull request's head. A label for an earlier head is removed.
 
     Raises:
         GitHubError: GitHub cannot be asked.
@@ -69,7 +69,7 @@ def read_easing(client: Client, pull: Pull) -> Easing:
 
 
 def _words(client: Client, pull: Pull) -> list[tuple[str, str, str]]:
-    """(login, commit, reason) of every comment by a person that begins with the words, the latest first."""
+    """(login, commit, reason) of every comment by a person that begins with the label's words, the latest first."""
     found = []
     for page in client.pages(f"/repos/{client.repository}/issues/{pull.number}/comments", list[Comment]):
         for comment in page:

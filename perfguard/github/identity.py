@@ -1,7 +1,7 @@
-"""Which comment is ours, and what it says of itself.
+"""Recognition of our comments, and the state stored in them.
 
-The first line is a marker, the second the state, then comes the text. Anybody can write a marker, so a comment is
-ours only if its author is us, too; anybody with write access can edit ours, so the state is parsed as hostile.
+The first line is a marker, the second the state, then comes the text. Anyone can write a marker, so the author must
+match as well. Anyone with write access can edit our comments, so the state is parsed as hostile input.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Short = Annotated[str, Meta(max_length=200)]
 
 
 class State(Struct, frozen=True):
-    """What a comment says of itself in its second line. Anyone with write access can edit it: hostile.
+    """The state in the second line of a comment. Anyone with write access can edit it: hostile input.
 
-    The caller gives run, attempt, head and lanes; the rest is filled in when it is written.
+    The caller gives run, attempt, head and lanes; the rest is filled in on writing.
 
     Attributes:
         run, attempt: the workflow run that measured; a newer pair is never overwritten.
         head: commit that was measured.
-        lanes: that are shown.
+        lanes: lanes shown in the comment.
         alarm: somebody has to act.
-        tier: which of the bodies was taken, 1 the largest.
-        hash: of the text that was taken, which tells whether somebody has edited it.
-        whole: hash of the largest text, which tells one result from another: small ones can be alike.
-        nonce: another one for each write, so that a read-back tells whose write it was.
-        resolved: nothing is left of what an earlier text reported.
+        tier: size of the body that was written, 1 the largest.
+        hash: of the written text, which shows later edits.
+        whole: hash of the largest text, which identifies the result: small texts can be alike.
+        nonce: a new one for each write, which identifies our own write on reading it back.
+        resolved: nothing is left of an earlier report.
     """
 
     run: Count
@@ -69,7 +69,7 @@ class User(Struct, frozen=True):
 
 
 class Comment(Struct, frozen=True):
-    """A comment of a pull request as the REST API tells it. The account of its author may be gone."""
+    """A comment of a pull request, from the REST API. The account of its author may be gone."""
 
     id: int
     node_id: str = ""
@@ -95,18 +95,18 @@ class Ours:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Greater for a newer run; least without a state."""
+        """Greater for a newer run; the smallest without a state."""
         return self.state.order if self.state else (-1, -1)
 
     @property
     def intact(self) -> bool:
-        """The text is what was written, nobody has edited it."""
+        """Whether the text is unedited."""
         return self.state is not None and self.state.hash == digest(self.text)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who we are: a key, and a login.
+    """Identity of our comments: a key, and a login.
 
     Attributes:
         login: None where GitHub does not tell; then we are taken for the job's own token.
@@ -116,12 +116,12 @@ class Identity:
     login: str | None = None
 
     def ours(self, comment: Comment, *, written: bool = False) -> Ours | None:
-        """`comment` taken apart if it is ours; None if it is anybody else's.
+        """`comment`, parsed, if it is ours; else None.
 
         Args:
-            written: this job has written it, whoever GitHub takes it for.
+            written: this job has written it, so its author is not checked.
         """
-        body = (comment.body or "").replace("\r\n", "\n")  # an edit in the browser brings CRLF
+        body = (comment.body or "").replace("\r\n", "\n")  # edits in the browser insert CRLF
         first, _, rest = body.partition("\n")
         if first != marker(self.key) or not (written or (comment.user and self._is_author(comment.user))):
             return None
@@ -132,7 +132,7 @@ class Identity:
 
     def _is_author(self, user: User) -> bool:
         if self.login is not None:
-            # GraphQL leaves "[bot]" out of the author of a comment, REST does not.
+            # GraphQL omits "[bot]" from a login, REST does not.
             return user.login == self.login or (user.type == "Bot" and user.login == f"{self.login}[bot]")
         return user.login == ACTIONS_LOGIN and user.type == "Bot"
 
@@ -143,15 +143,15 @@ def marker(key: str) -> str:
 
 
 def retired(body: str, key: str) -> str:
-    """A comment of ours that is to be ours no more: a newer one takes its place."""
+    """The body of a comment that a newer one replaces: its marker is no longer ours."""
     return body.replace(marker(key), f"<!-- perfguard:retired key={key} -->", 1)
 
 
 def check_key(key: str) -> str:
-    """`key`, if it can stand in a marker.
+    """`key`, if it is valid in a marker.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it is not.
     """
     if not _KEY.fullmatch(key):
         raise UsageError(f"key {key[:100]!r}: not of a-z, 0-9 and '-', 32 at most; choose another")
@@ -159,7 +159,7 @@ def check_key(key: str) -> str:
 
 
 def digest(text: str) -> str:
-    """A hash of a comment's text, the same after it went through GitHub."""
+    """A hash of a comment's text that survives GitHub's changes of whitespace."""
     return hashlib.sha256(text.replace("\r\n", "\n").strip().encode("utf-8", "surrogatepass")).hexdigest()
 
 

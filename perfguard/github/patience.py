@@ -1,7 +1,7 @@
-"""How often one thing is tried, and how long it waits: our own loop, since requests has none that fits.
+"""Retry counts and waits: our own loop, because the one of requests does not fit.
 
-requests and urllib3 retry no POST and no PATCH, honour `Retry-After` on some answers only, accept waits of hours
-and know nothing of GitHub's reset times.
+requests and urllib3 do not retry POST and PATCH, honour `Retry-After` on some answers only, accept waits of hours,
+and ignore GitHub's reset times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from perfguard.github.troubles import Outage, Passing, RateLimited
 
 BUDGET_SECONDS = 300.0  # for all requests of one post job
 _OUTAGE_WAITS = (1.0, 2.0, 4.0)
-_LIMIT_WAITS = (60.0, 120.0)  # GitHub: a minute at least where it names no time, then longer
+_LIMIT_WAITS = (60.0, 120.0)  # GitHub's rule without a given time: at least a minute, then longer
 
 
 class Budget:
@@ -27,12 +27,12 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds; negative when it is spent."""
+        """Seconds left; negative if overspent."""
         return self._end - self.clock.elapsed()
 
 
 class Patience:
-    """The waits of one purpose, one request or a decision that is made anew each time."""
+    """The waits for one purpose: one request, or one decision that is made anew each time."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -44,7 +44,7 @@ class Patience:
         """Wait until another try makes sense.
 
         Raises:
-            GitHubError: it does not, within the budget; says when.
+            GitHubError: no try makes sense within the budget; the message gives the time of the next one.
         """
         self._tries += 1
         seconds = self._seconds(trouble)
@@ -65,7 +65,7 @@ class Patience:
             return None
         fallback = self._limits.pop(0)
         if trouble.until is not None:
-            # A reset that has passed, and still nothing is left: the clocks differ, and nobody knows by how much.
+            # The reset time has passed and the limit still holds: the clocks differ by an unknown amount.
             return trouble.until - clock.now() + 1 if trouble.until > clock.now() else None
         return fallback if trouble.seconds is None else trouble.seconds
 

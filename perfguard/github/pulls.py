@@ -1,7 +1,7 @@
-"""Which pull request a run belongs to: by what GitHub says of it, never by what the run's artifacts say.
+"""The pull request of a run, from GitHub's own data, never from the run's artifacts.
 
-`workflow_run.pull_requests` is empty for most forks, and `state=all` finds merged pull requests of long ago; so the
-open ones of the head's branch are asked for, and only one whose head is the very commit is taken.
+`workflow_run.pull_requests` is empty for most forks, and `state=all` finds pull requests merged long ago. So the query
+is for open pull requests of the head's branch, and the head must be exactly the measured commit.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Pull(Struct, frozen=True):
     """An open pull request whose head is the commit that was measured.
 
     Attributes:
-        base_sha, base_ref: tip and name of the branch that it is to be merged into.
-        head_sha: what was measured.
-        labels: their names.
-        alone: no other open pull request has this head, so a status on it speaks of this one. Anybody can push
+        base_sha, base_ref: tip and name of the target branch.
+        head_sha: the measured commit.
+        labels: label names.
+        alone: no other open pull request has this head, so a status on the commit belongs to this one. Anyone can push
             somebody else's commit to a fork and open another.
     """
 
@@ -34,7 +34,7 @@ class Pull(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """The pull request of a run, or why there is none to write to (for the log; one sentence)."""
+    """The pull request of a run, or the reason why none gets a comment (one sentence, for the log)."""
 
     pull: Pull | None = None
     reason: str = ""
@@ -68,7 +68,7 @@ class _Pull(Struct, frozen=True):
 
 
 def find_pull(client: Client, run: Run) -> Found:
-    """The open pull request whose head is what `run` measured, by repository, branch and commit of the event.
+    """The open pull request whose head `run` measured, found by repository, branch and commit of the event.
 
     Raises:
         GitHubError: GitHub cannot be asked.
@@ -112,7 +112,7 @@ def _open_of_branch(client: Client, run: Run) -> list[_Pull]:
 
 
 def _of_commit(client: Client, run: Run) -> list[_Pull]:
-    """Open pull requests that hold the commit, as its own repository knows them: ours knows no fork's commits."""
+    """Open pull requests with the commit, queried from the head's repository: ours does not list a fork's commits."""
     assert run.head_repository is not None
     path = f"/repos/{run.head_repository.full_name}/commits/{run.head_sha}/pulls"
     try:
@@ -122,16 +122,16 @@ def _of_commit(client: Client, run: Run) -> list[_Pull]:
 
 
 def _is_alone(client: Client, found: _Pull) -> bool:
-    """Whether no other open pull request has the same head, from whichever branch; False where it cannot be told."""
+    """Whether no other open pull request, from any branch, has the same head; False if unknown."""
     try:
         pages = client.pages(f"/repos/{client.repository}/pulls", list[_Pull], {"state": "open"})
         return [pull.number for page in pages for pull in page if pull.head.sha == found.head.sha] == [found.number]
-    except Unexpected:  # more pages than are read
+    except Unexpected:  # more pages than we read
         return False
 
 
 def _is_between(pull: _Pull, run: Run) -> bool:
-    """Open, from the run's repository into ours. A head owner can have several forks in one network."""
+    """Whether it is open, from the run's repository into ours. One owner can have several forks in a network."""
     head, base = pull.head.repo, pull.base.repo
     assert run.head_repository is not None
     return (
@@ -148,7 +148,7 @@ def _same_head(pulls: list[_Pull], run: Run) -> list[_Pull]:
 
 
 def _by_base(same: list[_Pull], run: Run) -> Found:
-    """One of several that share a head: only the base that GitHub names for the run can tell."""
+    """One of several with the same head, identified by the base that GitHub names for the run."""
     bases = {(hint.number, hint.base.ref) for hint in run.pull_requests or []}
     meant = [pull for pull in same if (pull.number, pull.base.ref) in bases]
     if len(meant) == 1:

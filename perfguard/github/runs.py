@@ -1,4 +1,4 @@
-"""The workflow run that measured: what the event tells of it, and whether anything is posted for it at all."""
+"""The workflow run that measured, from the event or the API, and whether its results are posted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CONCLUSIONS = ("success", "failure", "timed_out", "cancelled")
 
 
 class Owner(Struct, frozen=True):
-    """Of a repository: a person or an organisation."""
+    """Owner of a repository: a person or an organisation."""
 
     login: str
 
 
 class Repository(Struct, frozen=True):
-    """A repository; its id stays when it is renamed. `full_name` is `owner/name`."""
+    """A repository; its id survives a rename. `full_name` is `owner/name`."""
 
     id: int
     full_name: Annotated[str, Meta(pattern=f"^{FULL_NAME}$")]
@@ -35,28 +35,28 @@ class Repository(Struct, frozen=True):
 
 
 class Branch(Struct, frozen=True):
-    """The branch that a hint names."""
+    """Base branch of a hint."""
 
     ref: str
 
 
 class Hint(Struct, frozen=True):
-    """A pull request that GitHub takes a run to belong to."""
+    """A pull request that GitHub associates with a run."""
 
     number: int
     base: Branch
 
 
 class Run(Struct, frozen=True):
-    """A workflow run, of the event or of the API. Titles, branches and actors in it are hostile text.
+    """A workflow run, from the event or the API. Its titles, branches and actors are hostile text.
 
     Attributes:
-        attempt: 1, 2 … when it is run again.
-        event: what started it: `pull_request`, `merge_group`, `push` …
+        attempt: 1, then 2 … for reruns.
+        event: trigger of the run: `pull_request`, `merge_group`, `push` …
         path: of its workflow file; may end in `@ref`.
         conclusion: `success`, `failure`, `timed_out`, `cancelled` …; None while it runs.
-        head_repository: None where the fork is gone.
-        pull_requests: a hint at most; empty for most forks.
+        head_repository: None if the fork was deleted.
+        pull_requests: a hint only; empty for most forks.
     """
 
     id: int
@@ -72,8 +72,8 @@ class Run(Struct, frozen=True):
 
     @property
     def queued_on(self) -> str | None:
-        """The commit that a merge queue has put the head on: its branch is named after it. None for another event: of
-        a push, GitHub's API does not tell what was there before."""
+        """The commit that a merge queue placed the head on, from the branch name. None for other events: for a push,
+        GitHub's API does not give the previous commit."""
         found = _QUEUE.fullmatch(self.head_branch or "") if self.event == "merge_group" else None
         return found[1] if found else None
 
@@ -109,9 +109,9 @@ def fetch_run(client: Client, number: int) -> Run:
 
 
 def reason_to_stop(run: Run, client: Client, workflow: str = MEASURE_WORKFLOW) -> str:
-    """Why nothing is to be posted for this run; empty if something is.
+    """Why nothing is posted for this run; empty if something is.
 
-    `cancelled` runs go on: `find_pull` finds a pull request only while its head is what the run measured.
+    `cancelled` runs of pull requests continue: `find_pull` finds one only while its head is the measured commit.
     """
     if not client.is_home(run.repository.id, run.repository.full_name):
         return f"run {run.id} belongs to {run.repository.full_name}, not to {client.repository}"

@@ -1,7 +1,7 @@
-"""Commit statuses: what a branch rule can require.
+"""Commit statuses, which a branch rule can require.
 
-Each links to the run and attempt that it is of, which orders them: an older run that posts late leaves a newer one's
-alone.
+Each status links to its run and attempt. The link orders them: an older run that posts late does not overwrite a newer
+one's status.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Status(Struct, frozen=True):
 
     Attributes:
         context: `perfguard` (the one that a branch rule requires) or `perfguard/<lane>`.
-        description: counts only; what is beyond 140 characters is cut.
-        link: where it leads, a full URL.
+        description: counts only, cut to 140 characters.
+        link: target, a full URL.
     """
 
     context: str
@@ -46,10 +46,10 @@ class _Combined(Struct, frozen=True):
 
 
 def set_statuses(client: Client, sha: str, statuses: Sequence[Status]) -> list[str]:
-    """Set statuses of a commit, in this order; those that stand already, or are a newer run's, are left alone.
+    """Set statuses of a commit, in this order. Equal statuses and those of a newer run are left alone.
 
     Returns:
-        What went wrong, a sentence each; never raises for trouble with GitHub.
+        GitHub errors, a sentence each; they are never raised.
     """
     try:
         standing = _standing(client, sha)
@@ -84,7 +84,7 @@ def _standing(client: Client, sha: str) -> dict[str, _Standing]:
 
 
 def _order(standing: _Standing) -> tuple[int, int]:
-    """Run and attempt that a status leads to; before all others where it leads elsewhere, as another tool's does."""
+    """Run and attempt that a status links to; the smallest for other links, such as another tool's."""
     found = _RUN.search(standing.target_url or "")
     return (int(found[1]), int(found[2] or 1)) if found else (0, 0)
 

@@ -1,4 +1,4 @@
-"""What a job says on its own machine: its summary, and lines of its log that the runner takes for commands."""
+"""Output of a job on its own runner: the job summary, and log lines that the runner parses as commands."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-MOST_BYTES = 2**20  # of a step's summary; one byte more, and GitHub shows none of it while the step stays green
+MOST_BYTES = 2**20  # of a step's summary; above it GitHub shows nothing and the step stays green
 _MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
 def write_summary(environ: Mapping[str, str], sections: Sequence[str], pointer: str) -> str:
-    """Append Markdown to the job's summary, GITHUB_STEP_SUMMARY; it takes 1 MiB a step.
+    """Append Markdown to the job's summary, GITHUB_STEP_SUMMARY, which holds 1 MiB a step.
 
     Args:
-        sections: whole ones are written as long as they fit, so that no table or fence is cut open.
-        pointer: written in place of those that do not fit: where the rest is.
+        sections: written whole as long as they fit, so that no table or fence is cut.
+        pointer: written in place of the sections that do not fit; says where they are.
 
     Returns:
-        What went wrong, empty if nothing did or if there is no summary to write.
+        The error; empty on success or without a summary file.
     """
     name = environ.get("GITHUB_STEP_SUMMARY", "")
     if not name:
@@ -48,13 +48,13 @@ def _fitting(sections: Sequence[str], pointer: str, room: int) -> bytes:
 
 
 def warning_command(message: str, title: str = "") -> str:
-    """A line that shows `message` as a warning of the job."""
+    """A workflow command that shows `message` as a warning of the job."""
     name = f" title={_escaped(title, _PROPERTY)}" if title else ""
     return f"::warning{name}::{_escaped(message, _MESSAGE)}"
 
 
 def without_commands(text: str) -> str:
-    """Lines for a job's log that hold text of strangers: the runner takes none of them for a command."""
+    """Untrusted text for a job's log, in which the runner ignores workflow commands."""
     mark = f"perfguard-{secrets.token_hex(16)}"
     return f"::stop-commands::{mark}\n{text}\n::{mark}::"
 

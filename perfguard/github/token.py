@@ -1,4 +1,4 @@
-"""The token: read once, shown to nobody."""
+"""The token: read once, never printed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HIDDEN = "***"
 
 
 class Token:
-    """A secret that prints as `***`, also among the local variables of a failing test, and is never pickled."""
+    """A secret that prints as `***`, also in pytest's list of local variables, and cannot be pickled."""
 
     __slots__ = ("_value",)
 
@@ -37,25 +37,25 @@ class Token:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds nothing but what tokens are made of."""
+        """Whether it holds printable ASCII without spaces only."""
         return all("!" <= sign <= "~" for sign in self._value)
 
     def scrub(self, text: str) -> str:
-        """`text`, with `***` wherever it holds the token."""
+        """`text` with the token replaced by `***`."""
         return text.replace(self._value, _HIDDEN)
 
     def scrub_bytes(self, data: bytes) -> bytes:
-        """The same of bytes."""
+        """The same for bytes."""
         return data.replace(self._value.encode("ascii"), _HIDDEN.encode("ascii"))
 
     def sign(self, request: PreparedRequest) -> PreparedRequest:
-        """Put the token into a request: handed to requests as its `auth`, which alone keeps it from ~/.netrc."""
+        """Add the token to a request. Passed to requests as `auth`, the only way to keep it from reading ~/.netrc."""
         request.headers["Authorization"] = f"Bearer {self._value}"
         return request
 
 
 def unsigned(request: PreparedRequest) -> PreparedRequest:
-    """An `auth` that adds nothing, for other hosts: without one, requests would look into ~/.netrc."""
+    """An `auth` that adds nothing, for other hosts: without one, requests would read ~/.netrc."""
     return request
 
 
@@ -64,9 +64,9 @@ def read_token(environ: Mapping[str, str]) -> Token:
 
     Raises:
         NoToken: the variable is not set, or empty.
-        UsageError: it holds what no token holds; requests would put the value into its own error.
+        UsageError: it holds an invalid character; requests would print the value in its own error.
     """
-    token = Token(environ.get(VARIABLE, "").strip())  # in no variable of its own, which a traceback might show
+    token = Token(environ.get(VARIABLE, "").strip())  # no variable for the bare value: a traceback might show it
     if token.is_empty:
         raise NoToken(f"no token in {VARIABLE}; {COMMENT_SETUP}, with the token in that step's env")
     if not token.is_plain:
@@ -75,7 +75,7 @@ def read_token(environ: Mapping[str, str]) -> Token:
 
 
 class Environ(dict[str, str]):
-    """The job's variables, the token among them: prints none, also where a traceback shows local variables."""
+    """The job's environment with the token. Its repr shows no values, because tracebacks print local variables."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} variables)"

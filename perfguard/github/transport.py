@@ -1,7 +1,7 @@
-"""One request and its answer, over requests: hops, time limits and sizes, and what requests would do wrong.
+"""One request and its answer through requests, with our own redirects, time limits and size limits.
 
-requests turns a redirected POST into a GET, and asks ~/.netrc for another authorization on every redirect that it
-follows: so it follows none, and always has an `auth` of ours.
+requests turns a redirected POST into a GET, and reads an authorization from ~/.netrc on every redirect. So it follows
+no redirects here and always gets an `auth` of ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEEPING = (307, 308)  # method and body stay what they are
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds: for a connection, for the next bytes of an answer, and for a whole answer."""
+    """Limits in seconds for a connection, for the next bytes of an answer, and for a whole answer."""
 
     connect: float = 5.0
     read: float = 20.0
@@ -39,7 +39,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back, whatever its status. `headers` are found by names in any case."""
+    """An answer of any status. Keys of `headers` are case-insensitive."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,16 +67,15 @@ def origin(url: str) -> Origin:
 
 
 def place(url: str) -> str:
-    """The host of a URL, with its port where it has one, to be named in a message."""
+    """Host of a URL, with its port if given, for messages."""
     return urlsplit(url).netloc
 
 
 class Transport:
-    """Requests with a token to one origin, and without it to any other.
+    """Sends requests: with the token to one origin, without it to any other.
 
     Args:
         home: a URL of the origin that gets the token.
-        session: of requests.
     """
 
     def __init__(self, home: str, token: Token, timeouts: Timeouts, session: requests.Session) -> None:
@@ -88,7 +87,7 @@ class Transport:
     def exchange(
         self, method: Method, url: str, headers: Mapping[str, str], body: bytes | None, limit: int, *, abroad: bool
     ) -> Answer:
-        """One request, over its redirects.
+        """Send one request and follow its redirects.
 
         Args:
             limit: most bytes of an answer.
@@ -96,7 +95,7 @@ class Transport:
 
         Raises:
             Outage: no connection, no answer in time.
-            Unexpected: redirected where it may not go, more than 5 times, or more than `limit` bytes.
+            Unexpected: a forbidden redirect, more than 5 redirects, or more than `limit` bytes.
             GitHubError: the certificate is not trusted.
         """
         for _ in range(_MOST_HOPS + 1):
@@ -143,21 +142,21 @@ class Transport:
 
         try:
             return self._in_time(what, ask)
-        except ValueError as error:  # a URL that requests or urllib3 cannot read, also one to be redirected to
+        except ValueError as error:  # a URL or redirect target that requests or urllib3 cannot parse
             raise Unexpected(f"{what}: {type(error).__name__}; check GITHUB_API_URL") from None
-        except OSError as error:  # of requests, or a CA bundle that is not there
+        except OSError as error:  # of requests, or a missing CA bundle
             raise self._translated(what, error) from None
 
     def _answer(self, response: requests.Response, body: bytes) -> Answer:
-        """Without the token, which a server could send back."""
+        """The answer, scrubbed of the token, which a server could echo."""
         from requests.structures import CaseInsensitiveDict
 
         headers = CaseInsensitiveDict({name: self._token.scrub(value) for name, value in response.headers.items()})
         return Answer(response.status_code, headers, self._token.scrub_bytes(body), response.url)
 
     def _in_time(self, what: str, ask: Callable[[], Answer]) -> Answer:
-        """The answer, if it is whole in time. requests limits the wait for the next bytes alone: whoever sends one a
-        second, header or body, is waited for without end. A thread that is still at it ends with the process."""
+        """The answer, within the time limit for a whole one. requests limits only the wait for the next bytes: a server
+        that sends one byte a second would hold us forever. A thread that still waits ends with the process."""
         results: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""What GitHub answers when it does not do what was asked, told apart by what helps.
+"""Errors of GitHub, classified by their remedy.
 
 ::
 
@@ -7,14 +7,14 @@
     ├── Passing               the same request may work later
     │   ├── Outage            no answer, or 500, 502, 503, 504; a write may have been stored
     │   └── RateLimited       nothing was stored
-    └── Refused               the same request would be refused again
+    └── Refused               the same request would fail again
         ├── BadCredentials    401
         ├── NotPermitted      403, a permission is missing
         ├── ReadOnly          403, locked, archived or blocked
         ├── NotFound          404
         ├── Gone              410
         ├── Unprocessable     422
-        └── Unexpected        an answer that is none of GitHub's
+        └── Unexpected        an answer that is not from GitHub
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMENT_SETUP = "post from a workflow_run job of the base repository (.github/wo
 _OUTAGES = (500, 502, 503, 504)
 _READ_ONLY = ("locked", "archived", "blocked")
 _LIMITS = ("rate limit", "abuse detection")  # the second on older servers
-_MOST_WORDS = 300  # of what a stranger's server says
+_MOST_WORDS = 300  # of an untrusted server's message
 
 
 class NoToken(GitHubError):
@@ -42,15 +42,15 @@ class Passing(GitHubError):
 
 
 class Outage(Passing):
-    """No answer, or one that says that GitHub is ill. A write may have been stored all the same."""
+    """No answer, or a server error of GitHub. A write may have been stored nevertheless."""
 
 
 class RateLimited(Passing):
     """Too many requests.
 
     Attributes:
-        seconds: to wait, as the answer says; None where it does not.
-        until: time of the reset of the primary limit, since the epoch; None for a secondary limit.
+        seconds: wait given in the answer; None if missing.
+        until: reset time of the primary limit, since the epoch; None for a secondary limit.
     """
 
     def __init__(self, message: str, seconds: float | None = None, until: float | None = None) -> None:
@@ -60,7 +60,7 @@ class RateLimited(Passing):
 
 
 class Refused(GitHubError):
-    """The same request would be refused again."""
+    """The same request would fail again."""
 
 
 class BadCredentials(Refused):
@@ -76,19 +76,19 @@ class ReadOnly(Refused):
 
 
 class NotFound(Refused):
-    """No such thing, or one that the token may not see."""
+    """The resource does not exist, or the token may not read it."""
 
 
 class Gone(Refused):
-    """It was there once."""
+    """The resource was deleted."""
 
 
 class Unprocessable(Refused):
-    """Well-formed, but not acceptable: too long, empty, spam."""
+    """A well-formed request that GitHub rejects: too long, empty, spam."""
 
 
 class Unexpected(Refused):
-    """An answer that is none of GitHub's: a proxy's page, another host, another shape."""
+    """An answer that is not from GitHub's API: a proxy's page, another host, another shape."""
 
 
 class _Detail(Struct, frozen=True):
@@ -102,19 +102,19 @@ class _Detail(Struct, frozen=True):
 
 
 class _Body(Struct, frozen=True):
-    """The body of an error, as far as it is one of GitHub's."""
+    """The body of a GitHub error, as far as it can be parsed."""
 
     message: str = ""
     errors: list[_Detail | str] | str = []
 
 
 def trouble(what: str, status: int, headers: Mapping[str, str], body: bytes) -> GitHubError:
-    """The error for an answer that is no success.
+    """The error for an unsuccessful answer.
 
     Args:
-        what: was asked, as the message names it: `POST /repos/o/r/statuses/…`.
+        what: the request, for the message: `POST /repos/o/r/statuses/…`.
         status: 400 or more.
-        headers: by names in any case, as requests keeps them.
+        headers: with case-insensitive keys, as requests keeps them.
     """
     said = _said(body)
     text = f"{what}: {status}" + (f" {said}" if said else "")
@@ -137,7 +137,7 @@ def _forbidden(text: str, said: str, status: int, headers: Mapping[str, str]) ->
     seconds = _number(headers.get("retry-after"))
     exhausted = headers.get("x-ratelimit-remaining", "").strip() == "0"
     if seconds is not None or exhausted or status == 429 or any(words in said for words in _LIMITS):
-        # GitHub: retry-after is to be obeyed first, where both are given.
+        # GitHub's rule: retry-after takes precedence over the reset time.
         reset = _number(headers.get("x-ratelimit-reset")) if exhausted and seconds is None else None
         return RateLimited(text, seconds, reset)
     if any(word in said for word in _READ_ONLY):
@@ -148,7 +148,7 @@ def _forbidden(text: str, said: str, status: int, headers: Mapping[str, str]) ->
 
 
 def _said(body: bytes) -> str:
-    """What the body says in one line; empty where it is no error of GitHub's."""
+    """The body's message in one line; empty if it is not a GitHub error."""
     try:
         read = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -159,5 +159,5 @@ def _said(body: bytes) -> str:
 
 
 def _number(text: str | None) -> float | None:
-    """A count of seconds; None where it is missing or no number (a date, which GitHub does not send)."""
+    """A count of seconds; None if missing or not a number (GitHub sends no dates)."""
     return float(text) if text is not None and text.strip().isdecimal() and len(text) < 20 else None

@@ -1,4 +1,4 @@
-"""What one look at a pull request's comments shows, and the single steps that change them."""
+"""Reads our comments on a pull request, and changes them one step at a time."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class _Viewer(Struct, frozen=True):
 
 
 class Refusal(Exception):
-    """The pull request takes no comment now; says why."""
+    """The pull request takes no comment now, with the reason."""
 
 
 class Writer:
     """The comments of one pull request.
 
     Attributes:
-        written: ids whose present body is asked for one by one: a list may lag behind.
-        gone: ids that are no more, or ours no more.
-        vanished: how often a comment was gone when it was to be edited.
-        warnings: what went wrong beside the comment itself, a sentence each.
+        written: ids whose current body is fetched one by one, because lists lag.
+        gone: ids that were deleted or are no longer ours.
+        vanished: how often an edit found its comment deleted.
+        warnings: errors that did not stop the comment, a sentence each.
     """
 
     def __init__(self, client: Client, pull: Pull, *, drafts: bool) -> None:
@@ -56,7 +56,7 @@ class Writer:
         self.warnings: list[str] = []
 
     def login(self) -> str | None:
-        """Who we are; None where GitHub does not tell."""
+        """Our login; None if GitHub does not give it."""
         try:
             return self._client.graphql(_VIEWER, {}, _Viewer).viewer.login
         except BadCredentials:
@@ -65,7 +65,7 @@ class Writer:
             return None
 
     def look(self, identity: Identity) -> list[Ours]:
-        """All of ours that stand on the pull request."""
+        """All our comments on the pull request."""
         comments: dict[int, Comment] = {}
         for page in self._client.pages(self._comments, list[Comment]):
             comments.update({comment.id: comment for comment in page})
@@ -79,7 +79,7 @@ class Writer:
         return [ours for ours in found if ours is not None]
 
     def check_pull(self) -> None:
-        """Right before a write: whether the pull request still is what was measured, and takes a comment.
+        """Check right before a write that the pull request is still at the measured commit and takes a comment.
 
         Raises:
             Refusal: it is not, or does not.
@@ -98,12 +98,12 @@ class Writer:
             raise Refusal(f"#{now.number} is a draft, which gets no comment here")
 
     def create(self, body: str) -> None:
-        """Once: after trouble on the way, look whether it was stored."""
+        """Create a comment, without retries: after an error, the next look shows whether it was stored."""
         answer = self._client.write_once("POST", self._comments, {"body": body}, Comment)
         self.written.add(answer.id)
 
     def patch(self, comment: Ours, body: str) -> bool:
-        """Whether the comment was still there; the second time that one is not, that is raised."""
+        """Edit a comment. False if it was deleted meanwhile; the second time, the error is raised."""
         try:
             self._client.write_once("PATCH", self._path(comment.id), {"body": body}, Comment)
         except (NotFound, Gone):
@@ -116,7 +116,7 @@ class Writer:
         return True
 
     def retire(self, comment: Ours, key: str) -> None:
-        """Hide a comment as outdated; it is ours no more then."""
+        """Hide a comment as outdated and give up ownership of it."""
         body = {"body": retired(comment.body, key)}
         self.gone.add(comment.id)
         try:
@@ -126,11 +126,11 @@ class Writer:
         self.hide(comment, "OUTDATED")
 
     def hide(self, comment: Ours, why: str) -> None:
-        """Fold a comment away; `why` is one of GitHub's classifiers. What cannot be done is a warning."""
+        """Minimize a comment; `why` is one of GitHub's classifiers. An error becomes a warning."""
         self._fold(comment, "hidden", _MINIMIZE, {"subject": comment.node_id, "why": why})
 
     def show(self, comment: Ours) -> None:
-        """Unfold a comment that was hidden."""
+        """Show a minimized comment again. An error becomes a warning."""
         self._fold(comment, "shown again", _UNMINIMIZE, {"subject": comment.node_id})
 
     def _fold(self, comment: Ours, what: str, mutation: str, variables: dict[str, str]) -> None:
@@ -140,7 +140,7 @@ class Writer:
             self.warnings.append(f"comment {comment.id} could not be {what}: {error}")
 
     def drop(self, comment: Ours) -> None:
-        """Delete a twin of ours."""
+        """Delete a duplicate of our comment."""
         try:
             self._client.delete(self._path(comment.id))
         except (NotFound, Gone):

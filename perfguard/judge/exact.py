@@ -1,4 +1,4 @@
-"""Exact metrics are compared exactly: the reading itself says what counts."""
+"""Compares exact metrics by the limits of the reading."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from perfguard.units import Unit, format_change, format_list_change, format_valu
 
 
 def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> Verdict:
-    """An exact reading against its stored value.
+    """Judge an exact reading against its stored value.
 
-    A number counts as moved when it moved by more than `reading.tolerance` (relative) and by more than
-    `reading.floor`; text and lists when they are not equal. Worse is CHANGED, better is FASTER.
+    A number counts as changed if it differs by more than `reading.tolerance` (relative) and by more than
+    `reading.floor`; text and lists if they are not equal. Worse is CHANGED, better is FASTER.
 
     Args:
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
@@ -44,7 +44,7 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
 
 
 def describe_difference(reading: Reading, stored: Value) -> str:
-    """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, or nothing where both are equal."""
+    """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, or empty if both are equal."""
     value = reading.value
     if isinstance(value, dict) and isinstance(stored, dict):
         return describe_parts(reading, value, stored)
@@ -64,12 +64,12 @@ def describe_difference(reading: Reading, stored: Value) -> str:
 
 
 def _number(value: Value) -> Value:
-    # Baselines keep four significant digits of what is no whole number.
+    # Baselines store fractions with four significant digits.
     return significant(value) if isinstance(value, float) and not value.is_integer() else value
 
 
 def _moved(reading: Reading, stored: Value) -> tuple[bool, float | None]:
-    """Whether the value left its gate, and the ratio (above 1 is worse; None where none exists)."""
+    """Whether the value is outside its limits, and the ratio (above 1 is worse; None if undefined)."""
     before, after = _number(stored), _number(reading.value)
     if not isinstance(before, int | float) or not isinstance(after, int | float):
         return before != after, None
@@ -86,7 +86,7 @@ def _moved(reading: Reading, stored: Value) -> tuple[bool, float | None]:
 
 
 def _limit(reading: Reading, stored: Value) -> float | None:
-    """The smallest relative change that counts; None for text, and where nothing is stored to relate it to."""
+    """The smallest relative change that counts; None for text and for a stored 0."""
     if isinstance(reading.value, str | list | dict) or isinstance(stored, str | list | dict) or stored == 0:
         return None
     return max(reading.tolerance, reading.floor / abs(stored))

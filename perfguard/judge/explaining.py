@@ -1,7 +1,7 @@
-"""Why a verdict came about: the exact readings that moved beside it, else the machine (docs/metrics.md).
+"""Explains a verdict by the exact metrics that changed with it, else by the machine (docs/metrics.md).
 
-Knows no metric by name. A reading says what it may explain: by its `rank` how close a cause it is, by `details` that
-it spells out one other metric, by `covers` that where it is as stored the device runs the same code.
+No metric is known by name. Each reading declares what it explains. `rank` orders causes, `details` names the metric
+that it details, and `covers` lists the times that cannot change while the reading equals the stored one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from perfguard.judge.exact import describe_difference
 from perfguard.records import Conditions, Provenance, Reading, Value
 
-CLOCK_SHIFT = 0.02  # a smaller difference of clocks is the usual one between two sessions under load
+CLOCK_SHIFT = 0.02  # smaller clock differences are usual between two sessions under load
 
 
 def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:
-    """Why the time `metric` moved: `because: spills 0 -> 12, launches 1 -> 2 (+100.0 %), kernels + copy`.
+    """Why the time `metric` changed: `because: spills 0 -> 12, launches 1 -> 2 (+100.0 %), kernels + copy`.
 
     Args:
-        readings: all of the case, now.
-        before: the same metrics' exact values before; those that are not known are left out.
+        readings: all current readings of the case.
+        before: earlier values of the exact metrics; unknown ones are left out.
     """
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
@@ -32,17 +32,17 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
 
 
 def spelled_out(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:
-    """What the readings that detail the exact `metric` add to its change; empty where they moved not at all."""
+    """The changes of the readings that detail the exact `metric`; empty if there are none."""
     details = [reading for reading in readings if reading.details == metric and reading.metric in before]
     return ", ".join(filter(None, (describe_difference(reading, before[reading.metric]) for reading in details)))
 
 
 def machine_change(before: Provenance, now: Conditions | None) -> str:
-    """`clocks 1980 -> 1755 MHz, throttled: thermal`: what speaks for the machine as the cause; empty if nothing.
+    """`clocks 1980 -> 1755 MHz, throttled: thermal`: evidence for the machine as the cause; empty without any.
 
     Args:
-        before: where the baseline comes from.
-        now: the device's state while it was timed.
+        before: provenance of the baseline.
+        now: state of the device while timing.
     """
     if now is None:
         return ""
@@ -50,7 +50,7 @@ def machine_change(before: Provenance, now: Conditions | None) -> str:
     old, new = before.clock_mhz, now.clock_mhz
     if old and new and abs(new / old - 1) > CLOCK_SHIFT:
         found.append(f"clocks {old} -> {new} MHz")
-    if now.throttle_reasons and (found or not old):  # a power cap is the usual state of tensor-core work
+    if now.throttle_reasons and (found or not old):  # power capping is normal for tensor-core work
         found.append(f"throttled: {', '.join(now.throttle_reasons)}")
     if now.other_processes:
         found.append(f"{now.other_processes} other process{'es' * (now.other_processes > 1)} on the device")
@@ -58,6 +58,6 @@ def machine_change(before: Provenance, now: Conditions | None) -> str:
 
 
 def _in_order(readings: Sequence[Reading]) -> list[Reading]:
-    """By rank, each behind the metric that it details."""
+    """The readings by rank, each after the metric that it details."""
     place = {reading.metric: (reading.rank, index) for index, reading in enumerate(readings)}
     return sorted(readings, key=lambda each: (place.get(each.details, place[each.metric]), bool(each.details)))

@@ -1,7 +1,7 @@
-"""From a case's readings and what is remembered of it to verdicts: the first rung that applies wins.
+"""Judges the readings of a case by its record: the first rung that applies decides.
 
-Exact metrics are judged here for good. A time is UNCHANGED, within its record, or in question (SUSPECT): then process
-pairs have to tell (`perfguard.judge.session`).
+Verdicts on exact metrics are final here. A time is UNCHANGED, within its record, or in question (SUSPECT). Process
+pairs decide the last kind (`perfguard.judge.session`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from perfguard.records import (
 )
 from perfguard.units import Unit, format_change
 
-_WORTH_TELLING = 0.01  # by which unchanged code ran slower before anybody asks for the machine
+_WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause
 
 
 def judge_case(
@@ -40,10 +40,10 @@ def judge_case(
 ) -> list[Verdict]:
     """One verdict for each reading of `result`, and one for each stored metric that was not read.
 
-    Correctness is judged elsewhere: a case with an accuracy problem was not measured: nothing is missing.
+    Correctness is judged elsewhere. A case with an accuracy problem was not measured, so no metric counts as missing.
 
     Args:
-        controls: timer class -> how the run's unchanged cases lie beside their records.
+        controls: timer class -> deviation of the run's unchanged cases from their records.
         fresh: results of the same case in fresh processes, which judge times beside a rival's.
     """
     same = covering(result, lane)
@@ -65,7 +65,7 @@ def judge_case(
 
 
 def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
-    """The verdict on a time that no process pair can judge: what stands in the way of the record, else UNRESOLVED."""
+    """The verdict on a time that no process pair can judge: the problem with its record if any, else UNRESOLVED."""
     reading = result.reading(metric)
     assert reading is not None
     entry, other = _stored_time(result, reading, lane)
@@ -92,7 +92,7 @@ def _exact(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
     drift = differing_versions(
         baseline.provenance_of(result.case.key), lane.toolchain, portable=lane.is_portable(reading)
     )
-    if reading.target:  # what was compiled knows nothing of the torch that called it
+    if reading.target:  # compiled code does not depend on the torch that called it
         drift = [change for change in drift if change.startswith("triton ")]
     return judge_exact(reading, entry, drift)
 
@@ -141,7 +141,7 @@ def _same_tree(lane: Lane) -> str:
 
 
 def _stored_time(result: CaseResult, reading: Reading, lane: Lane) -> tuple[TimedEntry | None, Verdict | None]:
-    """The time that the reading may be held against; or, where there is none, the verdict that says so."""
+    """The stored time for comparison; without a comparable one, the verdict that gives the reason."""
     baseline, stored = _remembered(result, reading, lane)
     if baseline is None or stored is None or reading.metric not in stored.entries:
         return None, _unknown(result, reading, lane, stored)
@@ -162,7 +162,7 @@ def _stored_time(result: CaseResult, reading: Reading, lane: Lane) -> tuple[Time
 
 
 def _shown(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
-    """The time beside its record, where there is one by the same timer; word and reason are still to be said."""
+    """A verdict with the time and its record (if it has the same timer). The caller sets word and reason."""
     _, stored = _remembered(result, reading, lane)
     entry = stored.entries.get(reading.metric) if stored else None
     shown = Verdict(Word.PASS, reading.metric, after=reading.value, unit=reading.unit)
@@ -175,7 +175,7 @@ def _shown(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
 
 
 def _unchanged(result: CaseResult, lane: Lane, metric: str, why: str) -> Verdict:
-    """A time that cannot have moved; where it was read all the same, its value is shown."""
+    """The verdict on a time that cannot have changed, with its value if it was read nevertheless."""
     reading = result.reading(metric)
     if reading is not None:
         return msgspec.structs.replace(_shown(result, reading, lane), word=Word.UNCHANGED, reason=why)
@@ -192,13 +192,13 @@ def _remembered(result: CaseResult, reading: Reading, lane: Lane) -> tuple[Basel
 
 
 def _is_known_to_the_target_alone(result: CaseResult, reading: Reading, lane: Lane) -> bool:
-    """Whether only what is the same on every such machine is remembered of a case, and that is not the reading."""
+    """Whether a case has only a portable record, and `reading` is not portable."""
     suite, key = result.case.suite, result.case.key
     return not lane.is_portable(reading) and suite in lane.portable and key in lane.portable[suite].cases
 
 
 def _entry(reading: Reading, stored: CaseBaseline | None) -> Entry | None:
-    """What the case's record says of the reading, be it that the record is older than the metric."""
+    """The stored entry of the reading; `reading.unrecorded` if the record is older than the metric."""
     if stored is None or reading.metric in stored.entries or reading.unrecorded is None:
         return stored.entries.get(reading.metric) if stored else None
     return dict.fromkeys(reading.value, reading.unrecorded) if isinstance(reading.value, dict) else reading.unrecorded
@@ -236,8 +236,8 @@ def _method(read: Reading | Entry) -> str:
 
 
 def _explained(verdicts: Sequence[Verdict], result: CaseResult, lane: Lane) -> list[Verdict]:
-    """The verdicts with what moved beside them: what came and went behind a changed count, why unchanged code ran
-    slower, why the candidate is slower than its rival."""
+    """The verdicts with explanations: details of a changed count, and the machine's state if unchanged code ran
+    slower."""
     if not any(verdict.word in (Word.SLOWER, Word.CHANGED, Word.UNCHANGED) for verdict in verdicts):
         return list(verdicts)
     before = stored_values(result, lane)
@@ -256,7 +256,7 @@ def _explained(verdicts: Sequence[Verdict], result: CaseResult, lane: Lane) -> l
 
 
 def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
-    """What is remembered of the exact metrics that were read."""
+    """The stored values of the exact metrics in `result`."""
     values: dict[str, Value] = {}
     for reading in result.readings:
         _, stored = _remembered(result, reading, lane)

@@ -1,4 +1,4 @@
-"""One hardware's side of the judgement: who it is, what is remembered of it, and how noisy that is."""
+"""The lane of one hardware in the judgement: identity, baselines, and their noise."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ReadingId = tuple[str, str, str]  # suite, case key, metric
 
 @dataclass(frozen=True)
 class Lane:
-    """One hardware's side of the judgement: who it is, what is remembered of it, what its times are compared with.
+    """The lane of one hardware in the judgement: identity, baselines, and the base of its times.
 
     Attributes:
-        baselines: suite -> what was read on this hardware.
-        portable: suite -> what holds on every machine of `hardware.target`.
-        targets: architecture -> suite -> what kernels compiled for it are, whatever machine compiled them.
-        elsewhere: (suite, case key) -> slugs of other hardware that remember the case.
+        baselines: suite -> baseline of this hardware.
+        portable: suite -> baseline that holds on every machine of `hardware.target`.
+        targets: architecture -> suite -> baseline of kernels compiled for it, on any machine.
+        elsewhere: (suite, case key) -> slugs of other hardware with a baseline of the case.
         base: the commit that times are compared with.
     """
 
@@ -47,7 +47,7 @@ class Lane:
 
     @cached_property
     def remembered(self) -> frozenset[tuple[str, str]]:
-        """(suite, case key) of every case that either kind of baseline holds."""
+        """(suite, case key) of every case in the baselines of the hardware or of its target."""
         return frozenset(
             (suite, key)
             for files in (self.baselines, self.portable)
@@ -57,7 +57,7 @@ class Lane:
 
     @cached_property
     def timed(self) -> Mapping[ReadingId, TimedEntry]:
-        """Every time that is remembered on this hardware."""
+        """Every stored time of this hardware."""
         return {
             (suite, key, metric): entry
             for suite, baseline in self.baselines.items()
@@ -74,15 +74,15 @@ class Lane:
         return {name: fit_prior(found) for name, found in histories.items()}
 
     def prior(self, name: str) -> Prior:
-        """What the noise between the stored sessions of a timer class is like."""
+        """The noise between the stored sessions of a timer class."""
         return self._priors.get(name, UNLEARNT)
 
     def provenance(self, suite: str, key: str) -> Provenance:
-        """Where the times of a case that is remembered on this hardware come from."""
+        """Provenance of the stored times of a case on this hardware."""
         return self.baselines[suite].provenance_of(key)
 
     def comparable(self, result: CaseResult) -> bool:
-        """Whether the times of `result` were read as the stored ones: inputs, power limit and toolchain."""
+        """Whether the times of `result` have the inputs, power limit and toolchain of the stored ones."""
         baseline = self.baselines.get(result.case.suite)
         stored = baseline.cases.get(result.case.key) if baseline else None
         if baseline is None or stored is None:
@@ -95,28 +95,28 @@ class Lane:
         )
 
     def is_portable(self, reading: Reading) -> bool:
-        """Whether `reading` is remembered for a target, not for this hardware."""
+        """Whether `reading` is stored for a target, not for this hardware."""
         return bool(reading.target) or (reading.portable and self.hardware.target is not None)
 
     def baseline_of(self, suite: str, reading: Reading) -> Baseline | None:
-        """The file that remembers `reading`."""
+        """The baseline that holds `reading`."""
         if reading.target:
             return self.targets.get(reading.target, {}).get(suite)
         return (self.portable if self.is_portable(reading) else self.baselines).get(suite)
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
-        """What is remembered of a case, on this hardware and for targets."""
+        """All records of a case, for this hardware and for targets."""
         files = (self.baselines, self.portable, *self.targets.values())
         return [file[suite].cases[key] for file in files if suite in file and key in file[suite].cases]
 
 
 def timer_class(timer: str) -> str:
-    """Timers whose noise is alike: an id without its counts, `graph-cold-u64-r12` -> `graph-cold`."""
+    """The class of timers with similar noise: the id without its counts, `graph-cold-u64-r12` -> `graph-cold`."""
     return re.sub(r"-[a-z]+\d+", "", timer)
 
 
 def other_power(stored: Provenance, now: Hardware) -> str:
-    """How the power limit differs from the one that times were recorded under; the partition is part of the slug."""
+    """How the power limit differs from that of the record; empty if equal. The partition is part of the slug."""
     before, after = stored.power_limit_watts, now.power_limit_watts
     if before is None or after is None or abs(after - before) < 1:
         return ""
@@ -124,15 +124,15 @@ def other_power(stored: Provenance, now: Hardware) -> str:
 
 
 def same_board(stored: Provenance, result: CaseResult) -> bool:
-    """Whether the very device that recorded the case is known to have timed it now."""
+    """Whether the case is known to be timed on the same board as its record."""
     now = result.conditions.board if result.conditions is not None else None
     return now is not None and stored.board == now
 
 
 def differing_versions(stored: Provenance, now: Toolchain, *, portable: bool = False) -> list[str]:
-    """`triton 3.6.0 -> 3.7.0` for every version that was recorded and is another one now.
+    """`triton 3.6.0 -> 3.7.0` for every recorded version that differs now.
 
-    Python counts by its minor version. What is portable holds whatever the driver and toolkit of the machine.
+    Python counts by its minor version. Portable metrics do not depend on the machine's driver and toolkit.
     """
     changes = []
     for name in ("torch", "triton", "python") if portable else Toolchain.__struct_fields__:

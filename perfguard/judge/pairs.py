@@ -1,9 +1,9 @@
-"""Base and working tree measured by turns: what differences between pairs of processes say (docs/judging.md).
+"""The test of process pairs: base and working tree, measured in alternation (docs/judging.md).
 
-The unit is one process pair: new processes of the base, of a second checkout of the base and of the working tree, and
-from them one number a case, the working tree beside both checkouts of the base: ln(W/B) − ½·ln(B'/B), which is
-ln W − ½(ln B + ln B'). The base's own process is in both differences; taking half of the control out makes it and its
-copy two estimates of one level, so that the variance is 1½ of a process's and not twice as much.
+The unit is one process pair: new processes of the base, of a second checkout of the base, and of the working tree. It
+gives one number a case, the working tree against both checkouts of the base: ln(W/B) − ½·ln(B'/B), which equals
+ln W − ½(ln B + ln B'). The base's process is in both differences. Subtracting half of the control makes the base and
+its copy two estimates of one level. So the variance is 1½ times that of a process instead of twice.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from perfguard.units import format_change, format_percent
 LEAST_PAIRS = 3  # before anything is SLOWER or FASTER
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
 MOST_PAIRS = 16
-COARSE = 0.1  # least effect from which on a time is coarse: host times, of which processes differ by a third
-MOST_PAIRS_COARSE = 6  # a coarse time must not make the others wait: what doubles is certain by then
-_LAST_SHARE = 0.5  # of what a time may err, for its last look: what is large is certain long before
-_WILD_PAIR = 0.03  # a pair beyond this and beyond WILD_SIGMAS robust deviations was no measurement of the case
-_WILD_EVERY = 4  # of so many pairs one may be left out: three agree against it
-_LARGEST = 700.0  # logarithm: a stranger's report may make it any, and its exponential must be a number
+COARSE = 0.1  # times with at least this θ are coarse: host times, which differ by a third between processes
+MOST_PAIRS_COARSE = 6  # coarse times must not delay the others; a doubled time is certain by then
+_LAST_SHARE = 0.5  # share of a time's error for its last look: large effects are certain long before
+_WILD_PAIR = 0.03  # a pair beyond this and beyond WILD_SIGMAS robust deviations is wild
+_WILD_EVERY = 4  # one of this many pairs may be left out: three agree against it
+_LARGEST = 700.0  # logarithm: untrusted reports can hold any value, and its exponential must be finite
 
 Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """What is known of one time after `pairs` process pairs.
+    """The verdict on one time after `pairs` process pairs.
 
     Attributes:
         word: PASS (the same), SLOWER, FASTER, UNRESOLVED, or None: measure another pair.
         effect: the slowdown of the working tree, a natural logarithm.
         interval: its 95 % interval, natural logarithms. It does not correct for stopping early; the word does.
-        smallest: a slowdown (relative) from which on this would not have been the word: what a PASS excludes, and what
-            so many pairs find with 95 % probability where the word is another one. None: too few pairs to say.
-        wild: how many of the pairs lie so far off the others that they are left out.
+        smallest: for a PASS, the smallest slowdown (relative) that it excludes. For other words, the smallest that this
+            many pairs find with 95 % probability. None: too few pairs.
+        wild: number of pairs left out because they lie far off the others.
     """
 
     word: Word | None
@@ -69,30 +69,30 @@ class PairVerdict:
 
 
 def contrast(reading: PairReading) -> float:
-    """The slowdown that one process pair shows, a natural logarithm: ln W − ½(ln B + ln B')."""
+    """The slowdown in one process pair, a natural logarithm: ln W − ½(ln B + ln B')."""
     return reading.change - reading.control / 2
 
 
 def judge_pairs(
     slowdowns: Sequence[float], *, theta: float, family: int, prior: Prior, most_pairs: int = MOST_PAIRS
 ) -> PairVerdict:
-    """Whether the working tree is slower, as far as the process pairs measured so far can tell; asked after each.
+    """Test whether the working tree is slower, with the process pairs measured so far; called after each pair.
 
-    A group-sequential test with an open alternative. Slower or faster: Student's t of the mean differs from 0 at an
-    error of 1 % of the run, spent evenly over its `family` of times, and for each one half at the look after
-    `most_pairs` and the other evenly over those before it, from three pairs on; and the mean is beyond θ. So the larger
-    an effect, the fewer pairs, whatever the noise. The same: the mean lies within θ, and 2θ is excluded in both
-    directions at 5 %, spent evenly over the looks.
+    A group-sequential test with an open alternative. SLOWER or FASTER: the mean is beyond θ, and Student's t rejects a
+    mean of 0. The run's error of 1 % is spent evenly over its `family` of times. Each time spends half of its share at
+    the look after `most_pairs`, the other half evenly over the earlier looks, from three pairs on. So larger effects
+    need fewer pairs at any noise. PASS: the mean lies within θ, and 2θ is excluded in both directions at 5 %, spent
+    evenly over the looks.
 
-    σ is moderated: the variance between the pairs is drawn towards `prior`, and is never below 0.15 %. Of every four
-    pairs one may be wild: more than 3 % and ten robust deviations off the others, it is left out.
+    σ is moderated: the variance between the pairs is shrunk towards `prior`, and σ is at least 0.15 %. One of every
+    four pairs may be wild and is then left out: more than 3 % and ten robust deviations off the others.
 
     Args:
         slowdowns: `contrast` of each process pair.
         theta: the smallest effect that may be SLOWER, as a logarithm (`least_effect`).
-        family: times that can be accused in this run.
-        prior: what the noise of the run's cases is like; UNLEARNT while nobody knows.
-        most_pairs: after these it is UNRESOLVED.
+        family: number of times in question in this run.
+        prior: the noise of the run's cases; UNLEARNT while unknown.
+        most_pairs: the time is UNRESOLVED after this many.
 
     Raises:
         ValueError: no pairs.
@@ -105,7 +105,7 @@ def judge_pairs(
 def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior, most_pairs: int) -> PairVerdict:
     effect, wild = history.centre, pairs - history.sessions
     noise = moderate(history, prior)
-    if wild:  # who picks what counts knows less of its spread
+    if wild:  # leaving pairs out costs degrees of freedom
         noise = replace(noise, degrees=max(noise.degrees - wild, 1))
     test = _Test(noise, theta, family, pairs, most_pairs)
     margin = test.margin(MISS_ERROR / 2)
@@ -129,7 +129,7 @@ def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior
 
 
 def _spread(slowdowns: Sequence[float]) -> History:
-    """Their mean and variance without wild ones; more wild ones than may be left out are how the case behaves."""
+    """Mean and variance without wild pairs; of all pairs if more are wild than may be left out, as in a noisy case."""
     if max(slowdowns) - min(slowdowns) <= _WILD_PAIR:
         return spread_of(slowdowns)
     kept = list(slowdowns)
@@ -153,7 +153,7 @@ def _is_wild(slowdown: float, others: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class Track:
-    """One time that is in question: its `theta`, its timer class, and what the process pairs read, oldest first."""
+    """One time in question: its `theta`, its timer class, and the readings of its process pairs, oldest first."""
 
     theta: float
     timer_class: str
@@ -161,11 +161,10 @@ class Track:
 
 
 def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVerdict]:
-    """Every time by the process pairs that read it; those that no pair read are left out.
+    """Judge every time by its process pairs; times without pairs are left out.
 
-    The sequence of looks is gone through once more, each with the noise that was known of all times by then; what is
-    decided is asked no more. So whoever judges again, with everything at hand, says what was said while it was
-    measured.
+    The looks are replayed in order, each with the noise of all times that was known by then. Decided times are not
+    tested again. So judging again, with all data, gives the same verdicts as during the measurement.
     """
     verdicts: dict[Name, PairVerdict] = {}
     read: dict[int, list[tuple[Name, float]]] = defaultdict(list)
@@ -189,8 +188,8 @@ def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVe
 
 
 def in_cycles(readings: Sequence[PairReading], effect: float, theta: float) -> str:
-    """`in cycles +0.1 %, clock 1755 -> 1690 MHz`, where raw time and time at one clock disagree in sign or by more than
-    θ; empty where they agree or nobody told the clock. Raw time judges: it is what a user waits for."""
+    """`in cycles +0.1 %, clock 1755 -> 1690 MHz`, if raw time and time at a constant clock differ by more than θ (θ/2
+    with opposite signs); empty if they agree or the clock is unknown. Raw time judges, because users wait for it."""
     clocks = [(each.base_mhz, each.work_mhz) for each in readings]
     known = [(base, work) for base, work in clocks if base and work]
     if not known:
@@ -218,7 +217,7 @@ class _Test:
     most_pairs: int
 
     def margin(self, alpha: float) -> float:
-        """What noise alone moves the mean by with probability `alpha`, in one direction."""
+        """The shift of the mean that noise alone exceeds with probability `alpha`, in one direction."""
         return self.noise.quantile(alpha) * self.noise.of_mean
 
     @property

@@ -1,7 +1,6 @@
-"""A metric that has a value for each part of a whole is judged part by part: every kernel's registers, say.
+"""Judges metrics with a value for each part, for example the registers of every kernel.
 
-A part that got worse is CHANGED whatever the others did. Parts that came or went are no one's fault: NEW, to be
-recorded.
+A worse part is CHANGED, whatever the other parts. Added or removed parts are no fault: they are NEW and need recording.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ Part = int | float | str
 
 
 def judge_parts(reading: Reading, value: Parts, stored: Parts, drift: Sequence[str] = ()) -> Verdict:
-    """A reading in parts against its stored parts.
+    """Judge the parts of a reading against its stored parts.
 
-    A number counts as moved as an exact reading's does; text when it is another. Where less is better, text is
-    something that is wrong: a part that has any and had none got worse, and better the other way round.
+    A number counts as changed as in `judge_exact`; text if it differs. For metrics where less is better, text names an
+    error: a part that gains one is worse, and a part that loses one is better.
 
     Args:
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
@@ -42,7 +41,7 @@ def judge_parts(reading: Reading, value: Parts, stored: Parts, drift: Sequence[s
 
 
 def describe_parts(reading: Reading, value: Parts, stored: Parts, names: Sequence[str] | None = None) -> str:
-    """`metric a 1 -> 2 (+100.0 %), + b 3, - c`, of the parts in `names` or of all that differ; empty if none does."""
+    """`metric a 1 -> 2 (+100.0 %), + b 3, - c`, for the parts in `names` or all that differ; empty if none does."""
     told = []
     for name in dict.fromkeys((*value, *stored)) if names is None else names:
         before, after = stored.get(name), value.get(name)

@@ -1,4 +1,4 @@
-"""A time beside that of what the candidate has to beat: read by turns, judged without a baseline (docs/judging.md)."""
+"""Judges a time against that of a rival, measured in alternation, without a baseline (docs/judging.md)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from perfguard.judge.screen import MOST_REJECTED
 from perfguard.judge.statistics import UNLEARNT, least_effect
 from perfguard.records import Reading, Verdict, Word
 
-PROCESSES = 3  # fresh ones that read a slower time again, and as many once more where they leave it open
+PROCESSES = 3  # fresh processes that re-measure a slower time; as many again if it stays undecided
 
 
 def judge_rival(reading: Reading, fresh: Sequence[Reading] = ()) -> Verdict:
-    """Whether the candidate is slower than its rival.
+    """Judge whether the candidate is slower than its rival.
 
-    Both were timed by turns in one process, so each process is a pair by itself: the test is that of process pairs.
-    What is slower in one session is SUSPECT; the session that suspects it has no say in what fresh processes find.
+    Both were timed in alternation in one process, so each process counts as one process pair, with the same test. A
+    slower time in one session is SUSPECT. Fresh processes then decide without the reading of that session.
 
     Args:
-        reading: with a rival.
+        reading: the time, with its rival's.
         fresh: the same reading in fresh processes.
     """
     theta = least_effect(reading.promise, reading.floor, reading.rival)

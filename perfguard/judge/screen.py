@@ -1,7 +1,7 @@
-"""The screen: a changed case whose time lies within its record needs no pair (docs/judging.md).
+"""The screen: a changed case needs no process pair if its time lies within its record (docs/judging.md).
 
-A record knows one board and one day. It acquits where it is on that board, and where unchanged cases of the run show
-that this day is like that one. It accuses nobody.
+A record comes from one board on one day. It can pass a time on the same board if the run's unchanged cases show that
+the machine has not changed since. It never fails a time.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, modera
 from perfguard.judge.unchanged import covered
 from perfguard.records import CaseResult, Reading, TimedEntry
 
-LEAST_CONTROLS = 15  # unchanged cases; fewer say too little about board and day
-MOST_REJECTED = 3  # rejected blocks from which a session says nothing about its case
-COARSE = 0.05  # θ from which on no board and no day of a machine matters: it moves times by less
-_MISSED = 0.02  # of cases that are slower by 2θ, how many the record may acquit
+LEAST_CONTROLS = 15  # unchanged cases; fewer show too little about board and day
+MOST_REJECTED = 3  # a session with this many rejected blocks is not compared
+COARSE = 0.05  # from this θ on, board and day do not matter: they change times by less
+_MISSED = 0.02  # share of cases slower by 2θ that the record may pass
 
 
 @dataclass(frozen=True)
 class Controls:
-    """How the unchanged cases of one timer class lie beside their records in this run.
+    """Deviation of one timer class's unchanged cases from their records in this run.
 
     Attributes:
         shift: the median of ln(now / record).
-        scale: how much wider they lie round it than their records' noise makes likely, at least 1.
+        scale: their spread around it, relative to the noise of their records, at least 1.
     """
 
     cases: int = 0
@@ -41,7 +41,7 @@ NO_CONTROLS: Mapping[str, Controls] = {}  # timer class -> …
 
 
 def learn_controls(results: Sequence[CaseResult], lane: Lane) -> dict[str, Controls]:
-    """Timer class -> its unchanged cases that this device has timed, on the board of their records."""
+    """Timer class -> deviation of its unchanged cases that were timed on the board of their records."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         for name, deviation, error in _deviations(result, lane):
@@ -68,9 +68,9 @@ def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, fl
 
 
 def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: Controls, *, on_its_board: bool) -> str:
-    """Why the record cannot acquit the time, so that a pair has to tell; empty where it does.
+    """Why the record cannot pass the time, so that a process pair must decide; empty if it passes.
 
-    The record acquits where it excludes a slowdown (or speed-up) of 2θ, at 2 %, with the machine's own shift added.
+    The record passes a time if it excludes a slowdown (or speed-up) of 2θ, at 2 %, with the machine's own shift added.
     """
     if not _comparable(reading, entry):
         return f"{len(entry.sessions)} sessions stored, {MIN_SESSIONS} are needed"

@@ -1,6 +1,6 @@
-"""All cases of a run together: what the record screens, what process pairs say of the rest, and what nobody can say.
+"""Judges all cases of a run: the screen passes times, process pairs decide the rest, others stay UNRESOLVED.
 
-`pytest --perfguard` judges so at the end of a run, and whoever judges a report again does the same.
+`pytest --perfguard` does this at the end of a run, and `perfguard.lanes` does it to judge a report again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perfguard.judge.unchanged import covered_beside
 from perfguard.records import CaseResult, PairedCase, PairedTime, Pairing, Verdict, Word
 
 CaseId = tuple[str, str]  # suite, case key
-TimeId = tuple[str, str, str]  # … and metric
+TimeId = tuple[str, str, str]  # suite, case key, metric
 
 NO_PAIRS = "no process pair measured it"
 
@@ -29,11 +29,11 @@ NO_PAIRS = "no process pair measured it"
 def screen_session(
     results: Sequence[CaseResult], lane: Lane, fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None
 ) -> dict[CaseId, list[Verdict]]:
-    """Every case by what is remembered and by what the run's unchanged cases show; times in question are SUSPECT.
+    """Judge every case by its record and the run's unchanged cases; times in question are SUSPECT.
 
     Args:
-        results: as they were measured, of one device; what was not measured is left out.
-        fresh: what fresh processes read of a case, for times beside a rival's.
+        results: measured cases of one device, without those that were not measured.
+        fresh: results of a case in fresh processes, for times beside a rival's.
     """
     controls = learn_controls(results, lane)
     known = fresh or {}
@@ -46,10 +46,10 @@ def judge_session(
     pairings: Sequence[Pairing] = (),
     fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
 ) -> dict[CaseId, list[Verdict]]:
-    """The final verdicts of every case of one device: none of them SUSPECT.
+    """The final verdicts on every case of one device, none of them SUSPECT.
 
     Args:
-        pairings: what process pairs read on the device.
+        pairings: readings of process pairs on the device.
     """
     screened = screen_session(results, lane, fresh)
     family = count_suspects(screened)
@@ -70,17 +70,17 @@ def judge_session(
 
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
-    """Times in question: the family over which the false alarms of a run are counted."""
+    """Number of times in question: the family over which a run's error is spread."""
     return sum(verdict.word is Word.SUSPECT for found in verdicts.values() for verdict in found)
 
 
 def case_id(named: CaseResult | PairedCase) -> CaseId:
-    """How a case is found in a run."""
+    """The identity of a case in a run."""
     return (named.case.suite, named.case.key) if isinstance(named, CaseResult) else (named.suite, named.key)
 
 
 def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
-    """`result` with further verdicts behind its own."""
+    """`result` with further verdicts after its own."""
     return msgspec.structs.replace(result, verdicts=[*result.verdicts, *verdicts])
 
 
@@ -100,11 +100,11 @@ def _tracks(
 
 
 def track_of(result: CaseResult, time: PairedTime) -> Track | None:
-    """What the test of process pairs needs of one time; None where no pair read it."""
+    """One time as input of the test of process pairs; None if no pair read it."""
     reading = result.reading(time.metric)
     if reading is None or not time.readings:
         return None
-    # By the first pair's time: what is decided after each pair must not move with the later ones.
+    # θ from the first pair's time: later pairs must not change earlier decisions.
     theta = least_effect(reading.promise, reading.floor, time.readings[0].base_us)
     return Track(theta, timer_class(time.timer), time.readings)
 
@@ -112,7 +112,7 @@ def track_of(result: CaseResult, time: PairedTime) -> Track | None:
 def _beside_base(
     result: CaseResult, suspect: Verdict, lane: Lane, case: PairedCase | None, found: PairVerdict | None, why: str
 ) -> Verdict:
-    """The verdict that process pairs lead to; where they could not tell, why."""
+    """The verdict by process pairs; if they cannot decide, the reason."""
     metric = suspect.metric
     reading = result.reading(metric)
     assert reading is not None
@@ -124,7 +124,7 @@ def _beside_base(
         return msgspec.structs.replace(suspect, word=Word.UNCHANGED, reason=same)
     if case is None or case.problem or time is None or found is None:
         told = [each for each in (case.problem if case else "", time.problem if time else "") if each]
-        if why != NO_PAIRS and not told:  # what the record says for itself would hide that
+        if why != NO_PAIRS and not told:  # a problem with the record would hide this reason
             return msgspec.structs.replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
         return unpaired(result, metric, lane, told[0] if told else why)
     verdict = msgspec.structs.replace(
@@ -152,14 +152,14 @@ def _reason(result: CaseResult, lane: Lane, case: PairedCase, time: PairedTime, 
         return "; ".join(filter(None, (noisy(found), cycles)))
     if found.word is None:
         return f"UNDECIDED: {time.problem or why}; {found}"
-    before = stored_values(result, lane)  # what the base's process did not read: it compiles for no target
+    before = stored_values(result, lane)  # for metrics missing in the base's process, which compiles for no target
     if case.base is not None:
         before |= {each.metric: each.value for each in case.base.readings if not each.timed}
     return "; ".join(filter(None, (str(found), cycles, because(time.metric, result.readings, before))))
 
 
 def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
-    """What is the way of one device is no news of another's."""
+    """The results of each device: a deviation of one device says nothing about another."""
     found: dict[int, list[CaseResult]] = defaultdict(list)
     for result in results:
         found[result.device].append(result)

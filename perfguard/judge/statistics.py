@@ -13,23 +13,24 @@ from functools import lru_cache
 from statistics import fmean, median
 
 MIN_SESSIONS = 5  # K below which a record screens nothing
-FAMILY_ERROR = 0.01  # alpha_F: false accusations of a run, over all times that are in question in it
-MISS_ERROR = 0.05  # one minus the power at the smallest effect that a judgement promises to see
+FAMILY_ERROR = 0.01  # alpha_F: false alarms of a run, over all its times in question
+MISS_ERROR = 0.05  # one minus the power at the smallest promised effect
 LEAST_EFFECT = 0.01  # smallest relative change that may fail
-LEAST_SIGMA = 0.0015  # no case is believed quieter than this
+LEAST_SIGMA = 0.0015  # lower limit of every case's sigma
 MEDIAN_PENALTY = 1.57  # pi/2: the centre of a record is a median, whose variance is that of a mean times this
 PRIOR_DEGREES = (1.0, 8.0)  # d0 is clipped to this range
-PRIOR_CASES = 15  # fewer cases of a class teach nothing about the others
-ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # what storing four significant digits can hide
-WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # a stored session beyond both was no measurement of the case
+PRIOR_CASES = 15  # fewer cases of a class are not enough for a prior
+ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # rounding error of four significant digits
+WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # a stored session beyond both is wild
 
 
 @dataclass(frozen=True)
 class History:
     """Several processes' values of one case, in logarithms.
 
-    `centre` is their median, `variance` their variance between processes, `sessions` how many of them count:
-    one wild session (more than 20 % and ten robust standard deviations off the others) is left out of a record.
+    `centre` is their median (their mean in `spread_of`), `variance` the variance between processes, `sessions` the
+    number that count. One wild session (more than 20 % and ten robust standard deviations off the others) is left out
+    of a record.
     """
 
     centre: float
@@ -44,15 +45,15 @@ class History:
 
 @dataclass(frozen=True)
 class Prior:
-    """What the cases of one timer class say about the noise of any one of them (d0 and s0 of docs/judging.md)."""
+    """Noise of one case, estimated from all cases of its timer class (d0 and s0 of docs/judging.md)."""
 
     degrees: float
     sigma: float
     learnt: bool = True
 
 
-#: Used until PRIOR_CASES cases are known. 0.5 % is the most that the timers may vary between processes
-#: (their target); unlike a learnt prior it never lowers a case's own estimate.
+#: Used until PRIOR_CASES cases are known. 0.5 % is the timers' target for their variation between processes. Unlike a
+#: learnt prior, it never lowers a case's own estimate.
 UNLEARNT = Prior(degrees=PRIOR_DEGREES[0], sigma=0.005, learnt=False)
 
 
@@ -103,7 +104,7 @@ def _variance(logs: Sequence[float]) -> float:
 
 
 def without_wild(sessions: Sequence[float]) -> list[float]:
-    """The stored session values (µs) that count: all of them, but for a wild one."""
+    """The stored session values (µs) without a wild one."""
     logs = [math.log(value) for value in sessions]
     if len(logs) < MIN_SESSIONS:
         return list(sessions)
@@ -121,8 +122,8 @@ def fit_prior(histories: Sequence[History]) -> Prior:
 
     Smyth, "Linear models and empirical Bayes methods", Stat. Appl. Genet. Mol. Biol. 3 (2004), section 6.2.
     With e = ln s² − ψ(d/2) + ln(d/2) over the cases: ψ'(d0/2) = Var(e) − mean ψ'(d/2), and
-    ln s0² = mean(e) + ψ(d0/2) − ln(d0/2). Cases alike beyond chance have d0 = ∞. d0 is clipped afterwards;
-    only below its range is s0 taken from the clipped d0, which makes it larger.
+    ln s0² = mean(e) + ψ(d0/2) − ln(d0/2). Cases more alike than by chance have d0 = ∞. d0 is clipped afterwards.
+    Below its range, s0 follows from the clipped d0, which makes s0 larger.
     """
     known = [history for history in histories if history.degrees >= 1]
     if len(known) < PRIOR_CASES:
@@ -143,7 +144,7 @@ def fit_prior(histories: Sequence[History]) -> Prior:
 
 @lru_cache(maxsize=1024)
 def _low_chi_square(degrees: int) -> float:
-    """What a sum of squares of so many degrees exceeds with 95 % probability, in units of its variance."""
+    """The value that a sum of squares with these degrees of freedom exceeds with 95 % probability, in units of σ²."""
     from scipy import special
 
     return float(special.chdtri(degrees, 0.95))
@@ -183,7 +184,7 @@ def _inverse_trigamma(y: float) -> float:
 
 
 def moderate(history: History, prior: Prior) -> Noise:
-    """The case's variance, drawn towards its class: σ̃² = (d0·s0² + (K−1)·s²)/(d0 + K − 1), σ̃ ≥ 0.15 %."""
+    """The case's variance, shrunk towards its class: σ̃² = (d0·s0² + (K−1)·s²)/(d0 + K − 1), σ̃ ≥ 0.15 %."""
     degrees = prior.degrees + history.degrees
     expected = prior.sigma**2 if prior.learnt else max(prior.sigma**2, history.variance)
     variance = (prior.degrees * expected + history.degrees * history.variance) / degrees

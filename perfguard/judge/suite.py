@@ -1,4 +1,4 @@
-"""What concerns the run as a whole: entries whose case is gone, renamed cases, the exit status."""
+"""Verdicts on the run as a whole: stale entries, renamed cases, the exit status."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from perfguard.errors import ExitStatus
 from perfguard.judge.lane import Lane
 from perfguard.records import CaseResult, Verdict, Word
 
-SIMILAR_NAMES = 0.6  # difflib ratio from which a new and a gone case may be one, renamed
-#: Words that say how a reading compares, and not why it was not compared.
+SIMILAR_NAMES = 0.6  # least difflib ratio of a renamed case's old and new names
+#: Words for readings that were compared. The others give the reason why a reading was not.
 _JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)
 
 _Id = tuple[str, str]  # suite, case key
@@ -25,10 +25,10 @@ def find_stale(
     results: Sequence[CaseResult],
     ended: Collection[_Id],
 ) -> tuple[list[Verdict], list[CaseResult]]:
-    """Baseline entries whose case is gone, and the new cases that look like them under another name.
+    """Baseline entries whose case is gone, and the new cases that look like renamed ones.
 
-    An entry is gone when its suite was collected whole and holds no test of its name, or when its test ran to
-    its end and did not guard this pass or label.
+    An entry is gone if its suite was collected completely and has no test of its name, or if its test ran to its end
+    and did not guard this pass or label.
 
     Args:
         names_collected: suite -> names of its guarded tests, deselected ones too. A test's further calls are
@@ -36,8 +36,8 @@ def find_stale(
         ended: suite and name of the tests that ran to their end and guarded something.
 
     Returns:
-        A verdict for every gone entry, with its `suite` and `case`: STALE, or RENAMED where a new case has
-        the same pass and inputs and a similar name. And those new cases, with RENAMED in place of NEW.
+        A verdict on every gone entry, with its `suite` and `case`: STALE, or RENAMED if a new case has the same pass,
+        the same inputs and a similar name. Then these new cases, with RENAMED in place of NEW.
     """
     gone = sorted(_gone(lane, suites_collected_whole, names_collected, results, ended))
     new = {
@@ -69,7 +69,7 @@ def _gone(
 
 
 def test_of(name: str, collected: Collection[str]) -> str:
-    """The collected test that guards `name`: itself, or what stands before the label of a further call."""
+    """The collected test that guards `name`: `name` itself, or the part before the label of a further call."""
     if name in collected:
         return name
     before = [name[:at] for at, letter in enumerate(name) if letter == ":"]
@@ -77,7 +77,7 @@ def test_of(name: str, collected: Collection[str]) -> str:
 
 
 def _match(lane: Lane, gone: Sequence[_Id], new: Mapping[_Id, CaseResult]) -> dict[_Id, _Id]:
-    """Old -> new, one to one, most similar names first. A test that moved to another file kept its name."""
+    """Old -> new, one to one, most similar names first. In another file, only an equal name matches."""
     candidates = []
     for old in gone:
         name, _, direction = old[1].rpartition("/")
@@ -114,10 +114,10 @@ def _rename(result: CaseResult, old: _Id) -> CaseResult:
 
 
 def is_inconclusive(results: Iterable[CaseResult]) -> bool:
-    """Whether most of the timed cases were in question, and nobody could tell: no success, and no regression.
+    """Whether most timed cases are undecided: such a run is neither a success nor a regression.
 
-    A case is open where the time is of which it promises most is open: the device's, where there is one. A host time
-    beside it is promised to half of itself, and on a machine that others share nobody can tell even that.
+    A case is undecided if its time with the smallest promise is: the device's if there is one. A host time beside it
+    promises only 50 %, and on a shared machine even that cannot be decided.
     """
     told = []
     for result in results:
@@ -133,13 +133,13 @@ def is_inconclusive(results: Iterable[CaseResult]) -> bool:
 def exit_status(
     words: Iterable[Word], strict: bool, measured: int, tests_failed: bool = False, inconclusive: bool = False
 ) -> ExitStatus:
-    """The status that a run with these verdicts ends with.
+    """The exit status of a run with these verdicts.
 
     Args:
-        words: those of every case, and of stale entries.
-        measured: cases with at least one reading.
-        tests_failed: whether a test failed for a reason other than a verdict of its cases.
-        inconclusive: whether most times were in question, and nobody could tell.
+        words: of every case and of stale entries.
+        measured: number of cases with at least one reading.
+        tests_failed: whether a test failed for a reason other than a verdict on its cases.
+        inconclusive: whether most timed cases are undecided.
     """
     found = set(words)
     if Word.WRONG in found:
@@ -156,13 +156,13 @@ def exit_status(
 
 
 def count_guarded(results: Iterable[CaseResult]) -> int:
-    """Cases that count as guarded: their worst verdict judges, and so does a gate of theirs."""
+    """Number of guarded cases (`is_guarded`)."""
     return sum(1 for result in results if is_guarded(result, result.word))
 
 
 def is_guarded(result: CaseResult, word: Word | None) -> bool:
-    """Whether `word`, the worst of a case, judges, and at least one gated reading was judged against a baseline or the
-    base, or is remembered and cannot have moved."""
+    """Whether `word`, a case's worst verdict, is a comparison, and at least one gated reading was compared with a
+    baseline or the base, or has a record and cannot have changed."""
     gated = {reading.metric for reading in result.readings if reading.gated}
     return word in _JUDGED and any(
         verdict.before is not None

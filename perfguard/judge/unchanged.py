@@ -1,4 +1,4 @@
-"""What cannot have moved: times whose code on the device is the very same (docs/judging.md, step 1)."""
+"""Times that cannot have changed, because the device runs the same code (docs/judging.md, step 1)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from perfguard.records import CaseResult, TimedEntry
 
 
 def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
-    """Names of the stored times that need no judging, because an exact reading that covers them is as stored.
+    """Names of the stored times that need no judging, because an exact reading that covers them equals the stored one.
 
-    The inputs, the power limit and the toolchain must be those of the baseline too.
+    Inputs, power limit and toolchain must be those of the baseline, too.
     """
     return frozenset(covering(result, lane))
 
@@ -31,7 +31,7 @@ def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
 
 
 def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
-    """Timed metrics that cannot differ from the base's, because the device runs the very same code on both sides."""
+    """Timed metrics that cannot differ from the base's, because the device runs the same code on both sides."""
     return frozenset(
         metric
         for reading in work.readings

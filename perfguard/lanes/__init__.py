@@ -1,5 +1,5 @@
-"""What GPU lanes deliver, taken as hostile: archives, reports and edited baselines come from a stranger's code.
+"""Results of GPU lanes, treated as hostile: archives, reports and edited baselines come from untrusted code.
 
-Archives become reports, reports are judged again from their raw readings by baselines that the caller trusts, and all
-lanes of one commit become an `Overview`. Nothing a lane says of itself is believed but what speaks against it.
+Archives become reports. Reports are judged again, from their raw readings and the caller's trusted baselines. All lanes
+of one commit become an `Overview`. A lane's own verdicts count only against it.
 """

@@ -1,4 +1,4 @@
-"""One uploaded archive: exactly one small file of the expected name, read in memory. Nothing is ever extracted."""
+"""One uploaded archive with exactly one small file of the expected name. It is read in memory, never extracted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from msgspec import Struct
 from perfguard.errors import LaneError
 
 MOST_PACKED_BYTES = 2_000_000
-# A case with what three process pairs read of it takes about 10 kB of indented JSON, which packs to a few hundred
-# bytes: room for some 1,500 regressions in one lane.
+# A case with the readings of three process pairs takes about 10 kB of indented JSON and packs to a few hundred bytes:
+# room for about 1,500 regressions in one lane.
 MOST_BYTES = 16_000_000
 _NAME = re.compile(r"report-(\w[\w.+-]{0,199})\.json", re.ASCII)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -41,7 +41,7 @@ def unpack(archive: bytes) -> Packed:
             member = _only_member(opened)
             with opened.open(member) as stream:
                 data = stream.read(MOST_BYTES + 1)
-    # What zipfile raises for damaged or strange archives, by its documentation and by trying.
+    # The exceptions of zipfile for damaged or unusual archives, from its documentation and from experiments.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise LaneError(f"no readable zip file ({str(error)[:200]}); upload .perfguard/report-*.json") from error
     if len(data) > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Which values a case of a stranger's report may hold. msgspec has checked the types; here sizes and numbers."""
+"""Limits of the values in an untrusted report's case: sizes and numbers. msgspec has checked the types before."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MOST_CHARACTERS = 16_384  # of any text in a report
 _MOST_ITEMS = 10_000  # of a list: kernel names of one call, blocks of a time
 _MOST_READINGS = 200
 _MOST = 2.0**63
-_LEAST_US, _MOST_US = 1e-4, 1e12  # a tenth of a nanosecond is less than a device's cycle
-_MOST_PAIRS = 50  # that read one time
-_LAST_PAIR = 200  # the highest number of one: whoever judges again looks after each
+_LEAST_US, _MOST_US = 1e-4, 1e12  # 0.1 ns is shorter than a device's cycle
+_MOST_PAIRS = 50  # of one time
+_LAST_PAIR = 200  # highest number of a pair: judging again costs one look per number
 _MOST_CHANGE = math.log(1e6)
 _LEAST_MHZ, _MOST_MHZ = 1.0, 1e5
 
 
 def check_result(result: CaseResult) -> None:
-    """Whether what a case says can be a measurement.
+    """Check that the values of a case can be measurements.
 
     Raises:
         LaneError: names the value; the case is then "invalid".
@@ -52,10 +52,10 @@ def check_result(result: CaseResult) -> None:
 
 
 def check_paired(case: PairedCase) -> None:
-    """Whether what process pairs say of a case can be measurements.
+    """Check that the process pairs of a case can be measurements.
 
     Raises:
-        LaneError: names the value; no time of the case is then judged by a pair.
+        LaneError: names the value; pairs then judge no time of the case.
     """
     if not case.suite or not case.key:
         raise LaneError("invalid value: an empty name")
@@ -104,7 +104,7 @@ def _check_reading(reading: Reading) -> None:
     value = reading.value
     if isinstance(value, bool) or (reading.timed and not isinstance(value, int | float)):
         raise LaneError(f"invalid value: {name}: no number")
-    for number in _numbers(value):  # counts, bytes and times: none lies below 0
+    for number in _numbers(value):  # counts, bytes and times are never negative
         _check_number(name, number, 0.0, _MOST)
     if reading.timed:
         for microseconds in (*_numbers(value), *reading.blocks):

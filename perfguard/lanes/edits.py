@@ -1,7 +1,7 @@
-"""What a change edits in the baselines, entry by entry, and which of its findings these edits cover.
+"""Baseline edits of a change, entry by entry, and the findings that they cover.
 
-Judging stays with the merge base. A finding counts as accepted only if the edited value is what was measured: an edited
-spread, fewer sessions, another anchor or an edited toolchain buy nothing.
+The merge base's baselines still judge. A finding counts as accepted only if the edited value equals the measurement: an
+edited spread, fewer sessions, another anchor or an edited toolchain have no effect.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from perfguard.records import (
 )
 from perfguard.units import Unit
 
-_CONDITIONS = "conditions"  # the metric of an edit that moves no entry: inputs or provenance of the case
+_CONDITIONS = "conditions"  # metric of an edit that changes no entry but the inputs or provenance of the case
 _SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
-_NEVER = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # no baseline speaks of these
+_NEVER = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts without a baseline
 
 
 @dataclass(frozen=True)
 class Edited:
-    """Baselines before and after a change, of the folders `among`."""
+    """Baselines before and after a change, in the folders `among`."""
 
     base: Remembered
     head: Remembered
     among: Sequence[str]
 
     def cases(self) -> Iterator[tuple[str, str, str, CaseBaseline | None, CaseBaseline | None]]:
-        """Folder, suite, key, and the case before and after, where they differ."""
+        """Folder, suite, key, and the case before and after, of each case that differs."""
         for folder in self.among:
             suites = {**self.base.folders.get(folder, {}), **self.head.folders.get(folder, {})}
             for suite in sorted(suites):
@@ -70,7 +70,7 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
     """Every entry that the change edits, in the order of the files.
 
     Args:
-        reports: of the lanes; they tell units, which way is better, and what was measured.
+        reports: of the lanes; they give the units, the better direction and the measured values.
     """
     readings = _readings(reports)
     edits = []
@@ -105,7 +105,7 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
 
 
 def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:
-    """Whether a lane read the case under the conditions that are stored of it; else nothing is compared any more."""
+    """Whether a lane read the case under its stored conditions; if not, its metrics are no longer compared."""
     assert case.provenance is not None
     portable = folder.startswith("targets/")
     for report in reports:
@@ -119,7 +119,7 @@ def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: 
 
 
 def patched(edited: Edited, judging: Remembered) -> Remembered:
-    """The baselines that judge with the values of the change, each with the noise around it that stands there."""
+    """The judging baselines with the values of the change, but with the noise that was stored before."""
     folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in judging.folders.items()}
     for folder, suite, key, _, new in edited.cases():
         if new is None:
@@ -138,12 +138,12 @@ def patched(edited: Edited, judging: Remembered) -> Remembered:
 def accepted(
     judged: Report, under_edits: Report, missing: Sequence[tuple[str, str, str]], edited: Edited
 ) -> list[tuple[str, str, str]]:
-    """(suite, case key, metric) of what the change's edits cover: findings of `judged`, and of `missing` the removed.
+    """(suite, case key, metric) of the findings of `judged`, and of the removed items of `missing`, that edits cover.
 
-    A finding is covered where its entry was edited to what was measured, and a reason stands there if the edit lets a
-    worse reading pass. What was measured is for an exact metric, and for a time that needed no reading, what passes
-    under the edited value (`under_edits`: the report judged by `patched`); for a time that was read see `_is_read`.
-    What was read under other conditions than the base's record is covered by a record under these (`_is_afresh`).
+    A finding is covered if its entry was edited to the measured value, with a reason if the edit lets a worse reading
+    pass. An exact metric, or a time that needed no reading, equals the edit if it passes under the edited value
+    (`under_edits`: the report judged by `patched`). `_is_read` decides for a time that was read. A reading under other
+    conditions than the base's record is covered by a record under the new conditions (`_is_afresh`).
     """
     edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
     quiet = (Word.PASS, Word.UNCHANGED, Word.FASTER)
@@ -172,8 +172,8 @@ def accepted(
 
 
 def _is_afresh(judged: Report, result: CaseResult, verdict: Verdict, edited: Edited, passing: Collection[str]) -> bool:
-    """Whether the change records the case under the conditions of the report, with what was read there: as an update
-    does after an upgrade, with a reason where the update asks for one."""
+    """Whether the change records the case under the report's conditions and with its readings, as an update does after
+    an upgrade, including the reason if the update asks for one."""
     reading = result.reading(verdict.metric)
     if reading is None:
         return False
@@ -191,7 +191,7 @@ def _is_afresh(judged: Report, result: CaseResult, verdict: Verdict, edited: Edi
 
 
 def _asks(before: Entry, after: Entry, old: CaseBaseline, new: CaseBaseline, reading: Reading) -> bool:
-    """Whether the update that replaces the entry asks for a reason (`perfguard.baselines.planning`)."""
+    """Whether an update would ask for a reason to replace the entry (`perfguard.baselines.planning`)."""
     if not reading.timed:
         return is_worse(reading, before, after)
     if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
@@ -203,8 +203,8 @@ def _asks(before: Entry, after: Entry, old: CaseBaseline, new: CaseBaseline, rea
 
 
 def _is_read(verdict: Verdict, reading: Reading | None, before: Entry | None, after: Entry | None) -> bool:
-    """Whether a time was read as edited: within its promise of the new level; or process pairs say that it moved by as
-    much as the edit moves it, which holds on a board that reads all of it otherwise."""
+    """Whether the reading of a time confirms the edit: it lies within its promise of the new level, or process pairs
+    show the same change as the edit. The second holds even on a board with another level."""
     assert reading is not None
     if not isinstance(after, TimedEntry) or after.timer != reading.timer or not isinstance(reading.value, int | float):
         return False
@@ -228,7 +228,7 @@ def _edit_of(
 
 
 def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> bool:
-    """Whether the change removed it from every folder that judges the report, as files say that could be read."""
+    """Whether the change removed the item from every folder that judges the report; False if a file is unreadable."""
     suite, key, metric = item
 
     def holds(remembered: Remembered) -> bool:
@@ -248,7 +248,7 @@ def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Read
 
 
 def _resolved(file: Baseline, key: str) -> CaseBaseline | None:
-    """The case with its provenance spelt out: moving it into the file's head is no edit."""
+    """The case with its full provenance, so that moving provenance to the head of the file is not an edit."""
     return replace(file.cases[key], provenance=file.provenance_of(key)) if key in file.cases else None
 
 
@@ -266,7 +266,7 @@ def _shown(entry: Entry | None) -> Value | None:
 
 
 def _unit(metric: str, entry: Entry) -> Unit:
-    """By the name that the house gives its metrics, where no report tells."""
+    """The unit by our naming of metrics, for entries without a reading in the reports."""
     if isinstance(entry, TimedEntry):
         return Unit.MICROSECONDS
     if isinstance(entry, str | list) or (isinstance(entry, dict) and any(isinstance(p, str) for p in entry.values())):
@@ -275,7 +275,7 @@ def _unit(metric: str, entry: Entry) -> Unit:
 
 
 def _conditions(case: CaseBaseline) -> str:
-    """What decides whether a reading is compared at all."""
+    """The conditions under which readings are compared, as text."""
     provenance = case.provenance
     fields = provenance.__struct_fields__ if provenance else ()
     versions = [
@@ -287,14 +287,14 @@ def _conditions(case: CaseBaseline) -> str:
 
 
 def _limits(metric: str, reading: Reading | None) -> Limits:
-    """What the entry is judged by: the reading tells, else what this perfguard's own metrics are judged by."""
+    """The limits of the entry: those of the reading, else those of our own metrics."""
     if reading is None:
         return OWN.get(metric, Limits(Better.LOWER))
     return Limits(reading.better, promise=reading.promise)
 
 
 def _loosens(before: Entry | None, after: Entry | None, limits: Limits) -> bool:
-    """Whether a worse reading may pass than before, or none is judged any more."""
+    """Whether a worse reading can pass than before, or readings are no longer judged."""
     better = limits.better
     if before is None:
         return False
@@ -308,21 +308,21 @@ def _loosens(before: Entry | None, after: Entry | None, limits: Limits) -> bool:
 
 
 def _creeps(before: TimedEntry, after: TimedEntry, limits: Limits) -> bool:
-    """Whether the new level lies beyond its promise over the anchor, or the anchor itself was lifted."""
+    """Whether the new level exceeds the anchor by more than the promise, or the anchor itself was raised."""
     over, lifted = (
         growth_over(before, after, limits.better),
         slowdown(anchor_of(before), anchor_of(after), limits.better),
     )
-    return over > limits.promise or lifted > 2 * _SEEN_SIGMA  # four digits are stored
+    return over > limits.promise or lifted > 2 * _SEEN_SIGMA  # baselines store four digits
 
 
 def growth_over(before: TimedEntry, after: TimedEntry, better: Better = Better.LOWER) -> float:
-    """How much worse the new level is than the anchor of the entry that it takes the place of: 0.03 is 3 %."""
+    """How much worse the new level is than the anchor of the entry it replaces: 0.03 is 3 %."""
     return math.expm1(slowdown(anchor_of(before), median(after.sessions), better))
 
 
 def _growth(before: Entry | None, after: Entry | None, limits: Limits) -> float | None:
-    """How far the new level lies over the anchor, where that is more than its promise."""
+    """How far the new level exceeds the anchor; None within the promise."""
     if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
         return None
     over = growth_over(before, after, limits.better)
@@ -330,14 +330,14 @@ def _growth(before: Entry | None, after: Entry | None, limits: Limits) -> float 
 
 
 def _edge(entry: TimedEntry, better: Better) -> float:
-    """Two deviations beyond the centre on the worse side, as a logarithm."""
+    """The centre plus two standard deviations towards worse, as a logarithm."""
     history = remember(entry.sessions)
     centre = -history.centre if better is Better.HIGHER else history.centre
     return centre + 2 * math.sqrt(history.variance)
 
 
 def _recentred(before: Entry | None, after: Entry) -> Entry:
-    """The edited value with the noise that was stored before."""
+    """The edited level with the noise stored before."""
     if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
         return after
     old, new = level(before), level(after)

@@ -1,7 +1,7 @@
-"""A report judged again, from its raw readings, by baselines and limits that the caller trusts.
+"""Judges a report again from its raw readings, by the caller's trusted baselines and limits.
 
-Of what the report says of itself only what speaks against it stands: WRONG, BROKEN, UNSUPPORTED, and that a time was
-refused. Every other verdict is made anew, as `pytest --perfguard` makes it, times by the readings of its process pairs.
+The report's own verdicts are kept only if they speak against it: WRONG, BROKEN, UNSUPPORTED, and UNRESOLVED for a
+refused time. All others are made anew, as in `pytest --perfguard`, and times are judged by their process pairs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 
 
 def judge_again(report: Report, lane: Lane) -> Report:
-    """The report with verdicts of `lane`, no entry of it SUSPECT.
+    """The report with verdicts of `lane`, none of them SUSPECT.
 
-    Times are compared with the commit that the report names (`report.base`); whoever knows which one it had to be has
-    looked at it before (`perfguard.lanes.viewing`). Cases keep their order. Entries whose case is gone are not looked
-    for: whoever cannot see what was collected knows only that they were not measured (`unmeasured`).
+    Times are compared with the commit that the report names (`report.base`); `perfguard.lanes.viewing` has checked it
+    before. Cases keep their order. Stale entries are not searched for: without the list of collected tests, an entry is
+    only known as not measured (`unmeasured`).
     """
     lane = dataclasses.replace(lane, base=report.base or NO_BASE)
     accused = [_confessed(hold(result)) for result in report.results]
@@ -50,10 +50,10 @@ def judge_again(report: Report, lane: Lane) -> Report:
 
 
 def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
-    """(suite, case key, metric) of what `lane` remembers and the judged `report` does not hold.
+    """(suite, case key, metric) of each entry of `lane` that is missing in the judged `report`.
 
-    The metric is empty where the whole case is missing, declared unsupported included: a change that declares away
-    what is guarded has to be seen. What is WRONG or BROKEN, or whose time was refused, is told by its own verdict.
+    The metric is empty if the whole case is missing. That includes cases declared unsupported: a change must not drop
+    a guarded case unseen. Cases that are WRONG or BROKEN have a verdict of their own and are not listed.
     """
     results = {(result.case.suite, result.case.key): result for result in report.results}
     missing: list[tuple[str, str, str]] = []
@@ -73,14 +73,14 @@ def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
 
 
 def _of_every_machine(result: CaseResult) -> CaseResult:
-    """Without its times, and without what belongs to one machine."""
+    """The case without its times and without metrics of one machine."""
     return replace(
         result, readings=[each for each in result.readings if not each.timed and (each.portable or each.target)]
     )
 
 
 def _confessed(result: CaseResult) -> CaseResult:
-    """The case with only those verdicts that speak against it; beyond its limit it is WRONG, whatever it says."""
+    """The case with only the verdicts against it. An error beyond its limit is WRONG, whatever the report's verdict."""
     own = [
         Verdict(verdict.word, verdict.metric, verdict.reason) for verdict in result.verdicts if _stands(result, verdict)
     ]
@@ -95,14 +95,14 @@ def _confessed(result: CaseResult) -> CaseResult:
 
 
 def _stands(result: CaseResult, verdict: Verdict) -> bool:
-    """Also why there is no reading: a time that was refused, a test that was skipped."""
+    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test)."""
     if verdict.word is Word.UNRESOLVED:
         return result.reading(verdict.metric) is None
     return verdict.word in _CONFESSED
 
 
 def _by_case(sessions: Sequence[Session]) -> Mapping[CaseId, list[CaseResult]]:
-    """What fresh processes read of each case, oldest first."""
+    """The results of fresh processes for each case, oldest first."""
     found: dict[CaseId, list[CaseResult]] = defaultdict(list)
     for session in sessions:
         for result in session.results:

@@ -1,7 +1,7 @@
-"""The limits that this perfguard's own metrics gate by. A report describes its readings itself; here it may not
-describe them more leniently: the report comes from the change's own code, which may have edited its limits.
+"""The limits of perfguard's own metrics. A report carries the limits of its readings. They must not be more lenient
+than these: the report comes from the change's own code, which may have edited them.
 
-tests/lanes/test_limits.py holds these against what the metrics write.
+tests/lanes/test_limits.py compares these limits with those of the metrics.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _HASH = re.compile(r"[0-9a-f]{16}")
 
 
 class Limits(Struct, frozen=True):
-    """The most lenient that a metric of ours is on any device.
+    """The most lenient limits of one of our metrics over all devices.
 
     Attributes:
-        promise: of a time, before the timer's own floor is allowed for (as in `Timing.reading`).
+        promise: of a time, before the timer's own floor is added (as in `Timing.reading`).
         floor: of an exact metric in its unit, of a time in µs.
-        covers: times that cannot have moved where the reading, a hash, is as stored.
-        unrecorded: what a record without the metric stands for; None: nothing.
-        portable: None: on a CPU it is, on a GPU it is not, and the reading says which.
+        covers: times that cannot have moved if the reading, a hash, equals the stored one.
+        unrecorded: the value assumed for a record without the metric; None: no value.
+        portable: None: taken from the reading, because it is portable on a CPU and not on a GPU.
     """
 
     better: Better
@@ -39,10 +39,10 @@ class Limits(Struct, frozen=True):
     portable: bool | None = False
 
 
-_SEGMENT = 20 * _MIB  # what torch's allocator takes from a device at once
+_SEGMENT = 20 * _MIB  # torch's allocator reserves device memory in such segments
 _EITHER = None  # portable where the device is a CPU
 
-# Events tick in steps of 0.5 µs at most on any GPU we know, and a timer tells two steps.
+# Events have a resolution of 0.5 µs or better on all known GPUs, and a timer resolves two steps.
 _COARSEST_TIMER_US = 1.0
 
 OWN: dict[str, Limits] = {
@@ -88,7 +88,7 @@ OWN: dict[str, Limits] = {
 }
 
 
-#: The same of what is read for each target, `sm_90.spills`, by the name behind the target's.
+#: Limits of the metrics read for each target (`sm_90.spills`), by their name after the target.
 OF_TARGETS: dict[str, Limits] = {
     "binary": Limits(Better.SAME, gated=False),
     "asked": Limits(Better.SAME),
@@ -115,13 +115,13 @@ OF_TARGETS: dict[str, Limits] = {
 
 
 def hold(result: CaseResult) -> CaseResult:
-    """The case with limits no more lenient than ours. What a metric that we do not know says of itself stands."""
+    """The case with limits no more lenient than ours. Limits of unknown metrics are kept."""
     readings = [_held(reading) for reading in result.readings]
     return result if readings == result.readings else replace(result, readings=readings)
 
 
 def lenient(given: Sequence[CaseResult], held: Sequence[CaseResult]) -> dict[str, int]:
-    """Metric -> how many of its readings `hold` has made stricter."""
+    """Metric -> the number of its readings that `hold` has made stricter."""
     counts: dict[str, int] = {}
     for before, after in zip(given, held, strict=True):
         for reading, kept in zip(before.readings, after.readings, strict=True):

@@ -1,4 +1,4 @@
-"""From a lane's bytes to a report whose every value may be looked at; cases that may not are refused one by one."""
+"""Parses a lane's bytes into a report with only valid values; invalid cases are refused one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from perfguard.records import (
 MOST_CASES = 5_000
 MOST_SESSIONS = 100  # fresh processes, of all devices together
 _FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become parts of paths
-_LEAST_SHA = 7  # digits of a commit that stand for it
+_LEAST_SHA = 7  # shortest abbreviation of a commit
 _MOST_DEVICES = 1024
 _TEXT = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 _COMMIT = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}([0-9a-f]{24})?)?\Z")]  # "": there is none
@@ -38,7 +38,7 @@ _DEVICE = Annotated[int, Meta(ge=0, lt=_MOST_DEVICES)]
 
 
 class Received(Struct, frozen=True):
-    """A lane's report, without what could not be read: `refused` names it. `warnings` do not speak against it."""
+    """A lane's report without the unreadable cases, which `refused` lists. `warnings` are no reason to refuse it."""
 
     report: Report
     refused: list[Refused] = []
@@ -69,7 +69,7 @@ class _Pairing(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
-    """A report whose cases are not looked into yet. Verdicts of the run as a whole are not read at all."""
+    """A report whose cases are not parsed yet. Verdicts on the run as a whole are never read."""
 
     schema: int
     hardware: Hardware
@@ -92,13 +92,13 @@ class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Named(Struct, frozen=True):
-    """As much of an invalid case as names it."""
+    """The part of an invalid case that names it."""
 
     case: dict[str, Any]
 
 
 class _NamedPaired(Struct, frozen=True):
-    """As much of an invalid paired case as names it."""
+    """The part of an invalid paired case that names it."""
 
     key: str
 
@@ -106,12 +106,12 @@ class _NamedPaired(Struct, frozen=True):
 def receive(lane: str, archive: bytes, head: str) -> Received:
     """The report that `lane` uploaded for commit `head`.
 
-    A lane is named after its hardware's slug, or after its target where any machine of it will do (`cpu`): then what
-    belongs to the machine is not judged. The name decides that, whatever the report says: a lane named after a slug
-    that was not timed has left out what is remembered of it.
+    A lane is named after its hardware's slug, or after its target if any machine of the target will do (`cpu`). Metrics
+    of one machine are not judged on a target's lane. The name decides this, not the report: without times, a slug's
+    lane has not measured all of its record.
 
     Raises:
-        LaneError: the archive or the report as a whole is refused, with the reason.
+        LaneError: the archive or the whole report is refused, with the reason.
     """
     packed = unpack(archive)
     received = read_report_of_stranger(packed.data)
@@ -129,7 +129,7 @@ def receive(lane: str, archive: bytes, head: str) -> Received:
 
 
 def read_report_of_stranger(data: bytes) -> Received:
-    """A report from its JSON; a value that cannot be costs its case, and nothing else.
+    """A report from untrusted JSON. An impossible value costs only its own case.
 
     Raises:
         LaneError: no JSON, another schema, or an envelope that cannot be read.
@@ -158,7 +158,7 @@ def read_report_of_stranger(data: bytes) -> Received:
         commit=envelope.commit,
         perfguard=envelope.perfguard,
         results=results,
-        # What a fresh process says of a case that cannot be read confirms nothing.
+        # Unreadable results of fresh processes are dropped: they confirm nothing.
         fresh=[Session(_results(session.results)[0], session.device) for session in envelope.fresh],
         fresh_problem=envelope.fresh_problem,
         base=None if envelope.base is None else msgspec.convert(envelope.base, BaseTree, from_attributes=True),
@@ -172,7 +172,7 @@ def read_report_of_stranger(data: bytes) -> Received:
 
 
 def _check_texts(envelope: _Envelope) -> None:
-    """Hardware, toolchain and conditions are shown: their texts are as bounded as those of the cases."""
+    """Check texts of hardware, toolchain and conditions, which are shown as well, by the limits of the cases."""
     shown = msgspec.to_builtins([envelope.hardware, envelope.toolchain, envelope.conditions])
     left = [shown]
     while left:
@@ -205,10 +205,10 @@ def _results(raw: Sequence[msgspec.Raw]) -> tuple[list[CaseResult], list[Refused
 
 
 def _pairings(envelope: _Envelope) -> tuple[list[Pairing], list[Refused]]:
-    """The process pairs, and the cases whose pairs cannot be looked at: these are not judged by any.
+    """The process pairs, and the cases with invalid pairs, which no pair then judges.
 
     Raises:
-        LaneError: what the report says of its base contradicts itself, or there are too many cases.
+        LaneError: the report contradicts itself about its base, or there are too many cases.
     """
     commit = (envelope.base.commit if envelope.base is not None else None) or ""
     if envelope.base is not None and envelope.base.equal and not commit:
@@ -241,7 +241,7 @@ def _pairings(envelope: _Envelope) -> tuple[list[Pairing], list[Refused]]:
 
 
 def _without_times(case: PairedCase) -> PairedCase:
-    """The base's process reads exact metrics for the verdict's reason; its times stand in the pairs."""
+    """The case without the times of the base's result, which are in the pairs. Exact metrics explain the verdict."""
     if case.base is None:
         return case
     exact = [reading for reading in case.base.readings if not reading.timed]
@@ -256,7 +256,7 @@ def _paired_name(data: msgspec.Raw, number: int) -> str:
 
 
 def _name(data: msgspec.Raw, number: int) -> str:
-    """What a refused case calls itself, as far as it can be read; else its place."""
+    """The name of a refused case if readable, else its position."""
     try:
         case = msgspec.json.decode(data, type=_Named).case
     except (msgspec.MsgspecError, RecursionError, ValueError):

@@ -1,4 +1,4 @@
-"""The baselines of one commit (or of the working tree), from the bytes of their files."""
+"""The baselines of one commit (or of the working tree), parsed from their files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TARGETS = "targets"
 
 @dataclass(frozen=True)
 class Remembered:
-    """Folder (`nvidia-h200`, `targets/cpu`) -> suite -> baseline; `problems`: files that could not be read, and why."""
+    """Folder (`nvidia-h200`, `targets/cpu`) -> suite -> baseline; `problems`: unreadable files -> the reason."""
 
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
     def lane(self, hardware: Hardware, toolchain: Toolchain, *, exact_only: bool = False) -> Lane:
-        """The side of the judgement of one hardware, with everything that is remembered of it; with `exact_only`, of
-        every machine of its target."""
+        """The lane of one hardware with all its baselines; with `exact_only`, only those of every machine of its
+        target."""
         own = {} if exact_only else self.folders.get(hardware.slug, {})
         elsewhere: dict[tuple[str, str], list[str]] = {}
         for slug in sorted(self.folders):
@@ -38,17 +38,17 @@ class Remembered:
         return Lane(hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets)
 
     def case(self, folder: str, suite: str, key: str) -> CaseBaseline | None:
-        """What the folder remembers of a case."""
+        """The record of a case in a folder."""
         baseline = self.folders.get(folder, {}).get(suite)
         return baseline.cases.get(key) if baseline else None
 
 
 def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
-    """Baselines from `<root>/<folder>/<suite>.yaml`; each file alone, so that a broken one spoils nothing else.
+    """Parse baselines from `<root>/<folder>/<suite>.yaml`, each file on its own, so that a broken one affects no other.
 
     Args:
-        files: path relative to the repository -> bytes, hostile ones too: `parse` refuses aliases, tags, depth, size
-            and numbers that are none.
+        files: path relative to the repository -> bytes, possibly hostile: `parse` refuses aliases, tags, depth, size
+            and invalid numbers.
     """
     folders: dict[str, dict[str, Baseline]] = {}
     problems: dict[str, str] = {}
@@ -68,24 +68,24 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
 
 
 def folders_of(report: Report) -> list[str]:
-    """The folders whose facts hold on a report's hardware or for what was compiled there, and that it is judged by."""
+    """The folders that judge a report: its hardware, its target, and the targets it compiled for."""
     target = target_folder(report.hardware)
     own = [] if report.exact_only else [report.hardware.slug]
     return [*own, *([target] if target else []), *(f"{_TARGETS}/{name}" for name in _compiled_for(report.hardware))]
 
 
 def _compiled_for(hardware: Hardware) -> list[str]:
-    """As a run reads them: without a GPU all that is compiled for, on a GPU its own architecture."""
+    """The targets that a run reads: all without a GPU, its own architecture on a GPU."""
     return [name for name in TARGETS if hardware.target or name == hardware.architecture]
 
 
 def target_folder(hardware: Hardware) -> str | None:
-    """The folder of what is the same on every machine of the hardware's target."""
+    """The folder of the hardware's target: entries that hold on every machine of it."""
     return f"{_TARGETS}/{hardware.target}" if hardware.target else None
 
 
 def folder_of(hardware: Hardware, reading: Reading) -> str:
-    """The folder that remembers a reading."""
+    """The folder whose baselines hold a reading."""
     if reading.target:
         return f"{_TARGETS}/{reading.target}"
     target = target_folder(hardware)

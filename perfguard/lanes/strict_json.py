@@ -1,4 +1,4 @@
-"""JSON from strangers: strict UTF-8, no repeated keys, no NaN, no bottomless nesting, no endless numbers."""
+"""Untrusted JSON: strict UTF-8, no repeated keys, no NaN, no deep nesting, no overlong numbers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from perfguard.errors import LaneError
 
 
 def check_json(data: bytes) -> None:
-    """Accept only what every JSON reader understands alike.
+    """Accept only JSON that every parser reads alike.
 
-    msgspec reads on from here; alone it would keep the last of two keys silently.
+    msgspec parses it afterwards. On its own it would silently keep the last of two equal keys.
 
     Raises:
-        LaneError: with what is wrong.
+        LaneError: with the reason.
     """
     try:
         json.loads(data.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_no_number)

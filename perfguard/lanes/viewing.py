@@ -1,12 +1,12 @@
-"""All expected lanes of one commit, validated and judged: what the comment, the statuses and the page are made of.
+"""All expected lanes of one commit, validated and judged: the input of the comment, the statuses and the page.
 
-Every number of a report was written by the change's own code: a change that counts its own launches wrongly, times an
-empty function, or writes its report by hand passes. Process pairs make that neither better nor worse: where a forgery
-could speed the head up, it can slow the base down, pair the head with itself, or call a changed tree equal. This is
-accepted: only a machine that runs none of the change's code could tell, and the forgery has to stand in the change,
-open to review. What happens without ill will is not accepted: a lane that was compared with another commit than the
-change started from, with its own for one, where every time would be UNCHANGED. So process pairs, and the word that the
-tree is equal, count together with the right commit only.
+The change's own code wrote every number of a report. A change passes if it miscounts its launches, times an empty
+function, or writes its report by hand. Process pairs make this neither better nor worse: instead of speeding up the
+head, a forgery can slow down the base, pair the head with itself, or report a changed tree as equal. This is accepted.
+Only a machine that runs none of the change's code could detect it, and the forgery is in the change, open to review.
+Honest mistakes are not accepted: a lane may have compared its times with a commit other than the merge base. With the
+measured commit itself as base, every time would be UNCHANGED. So process pairs, and the claim of an equal tree, count
+only if the base is the right commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perfguard.records import BaseTree, Report
 
 
 class Delivery(Struct, frozen=True):
-    """What one expected lane uploaded: an archive, or why there is none."""
+    """The upload of one expected lane: an archive, or why there is none."""
 
     lane: str
     archive: bytes | None = None
@@ -45,14 +45,14 @@ class Arrived(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Trusted:
-    """What lanes are judged by.
+    """The baselines that judge the lanes, and the commit that their times must be compared with.
 
     Attributes:
-        base: baselines of the merge base; of the base's tip where that is to judge.
-        head: those of the change; None where it edits none that are judged (a push).
-        left: the merge base's, where the base's tip judges.
-        commit: full hash of what times had to be compared with: the merge base, whichever baselines judge; None where
-            GitHub does not tell (a push).
+        base: baselines of the merge base, or of the base branch's tip if that judges.
+        head: baselines of the change; None if its edits are not judged (a push).
+        left: baselines of the merge base if the base branch's tip judges.
+        commit: full hash of the right base of all times: the merge base, whichever baselines judge; None if GitHub does
+            not give it (a push).
     """
 
     base: Remembered
@@ -62,13 +62,13 @@ class Trusted:
 
     @property
     def unedited(self) -> Remembered:
-        """What the change started from."""
+        """The baselines that the change started from."""
         return self.base if self.left is None else self.left
 
 
 @dataclass
 class Views:
-    """Every expected lane, the change's edits of the baselines, and what a reader should know."""
+    """Every expected lane, the change's baseline edits, and warnings for the reader."""
 
     lanes: list[LaneView] = field(default_factory=list)
     edits: list[BaselineEdit] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Views:
 
 
 def arrive(deliveries: Sequence[Delivery], head: str) -> list[Arrived]:
-    """Validate what each lane uploaded for commit `head`; a lane that is refused spoils no other."""
+    """Validate each lane's upload for commit `head`; a refused lane affects no other."""
     arrived = []
     for delivery in deliveries:
         if delivery.archive is None:
@@ -90,7 +90,7 @@ def arrive(deliveries: Sequence[Delivery], head: str) -> list[Arrived]:
 
 
 def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
-    """Judge every lane that arrived, and list what the change edits in the baselines."""
+    """Judge every lane with a report, and list the change's baseline edits."""
     views = Views()
     for lane in arrived:
         if lane.received is None:
@@ -137,13 +137,12 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
 
 
 def _beside(report: Report, commit: str | None) -> Report:
-    """The report, without its process pairs and its word that nothing differs where these are about another commit
-    than `commit`."""
+    """The report; without its process pairs and its claim of an equal tree if its base is not `commit`."""
     base = report.base
     if commit is None or base is None or base.commit in (None, commit):
         return report
     assert base.commit is not None
-    # Not "run it again": a run that is repeated gets the event of the first one, with its base.
+    # Not "run it again": a rerun gets the event of the first run, with the same base.
     step = "push again or reopen the pull request, for a new run"
     if _is_beside_itself(report):
         step = "give the lane --perfguard-base (docs/ci.md)"
@@ -152,7 +151,7 @@ def _beside(report: Report, commit: str | None) -> Report:
 
 
 def _is_beside_itself(report: Report) -> bool:
-    """Whether the base that the report names is the commit that it measured."""
+    """Whether the report's base is the measured commit itself."""
     head = (report.commit or "").removesuffix("+")
     return bool(head) and report.base is not None and (report.base.commit or "").startswith(head)
 

@@ -1,1 +1,1 @@
-"""`perfguard comment`: what the lanes of one run delivered, judged and told in the pull request."""
+"""`perfguard comment`: judges the lanes of one run and reports in the pull request."""

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answers the exit status: one of `perfguard.ExitStatus`.
+    """Run the command; returns one of `perfguard.ExitStatus`.
 
     Raises:
         PerfguardError: what keeps it from judging at all, with the next step.

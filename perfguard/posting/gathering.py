@@ -1,4 +1,4 @@
-"""Steps 2 to 5 of the post job: the pull request, the lanes' artifacts, the merge base's baselines, the judgement."""
+"""Steps 2 to 5 of the post job: find the pull request, fetch artifacts and the merge base's baselines, judge."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from perfguard.lanes.remembered import Remembered, read_files
 from perfguard.lanes.viewing import Delivery, Trusted, arrive, view
 from perfguard.overview import Overview
 
-MOST_COMMITS_BEHIND = 500  # from which a merge base is warned about, however young it is
+MOST_COMMITS_BEHIND = 500  # a merge base further behind gets a warning at any age
 _CONFIGURATION = "pyproject.toml"
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Everything that there is to tell of one run, and where.
+    """The judged results of one run, and where to report them.
 
     Attributes:
-        pull: whose head was measured; None: tell it in the summary only, `why_no_pull` says why.
-        own: the commit is no pull request's (a push, a merge queue), so that its statuses are the run's to set.
+        pull: the pull request whose head was measured; None: report in the summary only, for the reason `why_no_pull`.
+        own: the run was not for a pull request (a push, a merge queue), so it may set the commit's statuses.
     """
 
     run: Run
@@ -53,8 +53,8 @@ class Gathered:
 
 @dataclass(frozen=True)
 class _Bases:
-    """The commits that judge: `base` trusted, `head` listed only; None where no edits are. The head's edits are those
-    since it left its base at `merge_base`. Times had to be compared with `compared`; None: GitHub does not tell."""
+    """The commits of the judgement. Baselines of `base` are trusted. Those of `head` are only compared, to list edits
+    since `merge_base`; None: no edits. Times must be compared with `compared`; None: GitHub does not give it."""
 
     base: str
     head: str | None
@@ -63,12 +63,12 @@ class _Bases:
 
     @property
     def left(self) -> str:
-        """Where the head left its base."""
+        """The commit at which the head left its base."""
         return self.merge_base.sha if self.merge_base else self.base
 
     @property
     def is_tip(self) -> bool:
-        """Whether the base has the last word, not the commit that the head left it at."""
+        """Whether the tip of the base judges, not the merge base."""
         return self.base != self.left
 
 
@@ -77,8 +77,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
 
     Args:
         settings: of the default branch; names the expected lanes.
-        default_branch: the commit whose configuration that is: where no pull request says what a commit is to be
-            merged into, it is compared with this one.
+        default_branch: the commit of these settings. It is the base of a commit without a known pull request.
 
     Raises:
         GitHubError: GitHub cannot be asked.
@@ -115,7 +114,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
 
 
 def link_of(client: Client, run: Run) -> str:
-    """Where people see the run's attempt; statuses are ordered by it."""
+    """URL of the run's attempt, which also orders statuses."""
     attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
     return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
 
@@ -127,7 +126,8 @@ def _delivery(artifact: LaneArtifact) -> Delivery:
 
 
 def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str, *, tip: bool) -> _Bases:
-    """Both commits. `tip`: the base's last one judges; what GitHub calls a pull request's base may be older."""
+    """The commits of a pull request's judgement. `tip`: the base branch's tip judges; a pull request's `base_sha` may
+    be older."""
     if pull is None and not _SHA.fullmatch(default_branch):
         why = "no commit; GitHub Actions sets it, set it to the base's tip"
         raise UsageError(f"GITHUB_SHA={default_branch[:60]!r}: {why}")
@@ -137,15 +137,14 @@ def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str, *, 
 
 
 def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, str, list[str]]:
-    """Baselines and limits of the base, the baselines of the head beside them, why these were not all read (""), and
-    how the head's configuration differs.
+    """Baselines of base and head, why the head's were not all read (or ""), and how its configuration differs.
 
-    All folders, also of hardware that no lane reported: an edit there is an edit, too.
+    Reads all folders, because edits for hardware without a lane count as well.
     """
     limits, warnings = _settings(client, bases, settings)
     root = str(PurePosixPath(limits.baselines))
     before = fetch_tree(client, root, bases.base)
-    if root in before.problems:  # some lane's may be among those that were not read
+    if root in before.problems:  # a lane's file may be among the unread ones
         raise GitHubError(f"{root} at {bases.base[:12]}: {before.problems[root]}; merge suites of one hardware")
     head = left = None
     unread = ""
@@ -166,9 +165,9 @@ def _read(tree: Tree, root: str) -> Remembered:
 
 
 def _settings(client: Client, bases: _Bases, now: Settings) -> tuple[Settings, list[str]]:
-    """The limits that stood before the change, and what the change does to them: listed, not obeyed.
+    """The settings before the change, and the change's edits of them, which are listed but not obeyed.
 
-    `now`: those of the default branch, taken where the old ones cannot be read by this perfguard.
+    `now`: settings of the default branch, used if this perfguard cannot read the old ones.
     """
     data = fetch_file(client, _CONFIGURATION, bases.base)
     limits, warnings = now, []
@@ -197,7 +196,7 @@ def _settings(client: Client, bases: _Bases, now: Settings) -> tuple[Settings, l
 
 
 def _until(artifacts: Sequence[LaneArtifact]) -> str:
-    """The day on which the first of the reports goes."""
+    """The day on which the first artifact expires."""
     days = sorted(artifact.expires[:10] for artifact in artifacts if artifact.expires)
     try:
         return datetime.date.fromisoformat(days[0]).isoformat() if days else ""

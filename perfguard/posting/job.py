@@ -1,6 +1,6 @@
-"""The post job as a paragraph: gate, gather and judge, keep the report, tell GitHub.
+"""The post job: check the run, gather and judge, save the report, post to GitHub.
 
-Trouble with GitHub changes no verdict and loses no report: files and summary are written before anything is posted.
+Errors of GitHub change no verdict and lose no report: files and summary are written before posting.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from perfguard.reporting import merge, read_lanes
 
 @dataclass(frozen=True)
 class Job:
-    """What one post job was asked for, and where it runs.
+    """Options and environment of one post job.
 
     Attributes:
         environ: of GitHub Actions: token, repository, event, summary.
-        run: id of the run that measured; None: the one of the job's event.
-        dry: tell GitHub nothing.
+        run: id of the run that measured; None: the run of the job's event.
+        dry: write nothing to GitHub.
         key: of the comment.
         output: folder of report.md, report.html and report.json.
         workflow: path of the workflow that measures.
@@ -69,10 +69,10 @@ class Job:
 
 
 def post(job: Job) -> ExitStatus:
-    """Judge what a run delivered and tell it; the verdict's status, NOT_POSTED where only the telling failed.
+    """Judge the results of a run and post them; returns the verdict's status, or NOT_POSTED if only posting failed.
 
     Raises:
-        UsageError: a job that is not set up as it has to be.
+        UsageError: the job is not configured correctly.
     """
     client = measured = None
     try:
@@ -99,7 +99,7 @@ def post(job: Job) -> ExitStatus:
 
 
 def _judge_and_tell(job: Job, client: Client, measured: Run) -> ExitStatus:
-    """The verdict's status, NOT_POSTED where only the telling failed.
+    """The verdict's status, or NOT_POSTED if only posting failed.
 
     Raises:
         GitHubError: GitHub cannot be asked for what judging needs.
@@ -122,7 +122,7 @@ def _judge_and_tell(job: Job, client: Client, measured: Run) -> ExitStatus:
 
 
 def _judge_at_hand(job: Job, why: NoToken) -> ExitStatus:
-    """Without a token: the verdicts of the reports that lie in the output folder, where pytest saves them."""
+    """Without a token: the verdicts of the reports in the output folder, where pytest saves them."""
     paths = sorted(job.output.glob("report-*.json"))
     if not paths:
         _say(job, [f"comment skipped: {why}; no report-*.json in {job.output} either"])
@@ -138,10 +138,10 @@ def _statuses(job: Job, gathered: Gathered, eased: bool) -> list[Status]:
 
 
 def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]:
-    """Whether a maintainer's word lets this very commit be worse; told among the warnings of every form.
+    """Whether a maintainer has accepted this commit as worse; every output lists that among its warnings.
 
-    It eases statuses and nothing else: verdicts, the comment and the exit status stay as they are. In a rehearsal
-    nothing is asked for, since a label could have to be taken off.
+    This affects only statuses, not verdicts, the comment or the exit status. A dry run does not ask GitHub, because
+    asking may remove a label.
     """
     if gathered.pull is None or job.dry:
         return gathered, False
@@ -161,7 +161,7 @@ def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]
 
 
 def _tell(job: Job, client: Client, gathered: Gathered, eased: bool) -> list[str]:
-    """Statuses, then the comment. What is merely not due is said; what failed is returned, a sentence each."""
+    """Set the statuses, then post the comment. Returns failures, a sentence each; skipped steps are only printed."""
     failures = []
     pull = gathered.pull
     if gathered.own or (pull is not None and pull.alone):
@@ -192,14 +192,14 @@ def _comment(job: Job, client: Client, gathered: Gathered) -> Posted:
 
 
 def _texts(job: Job, overview: Overview) -> list[str]:
-    """The comment's, the largest first. Where it stands only because of what is gone, a few lines are enough."""
+    """The comment's texts, the largest first. A resolved comment gets a few lines only."""
     if is_resolved(overview, job.settings):
         return [render_resolved(overview)]
     return render_markdown(overview)
 
 
 def _rehearse(job: Job, gathered: Gathered, eased: bool) -> None:
-    """Print what would be written."""
+    """Print the comment and statuses of a dry run."""
     overview = gathered.overview
     lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in _statuses(job, gathered, eased)]
     if gathered.pull is None or job.settings.comment == "never":
@@ -217,5 +217,5 @@ def _say(job: Job, lines: Sequence[str]) -> None:
 
 
 def _harmless(job: Job, text: str) -> str:
-    """Names of strangers stand in it: an Actions runner takes no line of it for a command."""
+    """Text with untrusted names, in which an Actions runner ignores workflow commands."""
     return without_commands(text) if job.environ.get("GITHUB_ACTIONS") == "true" else text

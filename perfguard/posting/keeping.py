@@ -1,4 +1,4 @@
-"""The report never gets lost: files first, then the job's summary; what cannot be written is said, and goes on."""
+"""Saves the report: files first, then the job's summary. Write errors are reported and do not stop the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfguard.render.markdown import render_markdown
 from perfguard.reports import write_atomically
 
 _EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
-SUMMARY_BYTES = 1_000_000  # of the 1 MiB that a summary takes; larger ones end with whole parts
+SUMMARY_BYTES = 1_000_000  # of the 1 MiB of a summary; larger texts are cut between whole parts
 _POINTER = "_Cut at a section: everything is in report.md, report.html and report.json, the artifact of this run._"
 
 
@@ -22,7 +22,7 @@ def keep_files(folder: Path, overview: Overview) -> list[str]:
     """Write `report.md`, `report.html` and `report.json` to `folder`.
 
     Returns:
-        What went wrong, a sentence each.
+        Errors, a sentence each.
     """
     whole = render_markdown(overview, _EVERYTHING)[0]
     data = msgspec.json.format(msgspec.json.encode(overview), indent=1)
@@ -40,7 +40,7 @@ def keep_summary(environ: Mapping[str, str], overview: Overview) -> list[str]:
     """Append the largest text that fits to the job's summary.
 
     Returns:
-        What went wrong.
+        Errors, a sentence each.
     """
     text = render_markdown(overview, SUMMARY_BYTES)[0]
     problem = write_summary(environ, [text], _POINTER)

@@ -1,4 +1,4 @@
-"""What an overview comes to for those who only look at a colour: statuses, exit status, whether a comment is due."""
+"""The outcome of an overview: commit statuses, exit status, and whether a comment is needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def given_up(settings: Settings, link: str) -> list[Status]:
 
 
 def may_be_eased(overview: Overview) -> bool:
-    """Whether all that is wrong with it is slower, heavier or not verified: nothing wrong, missing, cut short or
+    """Whether every finding is slower, heavier or not verified, and nothing is wrong, missing, cut short or
     inconclusive."""
     complete = all(
         lane.report is not None and lane.report.complete and not lane.is_inconclusive for lane in overview.lanes
@@ -55,20 +55,20 @@ def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "e
 
 
 def wants_comment(overview: Overview, settings: Settings) -> bool:
-    """Whether somebody has to act, so that a comment is created where there is none."""
+    """Whether somebody has to act, so that a missing comment is created."""
     if overview.headline in _ALARMS or overview.edits or _state(overview.headline, settings.strict) != "success":
         return True
     return settings.comment == "improvements" and overview.headline is Headline.FASTER
 
 
 def is_resolved(overview: Overview, settings: Settings) -> bool:
-    """Whether nothing is left to say but that what an earlier comment reported is gone."""
+    """Whether all findings of an earlier comment are gone and there are no new ones."""
     quiet = overview.headline in (Headline.FASTER, Headline.UNCHANGED)
     return quiet and not wants_comment(overview, settings)
 
 
 def exit_status(overview: Overview, strict: bool) -> ExitStatus:
-    """What the lanes' own runs would have ended with."""
+    """The exit status that the lanes' own runs would have had."""
     headline = overview.headline
     if headline is Headline.WRONG:
         return ExitStatus.WRONG

@@ -1,1 +1,1 @@
-"""Reports to text: pure functions, one output format a file."""
+"""Renders reports as text: pure functions, one output format a file."""

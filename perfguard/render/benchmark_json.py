@@ -1,4 +1,4 @@
-"""The interchange format of pytest-benchmark (`--benchmark-json`), for tools that read it. Times are seconds."""
+"""JSON in the format of pytest-benchmark (`--benchmark-json`), for tools that read it. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfguard.records import CaseResult, Reading, Report
 
 
 def render_benchmark_json(report: Report) -> str:
-    """Every timed reading as one benchmark; its blocks stand for rounds."""
+    """One benchmark for every timed reading; its blocks are the rounds."""
     hardware = report.hardware
     document: dict[str, Any] = {
         "machine_info": {

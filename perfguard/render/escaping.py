@@ -1,8 +1,8 @@
-"""The one way in which text that a stranger may have written gets into Markdown.
+"""Escapes untrusted text for Markdown. There is no other way for it into a comment.
 
-Test ids, device names, versions, paths, messages and commit ids all pass through `code` (or `fenced`), so that none
-of them mentions, links, formats, or breaks a table out of its row. Why it is this strict: inline HTML does not stop
-inline Markdown, a raw `www.` becomes a link, and e-mail addresses are linked after entities have been decoded.
+Test ids, device names, versions, paths, messages and commit ids all pass through `code` (or `fenced`), so none of them
+can mention, link, format, or break a table row. The reasons for such strictness: inline HTML does not stop inline
+Markdown, a raw `www.` becomes a link, and GitHub links e-mail addresses after decoding entities.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from functools import lru_cache
 from urllib.parse import quote
 
 MOST_CHARACTERS = 200
-LONG = 24  # characters from which a name may break
+LONG = 24  # longer names may be broken
 _BREAKS = re.compile(r"[\r\n\v\f\x85\u2028\u2029\t]+")
 _ENCODED = re.compile(r"[^A-Za-z0-9 =/-]")
-# Controls, formats (bidi, zero width), surrogates, private use and unassigned: nothing that a reader would see.
+# Controls, formats (bidi, zero width), surrogates, private use and unassigned: invisible to a reader.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 
@@ -24,7 +24,7 @@ def clean(text: str, most: int = MOST_CHARACTERS) -> str:
     """`text` on one line, without invisible characters, at most `most` characters long (the last is then `…`)."""
     if len(text) <= most and text.isascii() and text.isprintable():
         return text
-    line = _BREAKS.sub(" ", text[: 4 * most])  # whatever is cut off need not be looked at
+    line = _BREAKS.sub(" ", text[: 4 * most])  # the rest is cut off anyway
     visible = "".join(filter(_is_visible, line))
     return visible if len(visible) <= most and len(text) <= 4 * most else f"{visible[: most - 1]}…"
 
@@ -35,9 +35,9 @@ def _is_visible(character: str) -> bool:
 
 @lru_cache(maxsize=2048)  # a comment repeats its metrics, lanes and reasons
 def code(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Untrusted text as an inline code element: cleaned, cut, and every character that means something encoded.
+    """Untrusted text as an inline code element: cleaned, cut, and with every special character encoded.
 
-    A long name may break behind its joints, so that a table of such names fits the page; copied, it is whole.
+    A long name may break at `_`, `[` and `]`, so that a table of such names fits the page. Copies are whole.
     """
     cleaned = clean(text, most)
     return f"<code>{_ENCODED.sub(_breakable if len(cleaned) > LONG else _entity, cleaned)}</code>"
@@ -56,7 +56,7 @@ def _breakable(match: re.Match[str]) -> str:
 
 
 def fenced(lines: list[str], language: str = "") -> str:
-    """Lines as a code block, for commands to copy: its fence is longer than any run of backticks inside."""
+    """Lines as a code block, for commands to copy. Its fence is longer than any run of backticks inside."""
     text = "\n".join(clean(line, 1000) for line in lines)
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -64,13 +64,13 @@ def fenced(lines: list[str], language: str = "") -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a person may paste `text`, quoted, behind a command: cleaning changes nothing, and neither pytest nor
-    a shell's command takes it for an option or for a file of arguments."""
+    """Whether a user can safely paste `text`, quoted, after a command: cleaning does not change it, and neither pytest
+    nor a shell command parses it as an option or a file of arguments."""
     return clean(text) == text and bool(text) and text[0] not in "-@"
 
 
 def link(text: str, url: str) -> str:
-    """A Markdown link that we lay out ourselves; only the text where `url` is no http(s) or relative address."""
+    """A Markdown link; the text alone if `url` is neither http(s) nor a host-relative path."""
     if not re.match(r"https?://|/(?!/)", url):
         return text
     return f"[{text}]({quote(url, safe=':/?#&=%+,;~')})"

@@ -1,7 +1,7 @@
 """JUnit XML, for CI systems that show tests: a suite per lane, a test per guarded case.
 
-It agrees with pytest's own `--junitxml`: WRONG, SLOWER and CHANGED are failures, what could not be measured is an
-error, what was not judged is skipped with its reason. A lane without a report is an error, never an empty suite.
+It agrees with pytest's own `--junitxml`: WRONG, SLOWER and CHANGED are failures. Cases that could not be measured are
+errors. Cases that were not judged are skipped, with a reason. A lane without a report is an error, not an empty suite.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from perfguard.records import CaseResult, Verdict, Word
 from perfguard.render.survey import QUIET, LaneSurvey, survey
 from perfguard.render.words import describe_verdict, environment, tally
 
-# What XML 1.0 cannot hold, not even as an entity.
+# Characters that XML 1.0 does not allow, not even as entities.
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ERROR, _FAILURE, _SKIPPED = "error", "failure", "skipped"
 
 
 def render_junit(overview: Overview) -> str:
-    """The whole document. Times are seconds."""
+    """The whole document. Times are in seconds."""
     root = ET.Element("testsuites", name="perfguard")
     for lane in survey(overview).lanes:
         suite = _suite(lane)

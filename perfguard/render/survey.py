@@ -1,7 +1,7 @@
-"""An overview counted and sorted once, for every form that shows it: headline, counts a lane, findings worst first.
+"""An overview counted and sorted once for all outputs: headline, counts per lane, findings with the worst first.
 
-Names and reasons in here are data as they came; each form escapes them in its own way. Every form, the terminal's too,
-says the counts of `LaneSurvey.counts` and of `Undecided`, and no others.
+Names and reasons are unescaped here; each output escapes them in its own way. All outputs, including the terminal, show
+the counts of `LaneSurvey.counts` and `Undecided`, and no others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIGNS = {
     Headline.FASTER: "⚡", Headline.UNCHANGED: "✅",
 }  # fmt: skip
 
-# A suspect that reached a report (a run that was killed) stays undecided: behind UNRESOLVED, not behind PASS.
+# A SUSPECT in a report (of a killed run) is still undecided: it sorts after UNRESOLVED, not after PASS.
 URGENCY = {word: float(place) for place, word in enumerate(Word)}
 URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
@@ -37,7 +37,7 @@ UNMEASURED = "has a baseline, but the report does not hold it"
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict that no edit of the baselines covers, with its case and lane."""
+    """A verdict that no baseline edit covers, with its case and lane."""
 
     lane: str
     result: CaseResult
@@ -45,23 +45,23 @@ class Finding:
 
     @property
     def urgency(self) -> tuple[float, float]:
-        """Sorts worst first: by word, then by how much worse; of what got better, the best first."""
+        """Sort key, worst first: by word, then by the size of the slowdown; FASTER sorts the best first."""
         ratio = self.verdict.ratio or 0.0
         return URGENCY[self.verdict.word], ratio if self.verdict.word is Word.FASTER else -ratio
 
     @property
     def kernel(self) -> str:
-        """What the case guards, as far as its name tells: the test without its parameters."""
+        """The guarded kernel, guessed from the case's name: the test without its parameters."""
         return re.split(r"[\[:/]", self.result.case.name, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
 class Undecided:
-    """Timed cases that nobody could judge.
+    """Timed cases that could not be judged.
 
     Attributes:
-        findings: their gated times that are open.
-        of: all cases of which a gated time has a verdict.
+        findings: their undecided gated times.
+        of: number of cases with a verdict on a gated time.
     """
 
     findings: list[Finding]
@@ -72,17 +72,17 @@ class Undecided:
 
     @property
     def cases(self) -> int:
-        """How many cases the open times belong to."""
+        """Number of cases with undecided times."""
         return len({(each.lane, each.result.case.suite, each.result.case.key) for each in self.findings})
 
     @property
     def kind(self) -> str:
-        """Why most of them were not, in words that hold no names."""
+        """The most common cause in words without names."""
         return next((text for start, text in _KINDS.items() if self.most_common[0].startswith(start)), "not read")
 
     @property
     def most_common(self) -> tuple[str, int]:
-        """The most common cause as their reasons tell it, and for how many times it holds; needs at least one."""
+        """The most common cause in their reasons, and the number of times with it; requires at least one finding."""
         return most_common([finding.verdict.reason for finding in self.findings])
 
 
@@ -91,7 +91,7 @@ _KINDS = {"UNPAIRED": "not measured beside a base", "UNDECIDED": "too few proces
 
 @dataclass(frozen=True)
 class Difference:
-    """One version that a lane's run and a baseline it was judged by do not share, and how many cases that concerns."""
+    """One version that differs between a lane's run and a baseline that judged it, with the number of cases."""
 
     what: str
     stored: str
@@ -104,10 +104,10 @@ class LaneSurvey:
     """One lane, counted.
 
     Attributes:
-        headline: what this lane alone comes to.
-        cases: each case's worst verdict that no edit covers, in the report's order.
-        findings: verdicts that say anything, worst first.
-        missing: (case, why) of whatever was to be measured and was not: broken, refused, unmeasured.
+        headline: the headline of this lane alone.
+        cases: each case with its worst verdict that no edit covers, in the report's order.
+        findings: verdicts that are not quiet, worst first.
+        missing: (case, why) of each case that was expected and not measured: broken, refused, unmeasured.
     """
 
     lane: LaneView
@@ -118,14 +118,14 @@ class LaneSurvey:
 
     @cached_property
     def counts(self) -> Counter[Word]:
-        """Cases by their worst verdict, and entries whose case is gone: a renamed one counts under its new name."""
+        """Cases by their worst verdict, and stale entries; a renamed case counts under its new name."""
         stale = self.lane.report.stale if self.lane.report else []
         gone = [verdict.word for verdict in stale if verdict.word is Word.STALE]
         return Counter([*(word for _, word in self.cases), *gone])
 
     @cached_property
     def undecided(self) -> Undecided:
-        """Its timed cases that nobody could judge; counted as `perfguard.judge.is_inconclusive` counts them."""
+        """Its timed cases that could not be judged, counted as in `perfguard.judge.is_inconclusive`."""
         timed = [
             Finding(self.lane.name, result, verdict)
             for result, verdict in self.lane.findings
@@ -136,13 +136,13 @@ class LaneSurvey:
 
     @cached_property
     def guarded(self) -> str:
-        """`3 of 4 cases`: those whose worst verdict judges, as `perfguard.judge.count_guarded` counts them."""
+        """`3 of 4 cases`: the guarded ones, counted as in `perfguard.judge.count_guarded`."""
         guarded = sum(1 for result, word in self.cases if is_guarded(result, word))
         return f"{guarded} of {counted(len(self.cases), 'case')}"
 
     @property
     def absent(self) -> int:
-        """Cases that the report does not hold, or that could not be read from it."""
+        """Cases that are missing or unreadable in the report."""
         return len(self.lane.refused) + len(self.lane.unmeasured)
 
     @property
@@ -151,12 +151,12 @@ class LaneSurvey:
         return self.lane.report is not None and self.lane.report.exact_only
 
     def count(self, words: Iterable[Word]) -> int:
-        """How many cases end in one of `words`."""
+        """Number of cases whose worst verdict is one of `words`."""
         return sum(self.counts[word] for word in words)
 
     @property
     def differences(self) -> list[Difference]:
-        """Where the lane's environment is not the baselines', most cases first."""
+        """Differences between the lane's environment and that of its baselines, most cases first."""
         report = self.lane.report
         return _differences(report, self.lane) if report else []
 
@@ -182,36 +182,36 @@ class Survey:
 
     @property
     def reported(self) -> int:
-        """How many lanes have a report."""
+        """Number of lanes with a report."""
         return sum(1 for lane in self.lanes if lane.lane.report is not None)
 
     @property
     def title(self) -> str:
-        """The headline in words and numbers; it holds no names. What lets worse readings pass is told with it."""
+        """The headline in words and numbers, without names, and the number of edits that let worse readings pass."""
         text = _TITLES[self.headline](self)
-        if not self.loosened or self.headline is Headline.ACCEPTED:  # that says it already
+        if not self.loosened or self.headline is Headline.ACCEPTED:  # its text counts the edits
             return text
         edits = f", {counted(self.loosened, 'baseline edit')} let worse pass than before"
         return f"{text.removesuffix(ACTION)}{edits}{ACTION if text.endswith(ACTION) else ''}"
 
     @property
     def loosened(self) -> int:
-        """How many edits of the baselines let a worse reading pass."""
+        """Number of baseline edits that let a worse reading pass."""
         return sum(1 for edit in self.edits if edit.loosens)
 
     @property
     def sign(self) -> str:
-        """The headline's; a loosened baseline is nothing to be green about."""
+        """The headline's sign; a loosened baseline is never green."""
         quiet = self.headline in (Headline.FASTER, Headline.UNCHANGED)
         return SIGNS[Headline.INCOMPLETE] if quiet and self.loosened else SIGNS[self.headline]
 
     def total(self, *words: Word) -> int:
-        """How many cases of all lanes end in one of `words`."""
+        """Number of cases over all lanes whose worst verdict is one of `words`."""
         return sum(lane.count(words) for lane in self.lanes)
 
     @property
     def undecided(self) -> Undecided:
-        """The timed cases of all lanes that nobody could judge."""
+        """The timed cases of all lanes that could not be judged."""
         found = [lane.undecided for lane in self.lanes]
         return Undecided([each for one in found for each in one.findings], sum(one.of for one in found))
 
@@ -222,7 +222,7 @@ def survey_report(report: Report) -> LaneSurvey:
 
 
 def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Findings of each kernel in their order; the kernel with most of them first."""
+    """Findings grouped by kernel, in their order; the kernel with most findings first."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.kernel, []).append(finding)

@@ -1,7 +1,7 @@
-"""The summary at the end of `pytest --perfguard` and of `perfguard report`: worst first, each with what to do.
+"""The summary at the end of `pytest --perfguard` and of `perfguard report`: worst case first, each with its next step.
 
-A case that needs a person takes a line and at most four more. What needs nobody is one line for each word, with its
-count and its command, and a run in which nobody is needed takes at most fifteen lines. `-v` names every case.
+A case that needs action takes one line and at most four more. Other cases share one line per verdict, with a count and
+a command. A run without cases that need action takes at most fifteen lines. `-v` names every case.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from perfguard.render.words import (
 from perfguard.units import counted, format_bandwidth, format_flops, format_percent, format_value
 
 FAILING = tuple(word for word in Word if word.fails)
-#: What is told of a word in one line; True: with the cause that most of its cases share.
+#: The text of a word's one line; True: with the most common cause.
 COUNTED = {
     Word.DRIFT: ("were recorded with another toolchain", True),
     Word.METHOD_CHANGED: ("were recorded otherwise", True),
@@ -42,14 +42,14 @@ COUNTED = {
     Word.NEW: ("have no baseline here and are not guarded", False),
     Word.UNSUPPORTED: ("are declared unsupported here", True),
 }
-MOST_QUIET = 15  # lines of a run in which nobody is needed, the one that names the report among them
-MOST_MORE = 4  # lines of a case below its first
+MOST_QUIET = 15  # lines of a run without cases that need action, including the one that names the report
+MOST_MORE = 4  # lines of a case after its first
 MOST_CASES = 20  # of one failing word
 MOST_FASTER = 5
-MOST_KERNELS = 5  # that the rest of them is counted by
+MOST_KERNELS = 5  # named in the count of the remaining cases
 MOST_ROWS = 8  # of the table of times
-MOST_WRITTEN = 8  # files that an update wrote
-MOST_CHARACTERS = 200  # of a line that is no command
+MOST_WRITTEN = 8  # files written by an update
+MOST_CHARACTERS = 200  # of a line, except commands
 
 Accepted = Callable[[Verdict], bool]
 
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass
 class Summary:
-    """What to print: the title belongs into a rule."""
+    """The text to print. The title goes into a horizontal rule."""
 
     title: str
     lines: list[Line] = field(default_factory=list)
@@ -81,8 +81,8 @@ def render_summary(
     """The whole summary of one run.
 
     Args:
-        written: files that an update changed; `left`: what it left alone, and why.
-        accepted: whether an update wrote what a verdict reports, so that no command has to.
+        written: files that an update changed; `left`: entries that it left alone, with the reason.
+        accepted: whether an update has already written the verdict's reading, so that no command is needed.
         verbose: name every case, and show every time.
     """
     found = survey_report(report)
@@ -131,7 +131,7 @@ def _warnings(report: Report, verbose: bool) -> list[Line]:
 
 
 def _measured(found: LaneSurvey) -> str:
-    """Cases by verdict, what their times were compared with, the slowest of them, seconds."""
+    """Cases by verdict, the base of their times, the slowest case, seconds."""
     report = found.lane.report
     assert report is not None
     parts = [tally(found.counts) or "no case"]
@@ -159,7 +159,7 @@ def _measured(found: LaneSurvey) -> str:
 
 
 def _hard_inputs(report: Report) -> list[str]:
-    """Of all cases; reasons are the report's."""
+    """Counts over all cases; the reasons are in the report."""
     hard = [result.hard for result in report.results if result.hard is not None]
     ran, waiting = sum(each.ran for each in hard), sum(each.waiting for each in hard)
     left_out = sum(sum(each.left_out.values()) for each in hard)
@@ -173,13 +173,12 @@ def _first_time(result: CaseResult) -> Reading | None:
 
 
 def _is_unread(result: CaseResult) -> bool:
-    """Whether a time was left unread, because the device runs the very same code."""
+    """Whether a time was not read because the device runs the same code."""
     return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
 
 
 def _table(report: Report) -> list[Line]:
-    """Case, time, throughput, share of a rival's time and verdict of whatever was timed, but for cases whose first time
-    was left unread."""
+    """Table of case, time, throughput, share of a rival's time and verdict. Cases with unread times are left out."""
     rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
     for result in report.results:
         primary = _first_time(result)
@@ -202,7 +201,7 @@ def _table(report: Report) -> list[Line]:
 
 
 def _beside_rival(result: CaseResult) -> str:
-    """`0.58x`, the share of its rival's time that a case takes; empty where it has none."""
+    """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
     shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
     return f"{shares[0]:.2f}x" if shares else ""
 
@@ -211,7 +210,7 @@ def _beside_rival(result: CaseResult) -> str:
 
 
 def _failing(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
-    """The cases of a failing word, the worst first; of many the rest is counted by kernel."""
+    """The cases of a failing word, worst first; those beyond the maximum are counted by kernel."""
     cases = _worst_findings(found, word)
     shown = cases if verbose else cases[:MOST_CASES]
     lines = [line for finding in shown for line in _details(finding, accepted, found, verbose)]
@@ -225,7 +224,7 @@ def _failing(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -
 
 
 def _worst_findings(found: LaneSurvey, word: Word) -> list[Finding]:
-    """The worst verdict of every case that `word` is the worst of, the worst case first."""
+    """One finding for every case whose worst verdict is `word`, worst case first."""
     cases = {(result.case.suite, result.case.key) for result, worst in found.cases if worst is word}
     worst: dict[tuple[str, str], Finding] = {}
     for finding in found.findings:
@@ -247,7 +246,7 @@ def _details(finding: Finding, accepted: Accepted, found: LaneSurvey, verbose: b
 
 
 def _explanation(result: CaseResult, first: Verdict, verbose: bool) -> list[str]:
-    """Why, what else is wrong with the case, and notes; what was said already is left out."""
+    """The cause, the case's other findings, and notes, without repetitions."""
     more = [_because(line) for line in more_lines(first)]
     rest = [each for each in _told(result) if each is not first and (verbose or each.word is not Word.UNRESOLVED)]
     said = "\n".join([one_line(first), *more])
@@ -261,13 +260,13 @@ def _explanation(result: CaseResult, first: Verdict, verbose: bool) -> list[str]
 
 
 def _because(line: str) -> str:
-    """The cause in front: `because:   launches 1 -> 2; in 3 process pairs`."""
+    """The line with its cause first: `because:   launches 1 -> 2; in 3 process pairs`."""
     before, because, cause_ = line.partition("because: ")
     return "; ".join(filter(None, (f"because:   {cause_}", before.strip("; ")))) if because else line
 
 
 def _at_most(lines: list[str], most: int) -> list[str]:
-    """The first of them, and in the last one all that is left."""
+    """At most `most` lines; the last one joins the rest."""
     kept = [*lines[: most - 1], "; ".join(lines[most - 1 :])]
     return [clean(line, MOST_CHARACTERS) for line in kept if line]
 
@@ -286,7 +285,7 @@ def _commands(result: CaseResult, accepted: Accepted, lane: str) -> list[str]:
 
 
 def _told(result: CaseResult) -> list[Verdict]:
-    """The verdicts worth a line, worst first; what passed or did not change is silent."""
+    """The verdicts other than PASS and UNCHANGED, worst first."""
     order = list(Word)
     told = [verdict for verdict in result.verdicts if verdict.word not in (Word.PASS, Word.UNCHANGED)]
     return sorted(told, key=lambda verdict: order.index(verdict.word))
@@ -296,7 +295,7 @@ def _told(result: CaseResult) -> list[Verdict]:
 
 
 def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:
-    """Times that nobody could judge: how many, why most of them, and the one thing to do."""
+    """Times that could not be judged: their number, the most common cause, and the next step."""
     open_ = found.undecided
     if not open_.findings:
         return []
@@ -310,7 +309,7 @@ def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:
 
 
 def _unread(found: LaneSurvey, verbose: bool) -> list[Line]:
-    """Cases of which something else could not be judged: not measured, or not read."""
+    """Cases with other undecided verdicts: not measured, or not read."""
     times = {id(finding.verdict) for finding in found.undecided.findings}
     rest = [each for each in found.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times]
     if not rest:
@@ -323,7 +322,7 @@ def _unread(found: LaneSurvey, verbose: bool) -> list[Line]:
 
 
 def _counted(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
-    """The cases whose worst verdict is `word`: how many, why, and the command for all of them."""
+    """The cases whose worst verdict is `word`: their number, the cause, and one command for all."""
     report = found.lane.report
     assert report is not None
     text, with_cause = COUNTED[word]
@@ -369,7 +368,7 @@ def _names(findings: Sequence[Finding], verbose: bool) -> list[Line]:
 
 
 def _faster(found: LaneSurvey, accepted: Accepted, most: int) -> list[Line]:
-    """The best ones, a line each, and one command for all of them."""
+    """The most improved cases, a line each, and one command for all FASTER cases."""
     cases = _worst_findings(found, Word.FASTER)
     lines = [Line(f"FASTER  {each.result.case.key}  {one_line(each.verdict)}", "green") for each in cases[:most]]
     hidden = len(cases) - len(lines)

@@ -1,4 +1,4 @@
-"""Sentences that every output shares: one verdict, one environment, the commands that act on a case."""
+"""Sentences shared by all outputs: a verdict, an environment, the commands for a case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CATEGORY_HINT = {
 }
 
 
-# What process pairs found, as a reason says it (`PairVerdict`); the change and the interval have fields of their own.
+# The result of process pairs in a reason (`PairVerdict`); change and interval are also fields of the verdict.
 _PAIRS = re.compile(r"[+-][\d.]+ % (in \d+ process pairs?) \(95 % interval [^()]*\)")
 _CHANGE = re.compile(r"^[+-][\d.]+ %; ")
 _TOOLCHAIN = "another toolchain: "
@@ -35,27 +35,27 @@ _TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
 
 
 def tally(counts: Counter[Word]) -> str:
-    """`1 SLOWER, 2 NEW, 47 PASS`: how many cases have which word, the most urgent first."""
+    """`1 SLOWER, 2 NEW, 47 PASS`: the number of cases of each word, most urgent first."""
     return ", ".join(f"{counts[word]} {word}" for word in Word if counts[word])
 
 
 def describe_verdict(verdict: Verdict) -> list[str]:
-    """`SLOWER device_time_us: 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`, then its reason on lines of its own."""
-    if not verdict.metric:  # about the whole case, whose headline stands above
+    """`SLOWER device_time_us: 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`, then its reason on separate lines."""
+    if not verdict.metric:  # on the whole case, which the line above names
         return verdict.reason.splitlines()
     change = _change(verdict)
     lines = [f"{verdict.word} {verdict.metric}{f': {change}' if change else ''}"]
     told = why(verdict).splitlines()
-    said_already = verdict.reason.startswith(f"{verdict.metric} ")  # by the head
+    said_already = verdict.reason.startswith(f"{verdict.metric} ")  # in the first line
     lines += [f"  {line}" for line in (told[1:] if said_already else told)]
-    said = verdict.reason.startswith("NOISY")  # that reason tells the number itself
+    said = verdict.reason.startswith("NOISY")  # such a reason contains the number
     if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
         lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
     return lines
 
 
 def one_line(verdict: Verdict) -> str:
-    """`device_time_us 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`; where nothing moved, the reason's first line."""
+    """`device_time_us 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`; without a change, the reason's first line."""
     if verdict.metric and (change := _change(verdict)):
         return f"{verdict.metric} {change}"
     first = next(iter(verdict.reason.splitlines()), "")
@@ -63,19 +63,19 @@ def one_line(verdict: Verdict) -> str:
 
 
 def more_lines(verdict: Verdict) -> list[str]:
-    """What the reason says beyond `one_line`."""
+    """The lines of the reason that `one_line` does not contain."""
     lines = why(verdict).splitlines()
     said_already = not lines or lines[0] in one_line(verdict) or lines[0].startswith(f"{verdict.metric} ")
     return lines[1:] if said_already else lines
 
 
 def why(verdict: Verdict) -> str:
-    """The reason without the change and the interval, where these stand beside it: `in 3 process pairs; because: …`."""
+    """The reason; without change and interval if the verdict has them as fields: `in 3 process pairs; because: …`."""
     return verdict.reason if verdict.interval is None else _PAIRS.sub(r"\1", verdict.reason)
 
 
 def cause(reason: str) -> str:
-    """What the reasons of several verdicts may have in common: without the numbers of one case."""
+    """A reason without the numbers of its case, so that reasons of several verdicts compare equal."""
     if reason.startswith("NOISY") and _PAIRS.search(reason):
         return _TOO_NOISY
     if _TOOLCHAIN in reason:
@@ -85,12 +85,12 @@ def cause(reason: str) -> str:
 
 
 def most_common(reasons: Sequence[str]) -> tuple[str, int]:
-    """The `cause` of most of these reasons, and of how many; at least one reason."""
+    """The most common `cause` of these reasons and its count; requires at least one reason."""
     return Counter(map(cause, reasons)).most_common(1)[0]
 
 
 def next_step(reason: str, nodeids: Sequence[str]) -> str:
-    """The one thing that settles times which could not be judged for this `cause`; empty where it says so itself."""
+    """The next step for times that could not be judged for this `cause`; empty if the cause names it."""
     compare = compare_command(nodeids[0]) if len(nodeids) == 1 else "perfguard compare"
     if reason == _TOO_NOISY:
         return "run it again where nothing else runs"
@@ -109,7 +109,7 @@ def _change(verdict: Verdict) -> str:
     text = change_text(verdict.before, verdict.after, verdict.unit)
     if verdict.ratio is None or verdict.unit is Unit.TEXT:
         return text
-    # A ratio above 1 means worse, whichever way the metric counts.
+    # A ratio above 1 means worse, for every direction of a metric.
     said = [format_change(verdict.ratio), *(["better"] if verdict.ratio < 1 else [])]
     if interval := interval_text(verdict):
         said.append(f"95 % {interval}")
@@ -117,7 +117,7 @@ def _change(verdict: Verdict) -> str:
 
 
 def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of a case, several metrics that are NEW as one: after an upgrade there may be two dozen of them."""
+    """The verdicts of a case, with several NEW metrics merged into one: an upgrade may add two dozen of them."""
     new = [verdict for verdict in verdicts if verdict.word is Word.NEW and verdict.metric]
     if len(new) < 2:
         return list(verdicts)
@@ -130,7 +130,7 @@ def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def change_text(before: Value, after: Value, unit: Unit) -> str:
-    """`1 -> 2`; for long lists only what went and what came."""
+    """`1 -> 2`; for lists and parts, only the differences."""
     if isinstance(before, dict) and isinstance(after, dict):
         moved = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
         then, now = ({name: parts[name] for name in moved if name in parts} for parts in (before, after))
@@ -144,7 +144,7 @@ def change_text(before: Value, after: Value, unit: Unit) -> str:
 
 
 def moved(verdict: Verdict) -> str:
-    """`6.1 % slower (5.5 to 6.7)`; empty where there is no ratio. The bracket is the 95 % interval."""
+    """`6.1 % slower (5.5 to 6.7)`, with the 95 % interval in brackets; empty without a ratio."""
     if verdict.ratio is None:
         return ""
     worse, better = ("slower", "faster") if verdict.unit is Unit.MICROSECONDS else ("worse", "better")
@@ -157,17 +157,17 @@ def moved(verdict: Verdict) -> str:
 
 
 def interval_text(verdict: Verdict) -> str:
-    """`+5.5 to +6.7`, in per cent; empty where there is no interval."""
+    """`+5.5 to +6.7`, in per cent; empty without an interval."""
     return " to ".join(format_change(bound).removesuffix(" %") for bound in verdict.interval or ())
 
 
 def limit_text(verdict: Verdict) -> str:
-    """How much may change before the verdict fails."""
+    """The largest change that does not fail."""
     return format_percent(verdict.limit) if verdict.limit else "any change"
 
 
 def environment(report: Report) -> str:
-    """One line: device, driver, toolkit, versions, clocks, copy ceiling; what is unknown is left out."""
+    """One line: device, driver, toolkit, versions, clocks, copy ceiling; unknown ones are left out."""
     hardware, tools = report.hardware, report.toolchain
     parts = [hardware.name]
     parts += [f"{name} {version}" for name, version in _versions(report) if version]
@@ -192,7 +192,7 @@ def _versions(report: Report) -> list[tuple[str, str | None]]:
 
 
 def lane_of(report: Report) -> str:
-    """The lane that commands have to name, because its runs read less than others on the same machine; else empty."""
+    """The lane that commands must name, because its runs read fewer metrics on the same machine; else empty."""
     return report.lane if report.exact_only else ""
 
 
@@ -206,12 +206,12 @@ def reproduce_command(nodeid: str, lane: str = "") -> str:
 
 
 def compare_command(nodeid: str) -> str:
-    """The command that measures one test beside its merge base: the second opinion that needs no baseline."""
+    """The command that compares one test with its merge base, without any baseline."""
     return f"perfguard compare -- {shlex.quote(nodeid)}"
 
 
 def accept_command(words: set[Word], nodeid: str = "", lane: str = "") -> str:
-    """The command that writes what was measured into the baselines, for verdicts that can be accepted."""
+    """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
     categories = sorted({part for word in words for part in CATEGORY_HINT.get(word, "").split(",") if part})
     if not categories:
         return ""

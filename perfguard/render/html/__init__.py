@@ -1,4 +1,4 @@
-"""One self-contained page of all lanes: sortable, filterable, with each case's history; needs no network."""
+"""One self-contained page for all lanes: sortable, filterable, with each case's history, without network access."""
 
 from perfguard.render.html.page import render_html
 

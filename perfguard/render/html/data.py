@@ -1,4 +1,4 @@
-"""What the page's script shows: every case as plain values, quantities already as text."""
+"""Data of the page's script: every case as plain values, with quantities already formatted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_HISTORY: Histories = {}
 
 
 def cases(found: Survey, histories: Histories = NO_HISTORY) -> list[dict[str, Any]]:
-    """One record a case and lane, in the lanes' order. `urgency` sorts by verdict, worst first."""
+    """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
     for place, lane in enumerate(found.lanes):
         covered = set(lane.lane.accepted)
@@ -55,7 +55,7 @@ def cases(found: Survey, histories: Histories = NO_HISTORY) -> list[dict[str, An
 
 
 def tone(word: Word) -> str:
-    """How loud a verdict is shown."""
+    """Style of a verdict."""
     if word.fails:
         return "bad"
     if word.unguarded:
@@ -80,7 +80,7 @@ def _times(lane: LaneSurvey, result: CaseResult, histories: Histories) -> list[d
 
 
 def _history(recorded: Sequence[Recorded], unit: Unit) -> dict[str, Any]:
-    """The stored level of one time, commit by commit, over its anchor."""
+    """The stored levels of one time and their anchors, commit by commit."""
     values = [value for each in recorded for value in (each.us, each.anchor)]
     return {
         "points": [
@@ -94,9 +94,9 @@ def _history(recorded: Sequence[Recorded], unit: Unit) -> dict[str, Any]:
 
 
 def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> dict[str, Any]:
-    """A timed reading beside the sessions it is remembered by. The band is what may not fail: centre ± limit.
+    """A timed reading and its stored sessions. Times within the band, centre ± limit, do not fail.
 
-    Blocks are those of the value that is drawn: what process pairs measured instead is none of the run's own."""
+    Blocks are shown only with the run's own reading: a value from process pairs has other blocks."""
     assert isinstance(reading.value, int | float)
     before = verdict.before if verdict and isinstance(verdict.before, int | float) else None
     limit = verdict.limit if verdict else None
@@ -123,7 +123,7 @@ def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> d
 
 
 def _worst_ratio(result: CaseResult, times: list[dict[str, Any]]) -> float | None:
-    """What the table sorts by: of its first time, else the largest of any metric. What is not gated does not count."""
+    """The ratio that the table sorts by: that of the first time, else the largest. Ungated metrics do not count."""
     metric = times[0]["metric"] if times else None
     ratios = [(each.metric, each.ratio) for each in result.verdicts if each.ratio and _is_gated(result, each)]
     own = [ratio for name, ratio in ratios if name == metric]

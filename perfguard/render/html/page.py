@@ -1,7 +1,7 @@
-"""The page's frame: headline, lanes, environments and baseline edits as HTML; the cases as data for its script.
+"""The page: headline, lanes, environments and baseline edits as HTML, and the cases as data for its script.
 
-Style and script stand inside the page under a content security policy that allows these two and nothing else, so
-that a name which got through escaping could still neither run nor load anything.
+Style and script are inline. The content security policy allows these two only, so a name that slipped through the
+escaping could neither run nor load anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def render_html(overview: Overview, histories: Histories = NO_HISTORY) -> str:
     """The whole page.
 
     Args:
-        histories: (lane, suite, case key, metric) -> what was stored of the time, oldest first.
+        histories: (lane, suite, case key, metric) -> recorded levels of the time, oldest first.
     """
     found = survey(overview)
     style, script = _part("page.css"), _part("page.js")
@@ -56,7 +56,7 @@ def _hash(text: str) -> str:
 
 
 def _data(found: Survey, histories: Histories) -> str:
-    """JSON that cannot end its own element, whatever the names hold."""
+    """JSON that cannot close its own script element, whatever the names contain."""
     document = {"lanes": [clean(lane.lane.name) for lane in found.lanes], "cases": cases(found, histories)}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -102,7 +102,7 @@ def _lane(lane: LaneSurvey) -> str:
 
 
 def _differences(lane: LaneSurvey) -> str:
-    """The environment beside the one that the baselines were recorded in."""
+    """Differences between the environment and that of the baselines."""
     if not lane.lane.baselines:
         return '<p class="differences">No baseline to compare the environment with.</p>'
     rows = [

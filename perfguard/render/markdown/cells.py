@@ -1,4 +1,4 @@
-"""One cell each: what we format ourselves stands as it is, whatever may be a stranger's text is escaped."""
+"""Table cells. Our own text is used as it is; possibly untrusted text is escaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
 
 
 def text(words: str, most: int = 200) -> str:
-    """Untrusted text, or an empty cell."""
+    """Untrusted text, escaped; empty for an empty text."""
     return code(words, most) if words else ""
 
 
@@ -28,12 +28,12 @@ def value(of: Value | None, unit: Unit, nothing: str = "") -> str:
 
 
 def together(quantity: str) -> str:
-    """Numbers that a narrow column does not part from their unit."""
+    """A quantity with non-breaking spaces, so that a narrow column keeps number and unit together."""
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", quantity)
 
 
 def before_and_after(verdict: Verdict) -> tuple[str, str]:
-    """What was and what is; of lists only their length, and what went and came."""
+    """Value before and after; for lists and parts, their size before and their difference."""
     before, after = verdict.before, verdict.after
     if isinstance(before, list) and isinstance(after, list):
         return f"{len(before)} entries", code(change_text(before, after, verdict.unit))
@@ -43,7 +43,7 @@ def before_and_after(verdict: Verdict) -> tuple[str, str]:
 
 
 def change(verdict: Verdict) -> str:
-    """How much it moved: in words where that is the verdict, else as a plain difference."""
+    """The size of a change: in words if the verdict reports a change, else as a plain difference."""
     if verdict.unit is Unit.TEXT:
         return "different" if verdict.word in MOVED else ""
     if verdict.word in MOVED:

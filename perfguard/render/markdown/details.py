@@ -1,4 +1,4 @@
-"""What stands folded: every case of a lane, its environment beside the baselines', its warnings."""
+"""The folded part: every case of a lane, its differences from the baselines' environment, its warnings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from perfguard.render.words import environment, folded, why
 from perfguard.units import counted, format_percent
 
 HEADER = ("Case", "Verdict", "Metric", "Before", "Now", "Change", "% of copy", "Why")
-Row = tuple[CaseResult, Verdict, str]  # the last: how the verdict is named
+Row = tuple[CaseResult, Verdict, str]  # the last: name of the verdict
 
 
 def details(lanes: list[LaneSurvey], bounds: Bounds, *, all_cases: bool) -> Iterator[str]:
-    """Blocks of Markdown that open, fill and close one `<details>`; nothing where there is nothing to show.
+    """Markdown blocks that open, fill and close one `<details>`; none if there is nothing to show.
 
     Args:
         bounds: of each lane's table.
-        all_cases: those that passed as well, not the findings alone.
+        all_cases: include passed cases, not only the findings.
     """
     shown = [lane for lane in lanes if lane.lane.report is not None]
     if not any(lane.cases for lane in shown):
@@ -59,7 +59,7 @@ def _findings(lane: LaneSurvey) -> Iterator[Row]:
 
 
 def _all_rows(lane: LaneSurvey) -> Iterator[Row]:
-    """Every finding, worst first; what edits cover; then each other case with its first time, or its word alone."""
+    """Every finding, worst first, then every other case: its accepted verdicts, else its first time or word alone."""
     yield from _findings(lane)
     told = {(finding.result.case.suite, finding.result.case.key) for finding in lane.findings}
     covered = set(lane.lane.accepted)

@@ -1,4 +1,4 @@
-"""The parts of the comment that stand in the open, each a whole block of Markdown or nothing."""
+"""The unfolded parts of the comment; each is a whole block of Markdown or empty."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _ASKED = (
     "(only the report's word keeps these from a verdict: record them on that hardware, run the lane again, or have a "
     "maintainer accept this commit by the label `perfguard:accepted`)"
 )
-MOST_MOVED = 20  # rows of one word that stand in the open
+MOST_MOVED = 20  # unfolded rows of one word
 
 Section = Callable[[Survey, Bounds], str]
 
 
 def headline(found: Survey) -> str:
-    """The one heading."""
+    """The comment's heading."""
     return f"### {found.sign} perfguard: {found.title}"
 
 
 def judged_by(found: Survey) -> str:
-    """Which commit was measured, what it was judged by, and how many lanes reported."""
+    """The measured commit, the commit of the judging baselines, and the number of lanes that reported."""
     overview = found.overview
     parts = []
     if overview.head:
@@ -55,7 +55,7 @@ def judged_by(found: Survey) -> str:
 
 
 def resolved(found: Survey) -> str:
-    """That nothing is left of what was reported before, since which commit, on which lanes."""
+    """A line saying that all earlier findings are gone, with the commit and the lanes."""
     names = ", ".join(
         code(lane.lane.name, NAME) + (f" ({NOT_TIMED})" if lane.exact_only else "") for lane in found.lanes
     )
@@ -64,7 +64,7 @@ def resolved(found: Survey) -> str:
 
 
 def lanes(found: Survey, bounds: Bounds) -> str:
-    """A row for every expected lane, the ones without a result included; columns that count nothing are left out."""
+    """A row for every expected lane, including those without a result; empty columns are left out."""
     counts = {word.value: [lane.counts[word] for lane in found.lanes] for word in Word}
     counts["Not measured"] = [lane.absent for lane in found.lanes]
     counts = {name: column for name, column in counts.items() if any(column)}
@@ -95,7 +95,7 @@ MOVED_TITLES = {
 
 
 def changed(found: Survey, bounds: Bounds) -> str:
-    """What moved, a table for each word: what is worse never hides what is better, nor the other way round."""
+    """The changed metrics, a table for each word, so that worse ones never hide better ones or vice versa."""
     rows = {word: found.findings(word) for word in MOVED_TITLES}
     rows = {word: findings for word, findings in rows.items() if findings}
     share = None if bounds.size is None else bounds.size // max(len(rows), 1)
@@ -121,7 +121,7 @@ def _moved_row(finding: Finding) -> tuple[str, ...]:
 
 
 def _kernels(rows: list[Finding]) -> str:
-    """`a` 480 (up to 12.3 % slower), `b` 12 (…): what so many rows are about, the kernel with most of them first."""
+    """`a` 480 (up to 12.3 % slower), `b` 12 (…): the rows counted by kernel, the kernel with most rows first."""
     told: list[str] = []
     groups = by_kernel(rows)
     room = MORE_BY_GROUP_BYTES - 2 * MORE_BYTES
@@ -138,7 +138,7 @@ def _kernels(rows: list[Finding]) -> str:
 
 
 def numerics(found: Survey, bounds: Bounds) -> str:
-    """Wrong results; no time stands beside them."""
+    """Wrong results; these cases have no times."""
     rows = found.findings(Word.WRONG)
     if not rows:
         return ""
@@ -163,7 +163,7 @@ def _errors(accuracy: Accuracy | None) -> tuple[str, str]:
 
 
 def missing(found: Survey, bounds: Bounds) -> str:
-    """Cases that should have been measured and were not."""
+    """Cases that were expected and not measured."""
     rows = found.missing
     if not rows:
         return ""
@@ -172,8 +172,8 @@ def missing(found: Survey, bounds: Bounds) -> str:
 
 
 def undecided(found: Survey, bounds: Bounds) -> str:
-    """What could not be judged, and what settles it; its cases, or those that nothing is stored for, stand in the open
-    only where nothing is more urgent."""
+    """The undecided times and the next step to decide them. The cases, or those without a baseline, are listed only if
+    nothing is more urgent."""
     if found.headline is Headline.NO_BASELINE:
         return _said(found, "**Not guarded**", NOT_GUARDED, bounds)
     if found.headline is Headline.UNVERIFIED:
@@ -213,14 +213,14 @@ def _by_lane(
     bounds: Bounds,
     about: Callable[[int], str] | None = None,
 ) -> str:
-    """A table whose first column is the lane, without that column where there is one lane: the table above names it."""
+    """A table whose first column is the lane. A single lane is not repeated here: the table of lanes names it."""
     if len(found.lanes) > 1:
         return table(header, rows, total, bounds, about)
     return table(header[1:], (row[1:] for row in rows), total, bounds, about)
 
 
 def edits(found: Survey, bounds: Bounds) -> str:
-    """Every entry of the baselines that the change edits, the loosening ones first."""
+    """Every baseline entry edited by the change, loosening edits first."""
     if not found.edits:
         return ""
     loose = sum(1 for edit in found.edits if edit.loosens)
@@ -240,13 +240,13 @@ def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
 
 
 def _looser(edit: BaselineEdit) -> str:
-    """` ⚠️ looser`, and for a time that crept up by how much it lies over its anchor."""
+    """` ⚠️ looser`, with the distance over the anchor for a time that crept up."""
     over = "" if edit.growth is None else f", {format_change(1 + edit.growth)} over its anchor"
     return f" ⚠️ looser{over}" if edit.loosens else ""
 
 
 def footer(found: Survey) -> str:
-    """Where everything lies, and where the numbers come from."""
+    """Links to the full results, and the origin of the numbers."""
     overview = found.overview
     if not overview.run_url:
         return ""

@@ -1,4 +1,4 @@
-"""Commands to copy: reproduce, doubt, accept. An id that a person could not paste safely gets none."""
+"""Commands to copy: reproduce, compare, accept, record. Node ids that are not safe to paste get none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from perfguard.render.survey import NOT_GUARDED, Finding, Survey
 from perfguard.render.words import accept_command, compare_command, lane_of, reproduce_command
 
 MOST_COMMANDS = 3
-TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need sessions that only a recording has
+TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need a recording with several sessions
 
 
 def next_steps(found: Survey, bounds: Bounds) -> str:
-    """For the worst findings; nothing where nobody has to act. Never longer than a few lines, whatever `bounds`."""
+    """Commands for the worst findings; empty if nobody has to act. A few lines at most, independent of `bounds`."""
     urgent = found.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
     parts = [
         ("# reproduce on that hardware", _reproduce(found, urgent)),
@@ -35,14 +35,14 @@ def next_steps(found: Survey, bounds: Bounds) -> str:
 
 
 def _reproduce(found: Survey, urgent: Iterable[Finding]) -> list[str]:
-    """Each test once, as its lane measured it."""
+    """One command for each test, as its lane measured it."""
     lanes = _lanes(found)
     named = ((each.result.case.nodeid, lanes[each.lane]) for each in urgent)
     return [reproduce_command(nodeid, lane) for nodeid, lane in dict.fromkeys(named) if is_plain(nodeid)]
 
 
 def _lanes(found: Survey) -> dict[str, str]:
-    """Lane -> what commands have to name to run as it; empty for those that are timed."""
+    """Lane -> the lane option for commands that reproduce it; empty for timed lanes."""
     own = {each.lane.name: lane_of(each.lane.report) if each.lane.report else "" for each in found.lanes}
     return {name: lane if is_plain(lane) else "" for name, lane in own.items()}
 
@@ -54,7 +54,7 @@ def _ids(findings: Iterable[Finding], *words: Word) -> list[str]:
 
 
 def _accept(found: Survey) -> list[str]:
-    """From the run that measured; from the lanes' files where nobody knows of a run."""
+    """Commands that accept from the run that measured, or from the lanes' files if the run is unknown."""
     run = _run_id(found.overview.run_url)
     commands = []
     for lane in found.lanes:
@@ -82,6 +82,6 @@ def _is_word(name: str) -> bool:
 
 
 def _run_id(url: str) -> str:
-    """The number in `…/actions/runs/123`, empty where there is none."""
+    """The number in `…/actions/runs/123`; empty if there is none."""
     digits = url.partition("/actions/runs/")[2].partition("/")[0]
     return digits if digits.isdecimal() and digits.isascii() else ""

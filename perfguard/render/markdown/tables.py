@@ -1,18 +1,18 @@
-"""Tables of whole rows: where there are too many, the last ones go and are counted, and no row is ever cut."""
+"""Tables of whole rows: surplus rows at the end are dropped and counted, and no row is ever cut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-#: Bytes that the line which counts the missing rows may take.
+#: Bytes reserved for the line that counts the dropped rows.
 MORE_BYTES = 64
-MORE_BY_GROUP_BYTES = 1200  # … where it names what they are about
+MORE_BY_GROUP_BYTES = 1200  # the same if that line groups them by kernel
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much of a list may be shown: at most `rows` of it, in at most `size` UTF-8 bytes (None: no bound)."""
+    """Limits of a list: at most `rows` rows in at most `size` UTF-8 bytes (None: no limit)."""
 
     rows: int | None = None
     size: int | None = None
@@ -25,12 +25,12 @@ def table(
     bounds: Bounds,
     about: Callable[[int], str] | None = None,
 ) -> str:
-    """A Markdown table of the first of `total` rows, then how many more there are. Cells are finished Markdown.
+    """A Markdown table of the first of `total` rows, then the number of dropped rows. Cells are finished Markdown.
 
-    `rows` is read no further than `bounds` allow. The text ends without a line break.
+    `rows` is read only as far as `bounds` allow. The text ends without a line break.
 
     Args:
-        about: what the rows behind the first ones are about, in at most MORE_BY_GROUP_BYTES less MORE_BYTES.
+        about: summary of the rows after the first n, in at most MORE_BY_GROUP_BYTES less MORE_BYTES.
     """
     lines = [_row(header), "|" + " --- |" * len(header)]
     size = sum(len(line.encode()) + 1 for line in lines)

@@ -1,6 +1,6 @@
-"""The comment in up to four sizes. Whole parts go, text is never cut, and a smaller one says what it leaves out.
+"""The comment in up to four sizes. Smaller sizes drop whole parts, never cut text, and name what is missing.
 
-The first two lines of the comment, its marker and state, are not ours: whoever posts it puts them in front.
+The first two lines of the comment, marker and state, are added by `perfguard.github`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perfguard.render.markdown.steps import next_steps
 from perfguard.render.markdown.tables import Bounds
 from perfguard.render.survey import QUIET, Survey, survey
 
-#: GitHub refuses comments above 65,536 characters; 60,000 bytes less what marker and state may take.
+#: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for marker and state.
 COMMENT_BYTES = 57_000
 MOST_OPEN_ROWS = 10
 MOST_WORST_ROWS = 20  # a lane, in the third size
@@ -39,10 +39,10 @@ _LEFT_OUT = (
 
 
 def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> list[str]:
-    """The comment's text in every size that fits and is smaller than the one before; the last one always fits.
+    """The comment's text in every size that fits and is smaller than the previous one; the last one always fits.
 
     Args:
-        budget: UTF-8 bytes that a text may take, at least 4,000.
+        budget: maximum UTF-8 bytes of a text, at least 4,000.
     """
     assert budget >= 4000, "no room for headline and counts"
     found = survey(overview)
@@ -56,7 +56,7 @@ def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> list[str
 
 
 def render_resolved(overview: Overview) -> str:
-    """Three lines for a comment that stands only because of what an earlier run reported."""
+    """Three lines for a comment whose findings, from an earlier run, are all gone."""
     found = survey(overview)
     return (
         "\n\n".join(filter(None, (sections.headline(found), sections.resolved(found), sections.footer(found)))) + "\n"
@@ -64,7 +64,7 @@ def render_resolved(overview: Overview) -> str:
 
 
 def _assembled(blocks: Iterable[str], left_out: str, found: Survey, budget: int) -> str | None:
-    """The blocks with an empty line between them, None where they are larger than `budget`."""
+    """The blocks joined by empty lines; None if larger than `budget`."""
     kept = []
     size = 0
     for block in (*blocks, sections.footer(found), left_out):
