@@ -130,7 +130,7 @@ def _percents(values: Iterable[float]) -> str:
 
 
 def hard(data: Data) -> str:
-    """Derived inputs of the guarded suites on a GPU."""
+    """Derived inputs of the guarded suites on one device."""
     names = ("calls", "compared", "left_out", "accused")
     seconds = ("hard_seconds", "check_seconds")
     rows = [
@@ -188,6 +188,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-pairs.json": pairs,
     "h200-host.json": host,
     "h200-hard.json": hard,
+    "cpu-hard.json": hard,
     "run-cost.json": run_cost,
     "loaded-guard.json": loaded,
 }
