@@ -25,7 +25,7 @@ _SEED = 20261121  # fixed, so that judging a sample again gives the same numbers
 _MOST_NAMED = 20
 
 
-# -- the sessions beside each other ------------------------------------------------------------------------------------
+# -- comparing the sessions --------------------------------------------------------------------------------------------
 
 
 def judge_exact_metrics(sample: Sample) -> tuple[Rate, list[str]]:
