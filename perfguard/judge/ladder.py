@@ -183,7 +183,7 @@ def _unchanged(result: CaseResult, lane: Lane, metric: str, why: str) -> Verdict
     return Verdict(Word.UNCHANGED, metric, f"{why}; not timed", before=math.exp(centre), unit=Unit.MICROSECONDS)
 
 
-# -- what both need --------------------------------------------------------------------------------------------------
+# -- shared helpers --------------------------------------------------------------------------------------------------
 
 
 def _remembered(result: CaseResult, reading: Reading, lane: Lane) -> tuple[Baseline | None, CaseBaseline | None]:

@@ -127,7 +127,7 @@ def _warnings(report: Report, verbose: bool) -> list[Line]:
     return [Line(f"warning: {warning}{more}", "yellow") for warning in shown]
 
 
-# -- what was measured -----------------------------------------------------------------------------------------------
+# -- measurements ----------------------------------------------------------------------------------------------------
 
 
 def _measured(found: LaneSurvey) -> str:
@@ -206,7 +206,7 @@ def _beside_rival(result: CaseResult) -> str:
     return f"{shares[0]:.2f}x" if shares else ""
 
 
-# -- cases that need a person ----------------------------------------------------------------------------------------
+# -- cases that need action ------------------------------------------------------------------------------------------
 
 
 def _failing(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
@@ -291,7 +291,7 @@ def _told(result: CaseResult) -> list[Verdict]:
     return sorted(told, key=lambda verdict: order.index(verdict.word))
 
 
-# -- what needs nobody -----------------------------------------------------------------------------------------------
+# -- cases that need no action ---------------------------------------------------------------------------------------
 
 
 def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:

@@ -1,1 +1,1 @@
-"""`perfguard selfcheck`: false alarms and power of the judge, measured on the user's own suite (docs/selfcheck.md)."""
+"""`perfguard selfcheck`: measures false alarms and power of the judge on the user's own suite (docs/selfcheck.md)."""

@@ -1,4 +1,4 @@
-"""From a sample to what it says of the judge: false alarms, power, noise of the timers, rivals on the same data."""
+"""Evaluates the judge on a sample: false alarms, power, noise of the timers, rivals on the same data."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from perfguard.selfcheck.screening import screen
 from perfguard.units import significant
 
 Progress = Callable[[str], None]
-_SEED = 20261121  # a sample judged twice gives the same numbers
+_SEED = 20261121  # fixed, so that judging a sample again gives the same numbers
 _MOST_NAMED = 20
 
 
-# -- the sessions beside each other ------------------------------------------------------------------------------------
+# -- comparing the sessions --------------------------------------------------------------------------------------------
 
 
 def judge_exact_metrics(sample: Sample) -> tuple[Rate, list[str]]:
-    """Sessions in which an exact metric is another one than in the session before (the first: in the last), and which.
+    """Rate of sessions with an exact metric that differs from the previous session's (the first: from the last's), and
+    these metrics in words.
 
-    One commit made them all, so whatever moved would be a false CHANGED one way round.
+    All sessions are of one commit, so every difference would be a false CHANGED in one direction.
     """
     outcomes, alarms = [], []
     for number, session in enumerate(sample.sessions):
@@ -52,7 +53,7 @@ def judge_exact_metrics(sample: Sample) -> tuple[Rate, list[str]]:
 
 
 def judge_apart(sample: Sample) -> tuple[Runs, list[str]]:
-    """Runs in which no session plays two parts; the false alarms in words."""
+    """Runs that use no session twice, and their false alarms in words."""
     times = timed_cases(sample)
     pairs = runs_apart(len(sample.sessions), random.Random(_SEED))
     runs = [judge_run(times, each, len(times)) for each in pairs]
@@ -86,13 +87,13 @@ def _of_runs(runs: Sequence[Mapping[CaseId, PairVerdict]], most_pairs: int, most
 
 
 def shorten(alarms: Sequence[str]) -> list[str]:
-    """As many as anybody reads."""
+    """The first alarms and the number of the others."""
     more = len(alarms) - _MOST_NAMED
     return [*alarms[:_MOST_NAMED], f"and {more} more"] if more > 0 else list(alarms)
 
 
 def timer_noise(sample: Sample) -> list[TimerNoise]:
-    """How much the sessions differ, for each metric and kind of timer."""
+    """Noise between the sessions for each metric and timer class."""
     times = timed_cases(sample)
     smallest = smallest_found(times, len(times))
     kinds: dict[tuple[str, str], list[CaseId]] = defaultdict(list)
@@ -121,7 +122,7 @@ def _share(outcomes: Iterable[bool]) -> float:
 
 
 def seconds_per_case(sample: Sample) -> float:
-    """Time that a session spent on a case, mean, s."""
+    """Mean time of a session per case, s."""
     seconds = [result.seconds for session in sample.sessions for result in session.values()]
     return statistics.fmean(seconds) if seconds else 0.0
 
@@ -131,18 +132,18 @@ def seconds_per_case(sample: Sample) -> float:
 
 @dataclass
 class Trials:
-    """Decisions about one case each, in suites; parallel lists. A pair's `slowdown` of 0: nothing was injected."""
+    """Decisions on one case each, with their suites; parallel lists. A pair's `slowdown` is 0 if none was injected."""
 
     suites: list[int] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
 
     def add(self, suite: int, pair: Pair) -> None:
-        """One more decision."""
+        """Add one decision."""
         self.suites.append(suite)
         self.pairs.append(pair)
 
     def detector(self, name: str, alarms: Sequence[bool], note: str = "") -> Detector:
-        """False alarms and power of a rule that answered `alarms`."""
+        """False alarms and power of a rule with these `alarms`."""
         unchanged = list(self._at(0.0, alarms))
         alarmed = {suite for suite, alarm, _ in unchanged if alarm}
         return Detector(
@@ -160,7 +161,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Resampled:
-    """What suites resampled from whole sessions say."""
+    """Results of suites resampled from whole sessions."""
 
     cases: int  # of a suite
     runs: Runs
@@ -171,13 +172,13 @@ class Resampled:
 
 
 def judge_resampled(sample: Sample, record: int, suites: int, progress: Progress) -> Resampled:
-    """Perfguard and its rivals on `suites` resampled suites.
+    """Judge `suites` resampled suites by perfguard and its rivals.
 
-    Each is judged twice: unchanged, and with every case made slower by one of the slowdowns. That the others are slower
-    too tells the test of a case nothing: of them it learns how noisy pairs are, which a factor does not change.
+    Each suite is judged twice: unchanged, and with every case slower by one of the slowdowns. Slower other cases do not
+    affect the test of a case: it uses only their noise, which a factor does not change.
 
     Args:
-        record: how many sessions a record holds.
+        record: number of sessions in a record.
     """
     times, chance, sessions = timed_cases(sample), random.Random(_SEED), sample.sessions
     runs, trials, found = [], Trials(), []
@@ -216,7 +217,7 @@ def judge_resampled(sample: Sample, record: int, suites: int, progress: Progress
 
 
 def _promised(time: Timed) -> float | None:
-    """The least of the slowdowns that the gate promises to find in this case."""
+    """The smallest of SLOWDOWNS that the gate promises to find in this case."""
     return next((slowdown for slowdown in SLOWDOWNS if slowdown >= 3 * time.theta - 1e-9), None)
 
 

@@ -1,4 +1,4 @@
-"""The shell's side of `perfguard selfcheck`: options in, table, plot and JSON out. Cheap to import."""
+"""Command line of `perfguard selfcheck`. Cheap to import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ exit status: 0 the promises hold, 1 one does not, 4 usage, 12 nothing was measur
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` the options of the command."""
+    """Add the options of the command to `parser`."""
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--sessions", type=_count(2), default=20, metavar="N", help="fresh processes (default: 20)")
@@ -46,7 +46,7 @@ def _count(least: int) -> Callable[[str], int]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, judge, show; the exit status says whether the promises hold."""
+    """Measure, judge, show; the exit status is 0 if no promise is broken."""
     from perfguard.selfcheck.running import Request, selfcheck
 
     return selfcheck(

@@ -1,4 +1,4 @@
-"""Which sessions play which part in a run of process pairs, and which a record stores."""
+"""Draws sessions as the processes of a run's pairs, and cases as the changed ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from perfguard.judge.pairs import LEAST_PAIRS, MOST_PAIRS
 from perfguard.selfcheck.sample import CaseId
 
-SUITE_CASES = 200  # the size of suite that the promises are about
+SUITE_CASES = 200  # suite size of the promises
 SIDES = 3  # processes of a pair
 
 
 class Triple(NamedTuple):
-    """The sessions, by number, that are the three processes of one pair; no two are the same."""
+    """The numbers of three different sessions that serve as the processes of one pair."""
 
     base: int
     copy: int
@@ -22,21 +22,21 @@ class Triple(NamedTuple):
 
 
 def least_sessions(stored: int) -> int:
-    """Sessions without which nothing can be judged: those of three pairs, none twice; a record and one more."""
+    """Least number of sessions for a judgement: three pairs without repetition, and a record plus one session."""
     return max(SIDES * LEAST_PAIRS, stored + 1)
 
 
 def independent_runs(sessions: int) -> float:
-    """As how many runs of their own `sessions` count at most: an accusation takes three pairs, which are nine.
+    """Most independent runs that `sessions` count for: SLOWER takes three pairs, which are nine sessions.
 
-    The mean over all ways to draw nine of N sessions varies no more than that over N/9 runs that share none
+    The mean over all draws of nine of N sessions varies no more than the mean over N/9 runs without shared sessions
     (Hoeffding, "A class of statistics with asymptotically normal distribution", 1948), and hardly less.
     """
     return sessions / (SIDES * LEAST_PAIRS)
 
 
 def runs_apart(sessions: int, chance: random.Random) -> list[tuple[Triple, ...]]:
-    """For each session a run whose first working tree it is, and in which no session plays two parts."""
+    """For each session, a run that has it as its first working tree and uses no session twice."""
     runs = []
     for work in range(sessions):
         others = [number for number in range(sessions) if number != work]
@@ -48,7 +48,7 @@ def runs_apart(sessions: int, chance: random.Random) -> list[tuple[Triple, ...]]
 
 
 def resampled_pairs(sessions: int, chance: random.Random) -> tuple[Triple, ...]:
-    """As many pairs as a run can have. A session may come again in another one, never in the same."""
+    """As many pairs as a run can have. A session may repeat in other pairs, never within one."""
     return tuple(Triple(*chance.sample(range(sessions), SIDES)) for _ in range(MOST_PAIRS))
 
 

@@ -1,4 +1,4 @@
-"""What a selfcheck found, as it is shown and as selfcheck.json holds it, and the promises that it checks."""
+"""Findings of a selfcheck, for display and for selfcheck.json, and the promises that it checks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from perfguard.units import format_percent
 
 SCHEMA = 2
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
-PROMISE = 0.03  # the change that a GPU's times promise to find
-SCREENED = (0.0, 0.02, 0.03)  # slowdowns of which the record is asked
+PROMISE = 0.03  # promise of device times on a GPU
+SCREENED = (0.0, 0.02, 0.03)  # slowdowns that the screen is tested with
 MOST_FALSE_ALARMS = 0.01  # of suites
 MOST_UNDECIDED = 0.05  # of times, on a GPU
-LEAST_POWER = 0.95  # at what is promised
-LEAST_POWER_2 = 0.90  # at 2 %, where 3 % are promised
+LEAST_POWER = 0.95  # at the promise
+LEAST_POWER_2 = 0.90  # at 2 %, for a promise of 3 %
 
 
 class TimerNoise(Struct, frozen=True):
-    """One metric under one kind of timer. Shares are of cases.
+    """One metric with one timer class. Shares are of cases.
 
     `cv_median`: coefficient of variation of the session value between processes, median over cases.
-    `able_2`, `able_3`: cases whose noise lets all process pairs together find 2 and 3 %.
-    `smallest`: the slowdown that they find, median over cases.
+    `able_2`, `able_3`: share of cases quiet enough that all process pairs together find 2 and 3 %.
+    `smallest`: the smallest slowdown that they find, median over cases.
     """
 
     metric: str
@@ -40,7 +40,7 @@ class TimerNoise(Struct, frozen=True):
 
 
 class Runs(Struct, frozen=True):
-    """Runs of process pairs in which nothing changed. Rates are of times, those of suites of runs."""
+    """Runs of process pairs without any change. Rates count times; those named `suites` count runs."""
 
     most_pairs: int  # of one run
     slower: Rate  # false
@@ -51,14 +51,14 @@ class Runs(Struct, frozen=True):
 
 
 class Power(Struct, frozen=True):
-    """How often a slowdown of this size is found, over all timed cases."""
+    """Rate at which a slowdown of this size is found, over all timed cases."""
 
     slowdown: float
     found: Rate
 
 
 class Detector(Struct, frozen=True):
-    """Some rule on the same data: false alarms of unchanged cases and suites, power. `note`: what it lacks."""
+    """A rule on the same data: false alarms on unchanged cases and suites, power. `note`: its test or problem."""
 
     name: str
     decisions: Rate | None = None
@@ -68,7 +68,7 @@ class Detector(Struct, frozen=True):
 
 
 class Acquittal(Struct, frozen=True):
-    """How often the record alone acquits a changed case that is slower by so much, and why it does not."""
+    """Rate at which the screen passes a changed case with this slowdown, and the reasons if not."""
 
     slowdown: float
     acquitted: Rate
@@ -76,19 +76,19 @@ class Acquittal(Struct, frozen=True):
 
 
 class Injected(Struct, frozen=True):
-    """A real kernel made slower: its time, the slowdown aimed at, the true one with its standard error."""
+    """A real kernel made slower: its time, the target slowdown, the true one with its standard error."""
 
     length_us: float
     aimed: float
     true_slowdown: float
     standard_error: float
-    smallest: float  # the slowdown that its noise lets all process pairs find
+    smallest: float  # smallest slowdown that all process pairs find at its noise
     found: Rate
     pairs: float  # mean
 
 
 class Promise(Struct, frozen=True):
-    """`kept` is None where it could not be shown; `seen` says why, or what was seen."""
+    """One promise. `kept` is None if undecided; `seen` gives the reason, or the observed rate."""
 
     text: str
     kept: bool | None
@@ -114,21 +114,21 @@ class Findings(Struct, frozen=True):
     seconds_per_case: float  # of a session, mean
     timers: list[TimerNoise]
     # The sessions beside each other.
-    exact: Rate  # sessions with an exact metric that is another one than in the session before
-    apart: Runs  # no session in two parts
-    alarms: list[str]  # what was false
+    exact: Rate  # sessions with an exact metric that differs from the previous session's
+    apart: Runs  # none uses a session twice
+    alarms: list[str]  # false ones
     # Suites resampled from whole sessions.
     resampled_cases: int
     resampled: Runs
     power: list[Power]
-    promised: Rate  # found, of cases that are slower by what is promised of their time
+    promised: Rate  # found cases among those slower by the promise of their time
     rivals: list[Detector]
     screen: list[Acquittal]
     injected: list[Injected] = []
-    injection_note: str = ""  # why there are none
+    injection_note: str = ""  # reason if `injected` is empty
 
     def promises(self) -> Iterator[Promise]:
-        """What perfguard promises, each with what was seen."""
+        """perfguard's promises with the observed rates."""
         few = f"at most {format_percent(MOST_FALSE_ALARMS, 0)} of"
         yield _at_most(f"false alarms: {few} sessions, exact metrics", self.exact, MOST_FALSE_ALARMS)
         yield _at_most(f"false alarms: {few} suites, sessions", self.apart.slower_suites, MOST_FALSE_ALARMS)
@@ -147,7 +147,7 @@ class Findings(Struct, frozen=True):
 
 
 def _together(rates: list[Rate]) -> Rate | None:
-    """All of them as one; what one run says of several of them counts as one trial."""
+    """All rates merged into one; several decisions of one run count as one trial."""
     if not rates:
         return None
     hits, trials, runs = sum(rate.hits for rate in rates), sum(rate.trials for rate in rates), rates[0].clusters
@@ -155,7 +155,7 @@ def _together(rates: list[Rate]) -> Rate | None:
 
 
 def _at_most(text: str, rate: Rate, most: float) -> Promise:
-    """Broken only where the interval excludes it."""
+    """A promise of at most `most`; broken only if the interval excludes it."""
     if not rate.trials:
         return Promise(text, None, "nothing could be judged")
     return Promise(text, rate.low <= most, describe_rate(rate))
@@ -167,7 +167,7 @@ def _power_text(slowdown: float | None, what: str, least: float) -> str:
 
 
 def _at_least(slowdown: float | None, what: str, rate: Rate | None, least: float) -> Promise:
-    """Broken only where the interval excludes it: what too few trials leave open is not shown."""
+    """A promise of at least `least`; broken only if the interval excludes it, and undecided after too few trials."""
     text = _power_text(slowdown, what, least)
     if rate is None or not rate.trials:
         return Promise(text, None, "no such slowdown was tried")

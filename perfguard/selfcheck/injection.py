@@ -1,4 +1,4 @@
-"""A real kernel made slower: tuned and measured in fresh processes like any suite, and judged like any case."""
+"""Slows a real kernel down, measures it in fresh processes like any suite, and judges it like any case."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _SUITE = Path(delayed.__file__).with_name("test_delayed.py")
 
 
 def inject(folder: Path, settings: Settings, device: str, sessions: int, *, progress: Progress) -> None:
-    """Tune the delays on the device and measure them in `sessions` fresh processes; goes on where it stopped.
+    """Tune the delays on the device and measure them in `sessions` fresh processes; resumes after an interruption.
 
-    The first process is a pilot: it chooses the timers, and the delays of one length then share one. Its readings
-    are not judged.
+    The first process is a pilot that chooses the timers: all delays of one length then share one. Its readings are not
+    judged.
 
     Raises:
         MeasurementError: a process crashed, hung or measured nothing.
@@ -45,7 +45,7 @@ def inject(folder: Path, settings: Settings, device: str, sessions: int, *, prog
         progress("tuning the kernel's delays on the device")
         _tune(folder, settings, device)
     arguments = (str(_SUITE), "-c", str(folder / "pyproject.toml"), "--rootdir", str(folder))
-    # A chain's device time is all that is judged.
+    # Only the device time of a chain is judged.
     command = replace(suite_command(arguments, folder, device), rivals=False, unread=(host_time.METRIC,))
     progress("measuring the kernel with its delays")
     measure_sessions(
@@ -75,7 +75,7 @@ def _tune(folder: Path, settings: Settings, device: str) -> None:
 
 
 def _request(pilot: Report, plan: list[Delay]) -> Report:
-    """The pilot's report in which every delay asks for the timers of its length without a tail."""
+    """The pilot's report, changed so that every delay requests the timers of its length without a tail."""
     results = {_delay_name(result): result for result in pilot.results}
     bases = {delay.name: _base(delay, plan).name for delay in plan}
     return with_timers(pilot, lambda result: results.get(bases.get(_delay_name(result), "")))
@@ -91,9 +91,9 @@ def _base(delay: Delay, plan: list[Delay]) -> Delay:
 
 
 def judge_injected(folder: Path) -> list[Injected]:
-    """Every delay judged as a change of the kernel without one, as one time of 200, in a run for each session.
+    """Judge every delay as a change of the kernel without a tail, as one of 200 times, in one run per session.
 
-    None where there are too few sessions.
+    The list is empty if there are too few sessions.
     """
     plan = read_plan(folder)
     sample = gather(read_sessions(folder)[1:])  # without the pilot

@@ -1,4 +1,4 @@
-"""Runs of process pairs, built from sessions and judged by the judge that judges every run."""
+"""Builds runs of process pairs from sessions and judges them like any run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PAIR_VARIANCE = 1.5  # of ln W - (ln B + ln B')/2, in variances of one process
 
 @dataclass(frozen=True)
 class Timed:
-    """The first gated time of one case in all sessions, µs: as the base has it, and as the working tree does.
+    """The first gated time of one case in all sessions, µs, for the base and for the working tree.
 
-    `result` says what it is called, how it was timed and what is promised of it.
+    `result` gives its name, timer and promise.
     """
 
     result: CaseResult
@@ -34,19 +34,19 @@ class Timed:
 
     @property
     def reading(self) -> Reading:
-        """The time as one session read it."""
+        """The reading of the first session."""
         reading = primary(self.result)
         assert reading is not None
         return reading
 
     @property
     def theta(self) -> float:
-        """The smallest effect that may fail; three of them are what the gate promises to find."""
+        """θ, the smallest effect that may fail; the gate promises to find three times as much."""
         centre = sorted(self.base)[len(self.base) // 2]
         return least_effect(self.reading.promise, self.reading.floor, centre)
 
     def slower(self, slowdown: float) -> Timed:
-        """The same with a working tree that is slower by `slowdown` (0.02: 2 %) in every session."""
+        """The same time with a working tree slower by `slowdown` (0.02: 2 %) in every session."""
         return Timed(self.result, self.base, [value * (1 + slowdown) for value in self.base])
 
 
@@ -61,9 +61,9 @@ def timed_cases(sample: Sample) -> dict[CaseId, Timed]:
 
 
 def judge_run(times: Mapping[Name, Timed], pairs: Sequence[Triple], family: int) -> dict[Name, PairVerdict]:
-    """What is said of every time: pair after pair, each of those that are undecided by then alone.
+    """The verdict on every time, pair after pair; each pair reads only the times that are still undecided.
 
-    The word is None where `pairs` are too few to decide.
+    The word is None if there are too few `pairs`.
     """
     read: dict[Name, list[PairReading]] = {name: [] for name in times}
     verdicts: dict[Name, PairVerdict] = {}
@@ -91,7 +91,7 @@ def _read(time: Timed, number: int, triple: Triple) -> PairReading:
 def smallest_found(times: Mapping[Name, Timed], family: int) -> dict[Name, float]:
     """The smallest slowdown of each time that all process pairs together find with 95 % probability (relative).
 
-    The judge says it of pairs that have the noise of the sessions and lie beyond what can be acquitted.
+    It is taken from the judge's verdict on artificial pairs with the noise of the sessions and an effect beyond PASS.
     """
     pairs = {name: _even_pairs(time) for name, time in times.items()}
     classes: dict[str, list[Sequence[float]]] = defaultdict(list)
@@ -108,7 +108,7 @@ def smallest_found(times: Mapping[Name, Timed], family: int) -> dict[Name, float
 
 
 def _even_pairs(time: Timed) -> list[float]:
-    """Slowdowns of as many pairs as there can be, whose mean is 2θ and whose variance is what the sessions' makes."""
+    """Slowdowns of the most pairs of a run, with mean 2θ and the variance that follows from the sessions' variance."""
     variance = _PAIR_VARIANCE * spread_of([math.log(value) for value in time.base]).variance
     off = math.sqrt(variance * (MOST_PAIRS - 1) / MOST_PAIRS)
     return [2 * time.theta + (off if number % 2 else -off) for number in range(MOST_PAIRS)]

@@ -1,4 +1,4 @@
-"""Sessions of a suite in fresh processes, each kept in a folder, so that a cut-short selfcheck goes on."""
+"""Measures a suite in fresh processes and stores each session, so that an interrupted selfcheck can resume."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SuiteCommand(Command):
-    """pytest with the user's own arguments, unchanged: what they select is what is measured.
+    """pytest with the user's own arguments, unchanged, so that they select the measured tests.
 
-    `rivals`: whether other methods read the cases, too. `unread`: timed metrics that are left out.
+    `rivals`: whether other methods read the cases, too. `unread`: timed metrics to leave out.
     """
 
     rivals: bool = True
     unread: tuple[str, ...] = ()
 
     def line(self, session_folder: Path) -> list[str]:
-        """The command of one session; its folder is told here what else is wanted, and what is not."""
+        """The command of one session. Also writes files into its folder that request rivals and list unread metrics."""
         if self.rivals:
             (session_folder / RIVALS).touch()
         (session_folder / UNREAD).write_text("\n".join(self.unread), encoding="utf-8")
@@ -41,14 +41,14 @@ class SuiteCommand(Command):
 
 
 class _MadeBy(Struct, frozen=True):
-    """What the sessions of a folder measured."""
+    """The command that measured the sessions of a folder."""
 
     arguments: list[str]
     directory: str
 
 
 def suite_command(arguments: Sequence[str], directory: Path, device: str) -> SuiteCommand:
-    """How a session on `device` is started in `directory`."""
+    """The command for a session on `device` in `directory`."""
     extra = ("-p", _PLUGIN, f"{DEVICE_OPTION}={device}")
     return SuiteCommand(given_arguments(arguments, directory), directory, extra)
 
@@ -62,7 +62,7 @@ def read_sessions(folder: Path) -> list[Report]:
     """The stored sessions.
 
     Raises:
-        UsageError: the folder is not there, holds none, or holds one that is no report.
+        UsageError: the folder is missing, has no sessions, or has one that is not a report.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; measure first: perfguard selfcheck -o {folder}")
@@ -82,16 +82,16 @@ def measure_sessions(
     timers_of: Callable[[Report], Report] = lambda report: report,
     exact: bool = True,
 ) -> list[Report]:
-    """Measure until `folder` holds `count` sessions, each saved as soon as it is through.
+    """Measure until `folder` holds `count` sessions; each is saved when it ends.
 
     Args:
-        minutes: after this a session is given up.
-        timers_of: from the first session's report to the request of the others, whose timers they use.
+        minutes: time limit of a session.
+        timers_of: converts the first session's report to the request that sets the timers of the others.
         exact: whether the sessions read exact metrics, too.
 
     Raises:
-        UsageError: the folder holds sessions of something else.
-        MeasurementError: a process crashed, hung or measured nothing; what was measured before is kept.
+        UsageError: the folder holds sessions of another command.
+        MeasurementError: a process crashed, hung or measured nothing; earlier sessions are kept.
     """
     _claim(folder, command)
     reports = [read_report(path) for path in stored_sessions(folder)]
@@ -116,7 +116,7 @@ def measure_sessions(
 
 
 def _claim(folder: Path, command: SuiteCommand) -> None:
-    """Sessions of two suites in one folder would be taken for one."""
+    """Refuse a folder with sessions of another command, which would be mixed up with ours."""
     made_by = _MadeBy(list(command.arguments), str(command.folder))
     path = folder / _MADE_BY
     if path.is_file():
@@ -143,7 +143,7 @@ _NOTHING = Report(
 
 
 def with_timers(request: Report, same: Callable[[CaseResult], CaseResult | None]) -> Report:
-    """`request` in which each case asks for the readings, and so the timers, of the case that `same` names."""
+    """`request` with the readings, and so the timers, of the case that `same` returns for each case."""
     results = [
         msgspec.structs.replace(result, readings=other.readings) if (other := same(result)) is not None else result
         for result in request.results

@@ -10,18 +10,18 @@ from perfguard.units import format_percent
 
 _NAMES = ("selfcheck.png", "selfcheck.svg")
 _SIZE = (8.0, 5.0)  # inches
-_MARKERS = "sD^vx+"  # rivals that agree lie on each other
+_MARKERS = "sD^vx+"  # distinct, because curves of rivals overlap
 
 
 def plot(findings: Findings, folder: Path) -> list[str]:
-    """Draw the curves into `folder`; returns what to tell: the files, or that matplotlib is missing."""
+    """Draw the curves into `folder`; returns lines to print: the files, or that matplotlib is missing."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         return ["plot: not drawn, matplotlib is not installed; pip install 'perfguard[selfcheck]' and judge again with "
                 f"perfguard selfcheck --from {folder}"]  # fmt: skip
-    # Without pyplot: no window system is asked for, and nobody's current figure changes.
+    # Without pyplot, which would need a window system and change the caller's current figure.
     figure = Figure(figsize=_SIZE, layout="constrained")
     FigureCanvasAgg(figure)
     _draw(figure.subplots(), findings)
@@ -55,7 +55,7 @@ def _draw(axes: Any, findings: Findings) -> None:
 
 
 def _line(axes: Any, rule: Detector, style: str, width: float) -> None:
-    """One curve; sizes that were never tried have no point."""
+    """Draw one curve; untried slowdowns have no point."""
     points = [(100 * power.slowdown, power.found.value) for power in rule.power if power.found.trials]
     alarms = format_percent(rule.suites.value) if rule.suites else "?"
     axes.plot(*zip(*points, strict=True), style, markersize=4, linewidth=width, label=f"{rule.name} ({alarms})")

@@ -1,4 +1,4 @@
-"""Rates with exact intervals that know which outcomes belong together."""
+"""Rates with exact intervals for clustered outcomes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 
 from msgspec import Struct
 
-ERROR = 0.05  # intervals hold with 95 %
+ERROR = 0.05  # for 95 % intervals
 
 
 class Rate(Struct, frozen=True):
@@ -31,11 +31,11 @@ def clustered_rate(outcomes: Iterable[tuple[Hashable, int, int]], most_trials: f
 
     The interval is Clopper and Pearson's on the effective number of trials n / deff, where deff is the variance of
     the rate between clusters over that of independent trials, at least 1 (Korn and Graubard, "Confidence intervals
-    for proportions with small expected number of positive counts", Survey Methodology 24, 1998). Where nothing or
-    everything hits, the clusters tell nothing about deff, and each counts as one trial.
+    for proportions with small expected number of positive counts", Survey Methodology 24, 1998). If all trials hit or
+    none does, deff is unknown, and each cluster counts as one trial.
 
     Args:
-        most_trials: as how many independent trials all of them count at most, where clusters share data.
+        most_trials: upper limit of the effective number of trials, for clusters that share data.
     """
     hits: dict[Hashable, int] = defaultdict(int)
     trials: dict[Hashable, int] = defaultdict(int)
@@ -57,7 +57,7 @@ def clustered_rate(outcomes: Iterable[tuple[Hashable, int, int]], most_trials: f
 
 
 def exact_interval(hits: float, trials: float) -> tuple[float, float]:
-    """Clopper and Pearson's interval, by the quantiles of the beta distribution, so that halves may count too."""
+    """Clopper and Pearson's interval, from quantiles of the beta distribution, so that counts can be fractions."""
     from scipy import stats
 
     low = 0.0 if hits <= 0 else float(stats.beta.ppf(ERROR / 2, hits, trials - hits + 1))

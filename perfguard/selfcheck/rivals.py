@@ -1,4 +1,4 @@
-"""What other gates would have said on the same data: one session against one."""
+"""Verdicts of other gates on the same data, each comparing one session with another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Alarms = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Pair:
-    """One case in two sessions; the later one is slower by `slowdown` (0.02: 2 %), injected."""
+    """One case in two sessions, with an injected `slowdown` (0.02: 2 %) of the later one."""
 
     before: CaseResult
     now: CaseResult
@@ -30,7 +30,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Rival:
-    """A rule of one session against one. `decide` tells which pairs it calls slower; None: it lacks readings."""
+    """A rule for one session against another. `decide` returns its alarm for each pair; None: readings are missing."""
 
     name: str
     decide: Callable[[Sequence[Pair]], Alarms | None]
@@ -38,7 +38,7 @@ class Rival:
 
 
 def all_rivals() -> tuple[Rival, ...]:
-    """Fixed gates, tests on the times of blocks, and gates on what `do_bench` answers. All look for slower only."""
+    """Fixed gates, tests on the times of blocks, and gates on times of `do_bench`. All are one-sided, for slowdowns."""
     blocks = "of the times of blocks of one session against one, one-sided"
     return (
         Rival("fixed 5 % gate", lambda pairs: _gate(pairs, 0.05, "")),
@@ -73,7 +73,7 @@ _Blocks = npt.NDArray[np.float64]  # pairs x blocks
 
 
 def _on_blocks(pairs: Sequence[Pair], p_values: Callable[[_Blocks, _Blocks], npt.NDArray[np.float64]]) -> Alarms | None:
-    """Tests of pairs with as many blocks are done at once: one at a time they would take minutes."""
+    """Test all pairs with equal numbers of blocks together: one at a time would take minutes."""
     alike: dict[tuple[int, int], list[tuple[int, list[float], list[float]]]] = defaultdict(list)
     for index, pair in enumerate(pairs):
         before, now = primary(pair.before), primary(pair.now)

@@ -1,4 +1,4 @@
-"""One selfcheck from end to end: sessions, the judge on them, a real kernel made slower, table, plot and JSON."""
+"""One selfcheck from end to end: sessions, their judgement, a real kernel made slower, table, plot and JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DELAYED = "delayed"
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for. `stored`: judge the sessions of that folder, measure nothing."""
+    """Options of the command line. `stored`: judge the sessions of that folder, measure nothing."""
 
     directory: Path
     sessions: int = 20
@@ -52,10 +52,10 @@ class Request:
 
 
 def selfcheck(request: Request) -> int:
-    """Measure (or read) sessions, judge them, show and write what was found; returns the exit status.
+    """Measure (or read) sessions, judge them, show and write the findings; returns the exit status.
 
     Raises:
-        UsageError: too few sessions for the judge, a folder that holds something else, no such folder.
+        UsageError: too few sessions, a folder with other contents, or no such folder.
     """
     settings = read_settings(_root(request.directory), device=_device_option(request.arguments))
     stored = max(settings.sessions, MIN_SESSIONS)
@@ -95,7 +95,7 @@ def selfcheck(request: Request) -> int:
 
 
 def analyse(reports: Sequence[Report], stored: int, suites: int) -> Findings:
-    """What sessions of one commit say of the judge. The real kernel's part is left empty."""
+    """Evaluate the judge on sessions of one commit. The real kernel's fields stay empty."""
     sample = gather(reports)
     exact, moved = judge_exact_metrics(sample)
     apart, alarms = judge_apart(sample)
@@ -136,7 +136,7 @@ def _too_few(what: str, stored: int) -> str:
 
 
 def _measure(request: Request, folder: Path, settings: Settings) -> list[Report]:
-    """The suite's sessions, and on a GPU those of the delayed kernel, on one device that is locked meanwhile."""
+    """Measure the suite's sessions, and on a GPU those of the delayed kernel, on one locked device."""
     device, key = next(iter(find_devices(settings.device).items()))
     with DeviceLock(key) as lock:
         lock.acquire(settings.lock_minutes, _say)
@@ -148,7 +148,7 @@ def _measure(request: Request, folder: Path, settings: Settings) -> list[Report]
 
 
 def _injected(folder: Path, reports: Sequence[Report]) -> tuple[list[Injected], str]:
-    """The real kernel's part; the second value says why there is none."""
+    """The real kernel's results, or an empty list and the reason."""
     if _on_cpu(reports):
         return [], "not run: needs a GPU"
     if not folder.is_dir():
@@ -162,7 +162,7 @@ def _on_cpu(reports: Sequence[Report]) -> bool:
 
 
 def _root(directory: Path) -> Path:
-    """Where the nearest pyproject.toml is."""
+    """The folder of the nearest pyproject.toml, else `directory`."""
     return next((path for path in (directory, *directory.parents) if (path / "pyproject.toml").is_file()), directory)
 
 

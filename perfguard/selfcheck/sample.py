@@ -1,4 +1,4 @@
-"""One suite in many sessions: the cases and readings that every session has, read in the same way."""
+"""One suite in many sessions: cases and readings common to all sessions, with equal inputs and timers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Session = Mapping[CaseId, CaseResult]
 
 @dataclass(frozen=True)
 class Sample:
-    """What N sessions of one suite read.
+    """The results of N sessions of one suite.
 
     Attributes:
-        sessions: case -> its result in that session, with the readings that all sessions share.
+        sessions: for each session, case -> its result with the readings that all sessions share.
         left_out: cases and readings that not every session has, each with the reason.
     """
 
@@ -37,22 +37,22 @@ class Sample:
 
 
 def primary(result: CaseResult) -> Reading | None:
-    """The first time that is judged, whatever it is called."""
+    """The first gated time of any name."""
     return next((reading for reading in result.readings if reading.timed and reading.gated), None)
 
 
 def value_of(reading: Reading | None) -> float:
-    """A time that all sessions have, µs."""
+    """The value of a time that all sessions share, µs."""
     assert reading is not None
     assert isinstance(reading.value, int | float)
     return float(reading.value)
 
 
 def gather(reports: Sequence[Report]) -> Sample:
-    """The sessions of `reports` side by side.
+    """Collect the sessions of `reports`.
 
     Raises:
-        UsageError: the reports come from different hardware or toolchains.
+        UsageError: the reports come from different hardware, power limits or toolchains.
     """
     first = reports[0]
     for number, report in enumerate(reports, 1):
@@ -85,7 +85,7 @@ def gather(reports: Sequence[Report]) -> Sample:
 
 
 def _shared(sessions: Sequence[Mapping[str, Reading]]) -> tuple[set[str], list[tuple[str, str]]]:
-    """The metrics that all sessions read with the same timer, and the others with the reason."""
+    """The metrics that all sessions read with the same timer, and the others with reasons."""
     shared, dropped = set(), []
     for metric in sorted({metric for session in sessions for metric in session}):
         readings = [session[metric] for session in sessions if metric in session]
@@ -106,5 +106,5 @@ def _is_time(reading: Reading) -> bool:
 
 
 def _uncovered(reading: Reading) -> Reading:
-    """Without its word that times cannot have moved: in sessions of one commit nothing would be judged at all."""
+    """The reading without `covers`: sessions of one commit run the same code, so no time would be judged."""
     return msgspec.structs.replace(reading, covers=[]) if reading.covers else reading

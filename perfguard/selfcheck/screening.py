@@ -1,4 +1,4 @@
-"""What a record acquits: a case that did not change, and one that got slower. It accuses nobody."""
+"""Tests the screen: which unchanged and slower cases the record passes. It never fails a case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perfguard.records import (
 from perfguard.selfcheck.sample import CaseId, Session, primary, value_of
 from perfguard.units import Unit, significant
 
-_SAME_CODE = "same_code"  # an exact reading that is as recorded: the case that has it is a control
+_SAME_CODE = "same_code"  # an exact reading that equals its record, which makes the case a control
 
 
 def screen(
@@ -32,10 +32,9 @@ def screen(
     slowdowns: Sequence[float],
     hardware: Hardware,
 ) -> dict[tuple[CaseId, float], str]:
-    """Why the record cannot acquit a changed case that is slower by so much; empty where it does.
+    """Why the record cannot pass a changed case with this slowdown; empty if it does.
 
-    The record is what the `stored` sessions leave in a baseline; the cases of `judged` that did not change are the
-    controls.
+    The record is the baseline made from the `stored` sessions. The unchanged cases of `judged` are the controls.
     """
     lane = Lane(hardware, Toolchain(), _record(stored, judged, hardware.slug))
     controls = learn_controls([_time_alone(judged[case]) for case in judged if case not in changed], lane)
@@ -68,7 +67,7 @@ def _record(stored: Sequence[Session], cases: Iterable[CaseId], slug: str) -> di
 
 
 def _time_alone(result: CaseResult) -> CaseResult:
-    """The case with the time that is judged, and the word that it cannot have moved."""
+    """The case with only its judged time and a reading that covers it as unchanged."""
     reading = primary(result)
     assert reading is not None
     return msgspec.structs.replace(

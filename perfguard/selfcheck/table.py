@@ -1,4 +1,4 @@
-"""The findings in a terminal."""
+"""Prints the findings in a terminal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_LEFT_OUT = 10
-_WIDTH = 120  # where nobody says how wide the paper is
+_WIDTH = 120  # if stdout is not a terminal
 
 
 def curve(rates: Sequence[float]) -> str:
-    """Shares as a row of bars, the highest for 1."""
+    """Shares as a row of bars; the highest bar is 1."""
     return "".join(_BARS[min(int(rate * len(_BARS)), len(_BARS) - 1)] for rate in rates)
 
 
 def show(findings: Findings) -> None:
-    """Print everything: noise, false alarms, power beside the rivals', records, the real kernel, and the promises."""
+    """Print everything: noise, false alarms, power with that of the rivals, records, the real kernel, the promises."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,1 +1,1 @@
-"""A kernel of perfguard's own that can be made slower by any amount, and the guarded suite that measures it."""
+"""perfguard's own kernel with an adjustable slowdown, and the guarded suite that measures it."""

@@ -1,6 +1,6 @@
 """`python -m perfguard.selfcheck.delayed FOLDER DEVICE`: tune the delays on the device and write the plan.
 
-A process of its own, so that the one that conducts the selfcheck holds no device while others measure on it.
+This runs in a separate process, so that the selfcheck's main process holds no device while others measure on it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from perfguard.timing.timing import Meter, Workload
 
 _PREHEAT_US = 1e6  # clocks ramp up from idle
 _PREHEAT_STEPS = 100_000
-_PATIENCE = 3  # blocks that cannot be read, in a row
+_PATIENCE = 3  # unreadable blocks in a row
 _MOST_METERS = 4  # a captured graph holds memory; two delays alternate at most
 
 
 class Bench:
-    """Measures blocks of the call; the meters that were used last are kept."""
+    """Measures blocks of the call and keeps the last used meters."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -42,7 +42,7 @@ class Bench:
             MeasurementError: the timer cannot read the call.
         """
         meter = self._meters.pop((steps, tail), None) or self._prepare(steps, tail)
-        self._meters[steps, tail] = meter  # the last one now
+        self._meters[steps, tail] = meter  # moved to the end: last used
         for old in list(self._meters)[:-_MOST_METERS]:
             del self._meters[old]
         for _ in range(_PATIENCE):

@@ -1,7 +1,7 @@
-"""The call that is made slower: a chain of dependent multiply-adds, as long as it is told to be.
+"""The delayed call: a chain of dependent multiply-adds of any length.
 
-`out = x·(1 + 2^-(steps + tail))`: each link halves the distance from x. The lengths are arguments at run time, so
-one binary serves every delay, and whatever differs between two delays is their time.
+`out = x·(1 + 2^-(steps + tail))`: each link halves the distance from x. The lengths are run-time arguments, so one
+binary serves every delay, and two delays differ in nothing but time.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from perfguard.errors import DeviceError
 from perfguard.hardware import fake
 
 COUNT = 2**16
-# Memory has no part in a chain, and so few bytes in a cold cache would leave the profiler to time it, not a graph.
+# The chain hardly uses memory. With a cold cache, so few bytes would be timed by the profiler instead of a graph.
 CACHE: Literal["warm"] = "warm"
 _FAKE_CALL_US, _FAKE_LINK_US = 2.0, 0.002  # of the simulated kernel
 
 
 def runs_on(device: torch.device) -> bool:
-    """Whether there is something to delay: a GPU, or the simulated one."""
+    """Whether the kernel runs on `device`: a GPU, or the simulated one."""
     return device.type != "cpu" or fake.current() is not None
 
 
 def inputs(device: torch.device, seed: int = 0) -> torch.Tensor:
-    """x (COUNT,) float32. Its values have eight significant bits, so that the chain ends at x exactly."""
+    """x (COUNT,) float32, with values of eight significant bits, so that the chain ends at x exactly."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(COUNT, generator=generator).bfloat16().float().to(device)
 
@@ -34,7 +34,7 @@ def delayed(x: torch.Tensor, steps: int, tail: int) -> torch.Tensor:
     """The chain of `steps` and then `tail` links on every element of x, contiguous float32; out is like x.
 
     Raises:
-        DeviceError: x lies on a CPU.
+        DeviceError: x is on a CPU.
     """
     if x.device.type == "cpu":
         if fake.current() is None:
@@ -47,5 +47,5 @@ def delayed(x: torch.Tensor, steps: int, tail: int) -> torch.Tensor:
 
 
 def expected(x: torch.Tensor, steps: int, tail: int) -> torch.Tensor:
-    """What `delayed` returns, without a chain."""
+    """The result of `delayed`, computed without a chain."""
     return x * (1 + 2.0 ** -(steps + tail))

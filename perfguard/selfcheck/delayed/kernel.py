@@ -6,13 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK = 128  # one element a thread: the chain is all there is to wait for
+_BLOCK = 128  # one element a thread: only the chain takes time
 
 
-# A length that is 1 or that 16 divides would otherwise be compiled into a binary of its own.
+# Without this, lengths of 1 or divisible by 16 would get binaries of their own.
 @triton.jit(do_not_specialize=["steps", "tail"])  # type: ignore[untyped-decorator]
 def chain_kernel(x_ptr, out_ptr, count, steps, tail, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """out = the chain from 2x towards x; each link depends on the one before."""
+    """out = the chain from 2x towards x; each link depends on the previous one."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     x = tl.load(x_ptr + at, mask=inside, other=0.0)

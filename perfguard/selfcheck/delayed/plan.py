@@ -1,4 +1,4 @@
-"""Which delays are measured, and how large they truly are: what the tuner writes and the guarded suite reads."""
+"""The delays and their true slowdowns, written by the tuner and read by the guarded suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAN = "plan.json"
 
 
 class Delay(Struct, frozen=True):
-    """One kernel: `steps` links of work, `tail` links more. The slowdown is that of the tail, with its error."""
+    """One kernel: `steps` links of work and `tail` further links, with the tail's slowdown and its error."""
 
     length_us: float
     aimed: float  # 0: the kernel without a tail
@@ -27,15 +27,15 @@ class Delay(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its id in the suite, e.g. `10us-3pct`."""
+        """Id in the suite, e.g. `10us-3pct`."""
         return f"{self.length_us:g}us-{100 * self.aimed:g}pct"
 
 
 def read_plan(folder: Path) -> list[Delay]:
-    """The tuned delays; none where nothing was tuned.
+    """The tuned delays; empty without a plan.
 
     Raises:
-        UsageError: a file that the tuner did not write.
+        UsageError: the file is not a plan of the tuner.
     """
     path = folder / PLAN
     try:

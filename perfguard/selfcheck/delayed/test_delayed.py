@@ -1,6 +1,6 @@
 """The delays as an ordinary guarded suite: pytest -c FOLDER/pyproject.toml --rootdir FOLDER <this file> --perfguard
 
-FOLDER holds the plan that `python -m perfguard.selfcheck.delayed FOLDER DEVICE` tuned.
+FOLDER holds the plan written by `python -m perfguard.selfcheck.delayed FOLDER DEVICE`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_delayed(perfguard: Any, delay: Delay) -> None:
-    """The call with this delay, guarded like any."""
+    """Guard the call with this delay."""
     if not runs_on(perfguard.device):
         perfguard.unsupported("selfcheck's kernel needs a GPU")
     x = inputs(perfguard.device)

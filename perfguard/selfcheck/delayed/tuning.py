@@ -1,6 +1,6 @@
-"""How long a chain must be for a time, and its tail for a slowdown; and how large the slowdown truly is.
+"""Tunes the length of a chain for a time, and of its tail for a slowdown, and measures the true slowdown.
 
-A chain's time is linear in its links, so two lengths of it tell all others; what is read at a length then corrects it
+A chain's time is linear in its links, so two lengths determine all others. A measurement then corrects each length
 once. Pure: `block(steps, tail)` measures one block and returns its median, µs per call.
 """
 
@@ -15,7 +15,7 @@ from perfguard.selfcheck.delayed.plan import Delay
 
 Block = Callable[[int, int], float]
 
-_SHORT_STEPS, _LONG_STEPS = 8_000, 64_000  # at a few cycles a link far above what a launch takes
+_SHORT_STEPS, _LONG_STEPS = 8_000, 64_000  # at a few cycles a link, much longer than a launch
 _CALIBRATING_BLOCKS = 3
 _MOST_STEPS = 2**28
 _LENGTH_TOLERANCE = 0.05
@@ -32,12 +32,12 @@ class Chain:
     link_us: float
 
     def steps(self, length_us: float) -> int:
-        """Links that take `length_us`; none where a call takes longer without any."""
+        """Number of links that take `length_us`; 0 if an empty call takes longer."""
         return max(0, min(round((length_us - self.empty_us) / self.link_us), _MOST_STEPS))
 
 
 def tune(block: Block, lengths_us: Sequence[float], aims: Sequence[float]) -> list[Delay]:
-    """For each length one delay for each slowdown aimed at (0: no tail), verified in alternating blocks."""
+    """One delay for each length and target slowdown (0: no tail), verified in alternating blocks."""
     chain = calibrate(block)
     delays = []
     for length_us in lengths_us:
@@ -52,7 +52,7 @@ def tune(block: Block, lengths_us: Sequence[float], aims: Sequence[float]) -> li
 
 
 def calibrate(block: Block) -> Chain:
-    """The chain's line, from two lengths."""
+    """Fit the chain's line through two lengths."""
     short_us, long_us = (
         statistics.median(block(steps, 0) for _ in range(_CALIBRATING_BLOCKS)) for steps in (_SHORT_STEPS, _LONG_STEPS)
     )
@@ -61,7 +61,7 @@ def calibrate(block: Block) -> Chain:
 
 
 def tune_length(block: Block, chain: Chain, length_us: float) -> tuple[int, float]:
-    """Links of the chain that take `length_us`, and what the call then takes, µs."""
+    """Number of links that take `length_us`, and the measured time of that call, µs."""
     steps = chain.steps(length_us)
     now_us = block(steps, 0)
     if steps and abs(now_us / length_us - 1) > _LENGTH_TOLERANCE:
@@ -71,16 +71,16 @@ def tune_length(block: Block, chain: Chain, length_us: float) -> tuple[int, floa
 
 
 def tune_tail(block: Block, delay: Delay, call_links: float) -> Delay:
-    """The delay with its tail and the slowdown that alternating blocks saw; the tail is corrected once.
+    """The delay with its tail and the slowdown measured in alternating blocks; the tail is corrected once.
 
     Args:
-        call_links: how many links take as long as the call without a tail.
+        call_links: number of links that take as long as the call without a tail.
     """
     base, aimed = (delay.steps, 0), delay.aimed
     tail = max(1, round(aimed * call_links))
     seen, error = alternate(block, base, (delay.steps, tail), _QUADS)
     if abs(seen - aimed) > max(_TAIL_TOLERANCE * aimed, 2 * error):
-        # Where nothing is seen the links must be many more; where much is seen, in proportion fewer.
+        # Without a visible slowdown, use many more links; with too large a one, proportionally fewer.
         correction = aimed / max(seen, aimed / _MOST_CORRECTION)
         tail = max(1, round(tail * max(correction, 1 / _MOST_CORRECTION)))
         seen, error = alternate(block, base, (delay.steps, tail), _QUADS)
@@ -90,7 +90,7 @@ def tune_tail(block: Block, delay: Delay, call_links: float) -> Delay:
 def alternate(block: Block, base: tuple[int, int], other: tuple[int, int], quads: int) -> tuple[float, float]:
     """The slowdown of `other` against `base` and its standard error, from quads of blocks in ABBA order.
 
-    d = ½·ln(b1·b2 / (a1·a2)) in each quad, so that drift which is linear in time cancels; the leader alternates.
+    d = ½·ln(b1·b2 / (a1·a2)) in each quad, so that drift linear in time cancels. Quads alternate between ABBA and BAAB.
     """
     differences = []
     for quad in range(quads):
