@@ -1,4 +1,4 @@
-"""Instructions that the host retires in user mode, from Linux' performance counters, where the machine has them."""
+"""Instructions that the host retires in user mode, from Linux' performance counters, if the machine has them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _SYSCALLS = {"x86_64": 298, "aarch64": 241}
 HARDWARE_INSTRUCTIONS = (0, 1)  # type, configuration
 _ATTRIBUTE_BYTES = 128
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
-_TIMES_TOO = 1 << 0 | 1 << 1  # the times enabled and running, which differ where the counter was shared
+_TIMES_TOO = 1 << 0 | 1 << 1  # the times enabled and running, which differ if the counter was shared
 _ENABLE, _DISABLE, _RESET = 0x2400, 0x2401, 0x2403
 
 Event = tuple[int, int]
 
 
 class Counters:
-    """One counter for each of some threads of this process.
+    """One counter for each of the given threads of this process.
 
     Args:
         threads: their ids.
 
     Raises:
-        OSError: the machine, the container or the kernel's settings allow none.
+        OSError: the machine, the container or the kernel's settings do not allow counters.
     """
 
     def __init__(self, threads: list[int], event: Event = HARDWARE_INSTRUCTIONS) -> None:
@@ -42,7 +42,7 @@ class Counters:
             raise
 
     def count(self, call: Callable[[], object]) -> int | None:
-        """What `call` counts in all threads; None where others shared a counter meanwhile."""
+        """The count of `call`, summed over all threads; None if a counter was shared with others meanwhile."""
         for file in self._files:
             fcntl.ioctl(file, _RESET, 0)
         for file in self._files:
@@ -57,19 +57,19 @@ class Counters:
         return None if shared else sum(value for value, _, _ in read)
 
     def close(self) -> None:
-        """Give the counters back."""
+        """Close the counters."""
         while self._files:
             os.close(self._files.pop())
 
 
 def threads_of_this_process() -> list[int]:
-    """Ids of all threads, autograd's for example."""
+    """Ids of all threads, for example autograd's."""
     return sorted(int(path.name) for path in Path("/proc/self/task").iterdir())
 
 
 @functools.cache
 def available() -> bool:
-    """Whether this process may count instructions: not in most virtual machines and containers."""
+    """Whether this process may count instructions. Most virtual machines and containers do not allow it."""
     try:
         Counters([0]).close()
     except OSError:
