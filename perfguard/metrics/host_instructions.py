@@ -1,7 +1,7 @@
-"""Instructions that a call costs the host: what its time would say on a quiet machine.
+"""Instructions that the host executes for a call: as good a measure as its time on a quiet machine.
 
-Read where the machine has performance counters for its users; elsewhere host time alone speaks. On a CPU the work of
-the kernels is part of it, on one thread: threads that wait for each other count their waiting.
+Read if the machine gives its users performance counters; otherwise there is only host time. On a CPU the work of the
+kernels is included, on one thread: threads that wait for each other would count their waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMED = False
 
 METRIC = "host_instructions"
 
-# What another hash seed, another address or a longer list of modules changes in Python's own work.
+# Variation of Python's own work with the hash seed, addresses, and the list of modules.
 _TOLERANCE = 0.25
 _FLOOR = 50_000.0
 
@@ -30,7 +30,7 @@ _MOST_US = 50_000.0
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`host_instructions` of the cheapest of up to ten calls; nothing where they cannot be counted."""
+    """`host_instructions` of the cheapest of up to ten calls; nothing if they cannot be counted."""
     if not subject.timed or not instructions.available():
         return []
     subject.warm_up(device)
@@ -52,7 +52,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _least(subject: Subject, device: Device) -> int | None:
-    """Of a backward pass on a GPU autograd's own threads do the work, so that all threads count there."""
+    """The least count of all calls. A backward pass on a GPU runs in autograd's threads, so all threads count there."""
     import torch
 
     before = torch.get_num_threads()
@@ -65,7 +65,7 @@ def _least(subject: Subject, device: Device) -> int | None:
         with collector_paused():
             for _ in range(_MOST_CALLS):
                 count = counters.count(subject.run)
-                device.synchronize()  # outside: waiting spins
+                device.synchronize()  # not counted, since waiting spins
                 if count is not None:
                     counts.append(count)
                 if device.now_us() - started > _MOST_US:
