@@ -238,7 +238,7 @@ def record_here(trace: Trace, target: Target, sources: Sources | None = None) ->
 
 
 def record(trace: Trace, target: Target, sources: Sources | None, *, on_the_host: bool) -> Recording:
-    """The launches of `trace` on a `target`, real or pretended; operators run on the host or their inputs' device."""
+    """What `trace` launches on a `target`, real or pretended; operators run on the host, or where their inputs lie."""
     from perfguard.binaries.pretending import Unwritten
 
     recorder = Recorder(target, sources)
