@@ -1,7 +1,7 @@
-"""What the author of a kernel asks for by name, beside arithmetic, loads and stores: counted in the first IR.
+"""Operations that a kernel's author requests by name, beyond arithmetic, loads and stores: counted in the first IR.
 
-No pass has run there yet, so that another tile, or another compiler's schedule, moves none of it. What is gone may be a
-race, or a slow time on another chip, of which the numbers of a run need show nothing.
+No pass has run on that IR, so other tiles or compiler schedules do not change the counts. A removed operation may mean
+a race, or a slowdown on another chip, neither of which a run's numbers need to show.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _INLINE = re.compile(r"\b(?:griddepcontrol|fence|membar|mbarrier|bar|barrier|s_w
 _MODIFIER = re.compile(r"(?:cache_modifier|cacheModifier) = (\w+)")
 _EVICTION = re.compile(r"(?:eviction_policy|evictionPolicy) = (\w+)")
 _LOCATION = re.compile(r"^#loc.*$|\s*loc\([^\n]*\)$", re.MULTILINE)
-_UNSAID = ("none", "evict_normal", "1")  # both attributes' own words and numbers for what nobody asked for
+_UNSAID = ("none", "evict_normal", "1")  # default values of both attributes, by name and by number
 
 
 def asked(assembly: Mapping[str, Any]) -> str:
-    """`2 atomic_rmw fadd acq_rel gpu, 1 load volatile, 3 wait_barrier`; "" where nothing is.
+    """`2 atomic_rmw fadd acq_rel gpu, 1 load volatile, 3 wait_barrier`; "" if there are none.
 
     Args:
-        assembly: the stages of a compiled kernel, by name, as Triton keeps them in `asm`.
+        assembly: the stages of a compiled kernel by name, as in Triton's `asm`.
     """
     found: Counter[str] = Counter()
     for name, rest in _OPERATION.findall(_first_stage(assembly)):
@@ -44,7 +44,7 @@ def asked(assembly: Mapping[str, Any]) -> str:
 
 
 def written(assembly: Mapping[str, Any]) -> str:
-    """Hash of the code as the author wrote it: comments, names of variables and line numbers do not move it."""
+    """Hash of the code as the author wrote it, independent of comments, names of variables and line numbers."""
     return hashlib.sha256(_LOCATION.sub("", _first_stage(assembly)).encode()).hexdigest()[:16]
 
 
@@ -53,7 +53,7 @@ def _first_stage(assembly: Mapping[str, Any]) -> str:
 
 
 def unspecialised(parameters: Any) -> tuple[str, ...]:
-    """Of a kernel's `params`, those whose values do not make another binary, because the decorator says so."""
+    """The parameters among a kernel's `params` that the decorator excludes from specialisation."""
     return tuple(each.name for each in parameters if each.do_not_specialize and not each.is_constexpr)
 
 

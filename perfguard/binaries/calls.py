@@ -1,4 +1,4 @@
-"""A guarded call's kernels on every target, for as long as the call is being read."""
+"""A guarded call's kernels on every target, kept while the call is being read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDING_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a call on a target. `name` tells configurations and specialisations apart: `rows`, `rows@1`."""
+    """A kernel of a call on a target. `name` includes configuration and specialisation: `rows`, `rows@1`, `rows/2`."""
 
     name: str
     launch: Launch
@@ -32,7 +32,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class OnTarget:
-    """What a call is on one target."""
+    """A call on one target: its recording and its kernels."""
 
     target: Target
     recording: Recording
@@ -44,7 +44,7 @@ class Binaries:
     """Reads the binaries of guarded calls.
 
     Attributes:
-        names: the targets that are asked for.
+        names: the requested targets.
     """
 
     names: tuple[str, ...]
@@ -54,23 +54,23 @@ class Binaries:
     _sources: Sources = field(default_factory=Sources)
 
     def begin(self, followed: Followed, device: Device) -> None:
-        """Follow a call that was right once, and compile what it launches while the rest is checked. Not on a GPU:
-        following is calling there."""
+        """Follow a call whose first result was right, and compile its kernels while the rest is checked. Not on a GPU,
+        where following the call means calling it."""
         if knows_triton() and device.holds_cpu_tensors:
             recorded = self._follow(followed, device)
             self._begun = followed, recorded
             self.compiler.begin(_wanted(recorded))
 
     def leave(self) -> None:
-        """The call is through. What was begun and never asked for, since its numbers were wrong, runs no further: it
-        would disturb whoever is timed next."""
+        """End a call. Compilations that were begun but not requested, since the result was wrong, are stopped: they
+        would disturb the next case's times."""
         self._begun = None
         self.compiler.leave()
 
     def of(self, followed: Followed, device: Device) -> list[OnTarget]:
-        """What a call launches on every target; none where Triton has no part in it. Asked again, it is known.
+        """The launches of a call on every target; empty if Triton is not loaded. Cached for the last call.
 
-        On a GPU the target is the GPU's own architecture, and the kernels are those that it runs.
+        On a GPU the only target is its own architecture, and the kernels are those that it runs.
         """
         if not knows_triton():
             return []
@@ -120,7 +120,7 @@ def _wanted(recorded: list[tuple[Target, Recording]]) -> list[tuple[str, Launch]
 
 
 def _distinct(recording: Recording) -> Recording:
-    """Each specialisation once in each pass; of what was chosen it is noted which configuration is the same."""
+    """The recording with each specialisation once per pass. A chosen launch notes the number of its configuration."""
     seen: dict[tuple[str, str, str, str], Launch] = {}
     for launch in recording.launches:
         key = _identity(launch)

@@ -1,7 +1,7 @@
-"""Launches into facts: from the cache, or from child processes that compile what it does not hold.
+"""Facts of launches, from the cache or from child processes that compile the missing ones.
 
-What is cached goes by the kernel's code, its specialisation, the target and the toolchain, so that an unchanged
-kernel costs nothing. A compiler that hangs or dies takes its process with it and nothing else.
+The cache's key is the kernel's code, its specialisation, the target and the toolchain, so an unchanged kernel costs
+nothing. A compiler that hangs or dies ends only its own process.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from perfguard.binaries.targets import target_of
 from perfguard.binaries.worker import Request
 from perfguard.reports import write_atomically
 
-_FORMAT = 5  # of the cached facts, and of how they are read
+_FORMAT = 5  # version of the cached facts, and of the way they are read
 _MOST_WORKERS = 8
-_WORDS = 300  # characters of a dying compiler's last words
+_WORDS = 300  # characters of a failed compiler's last output
 
 
 @dataclass
 class Compiler:
-    """Compiles for targets, and remembers.
+    """Compiles for targets, and caches the facts.
 
     Attributes:
-        folder: of the cache; one small file a kernel, specialisation and target.
-        seconds: after which one compilation is given up.
+        folder: of the cache; one small file per kernel, specialisation and target.
+        seconds: time limit of one compilation.
     """
 
     folder: Path
     seconds: float = 120.0
-    compiled: int = 0  # that no cache held, for tests and reports
+    compiled: int = 0  # number of cache misses, for tests and reports
     _known: dict[str, Facts] = field(default_factory=dict)
     _idle: queue.SimpleQueue[_Worker] = field(default_factory=queue.SimpleQueue)
     _building: Future[None] | None = None
@@ -60,14 +60,14 @@ class Compiler:
         return {each: self._known[key] for each, key in keys.items()}
 
     def begin(self, wanted: Sequence[tuple[str, Launch]]) -> None:
-        """Compile in the background what no cache holds, for `facts` to wait for."""
+        """Compile missing launches in the background; `facts` waits for them."""
         self.leave()
         missing = self._missing({each: self._key(*each) for each in wanted})
         if missing:
             self._building = self._background.submit(self._build, missing)
 
     def leave(self) -> None:
-        """Nobody will ask for what was begun: no further kernel of it is compiled. Returns when all is quiet."""
+        """Cancel the background compilation: no further kernel is started. Returns when all compilers are idle."""
         self._unwanted.set()
         self._await()
         self._unwanted.clear()
@@ -85,7 +85,7 @@ class Compiler:
         return {key: each for each, key in keys.items() if self._remembered(key) is None}
 
     def _build(self, missing: Mapping[str, tuple[str, Launch]]) -> None:
-        """Every kernel of a target is compiled before they are disassembled; meanwhile those of the next one are."""
+        """Compile all kernels of a target, then disassemble them while those of the next target are compiled."""
         targets: dict[str, dict[str, tuple[str, Launch]]] = {}
         for key, each in missing.items():
             targets.setdefault(each[0], {})[key] = each
@@ -109,7 +109,7 @@ class Compiler:
 
     @cached_property
     def _size(self) -> int:
-        """Compilers at a time: each holds half a gigabyte, and pytest's workers have theirs."""
+        """Number of concurrent compilers: each takes half a gigabyte, and pytest's other workers have their own."""
         beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // beside))
 
@@ -123,7 +123,7 @@ class Compiler:
 
     def _remembered(self, key: str) -> Facts | None:
         if key not in self._known:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent, or cut short by something else
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent or truncated
                 self._known[key] = msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=Facts)
         return self._known.get(key)
 
@@ -131,11 +131,11 @@ class Compiler:
         self.compiled += 1
         self._known[key] = facts
         if not facts.passing:
-            with contextlib.suppress(OSError):  # a cache that cannot be written is slow, and no more
+            with contextlib.suppress(OSError):  # an unwritable cache is only slow
                 write_atomically(self.folder / f"{key}.json", msgspec.json.encode(facts))
 
     def _compile(self, key: str, wanted: tuple[str, Launch]) -> Built | None:
-        """None where nobody wants it any more, or another of pytest's workers has made it since."""
+        """Compile one launch; None if it was cancelled, or another of pytest's workers has cached it since."""
         if self._unwanted.is_set() or self._remembered(key) is not None:
             return None
         target, launch = wanted
@@ -157,8 +157,8 @@ class Compiler:
 
 
 def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
-    """The facts, with the instructions of all kernels of a target counted at once. What the disassembler cannot read
-    is tried alone, so that it costs the others nothing."""
+    """The facts, with the instructions of all kernels of a target counted at once. If the disassembler fails, each
+    kernel is tried alone, so that an unreadable one does not affect the others."""
     facts = {key: each.facts for key, each in built.items()}
     coded = {key: each for key, each in built.items() if each.code}
     if coded:
@@ -212,7 +212,7 @@ class _Worker:
         return Built(Facts(error=problem, passing=True))
 
     def stop(self) -> None:
-        """End the process and remove what it left."""
+        """End the process and remove its files."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -224,7 +224,7 @@ class _Worker:
 
 
 def _environment(given: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Without what changes binaries: only the code, the specialisation and the toolchain may."""
+    """The environment without variables that change binaries: only code, specialisation and toolchain may."""
     kept = {name: value for name, value in given.items() if not name.startswith(("TRITON_", "PYTEST_"))}
     kept |= {name: given[name] for name in ("TRITON_LIBDEVICE_PATH",) if name in given}
     return kept | {

@@ -1,4 +1,4 @@
-"""What assembly shows: accesses to memory and their width, special units, spills, the mix. Pure functions of text."""
+"""Counts from assembly: memory accesses and their width, special units, spills, the mix. Pure functions of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import accumulate
 # NVIDIA: `        /*0a50*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;`
 _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 _SASS_ADDRESS = re.compile(r"\s*/\*([0-9a-f]{4,})\*/")
-# AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`; directives begin with a point, comments with a semicolon.
+# AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`; directives begin with a dot, comments with a semicolon.
 _GCN = re.compile(r"^\s+([a-z]+_[a-z0-9_]+)(?:\s|$)", re.MULTILINE)
 # `MUFU.RSQ64H` starts a square root on the upper half of a double.
 _SASS_FP64 = re.compile(r"D(?:ADD|FMA|MUL|MNMX|SETP?|MMA)(?:\.|$)|\w+\.(?:\w+\.)*(?:F64|\w*64H)(?:\.|$)")
@@ -23,11 +23,11 @@ _GCN_WIDTH = re.compile(r"_(?:(dwordx?(\d)?)|([ubis]+)(8|16|32|64|96|128)|(short
 
 @dataclass
 class Code:
-    """What was counted of one kernel."""
+    """The counts of one kernel."""
 
     loads: Counter[int] = field(default_factory=Counter)  # width in bits -> instructions
     stores: Counter[int] = field(default_factory=Counter)
-    local: int = 0  # instructions that touch a thread's own memory
+    local: int = 0  # instructions that access a thread's own memory
     fp64: int = 0  # instructions that compute in float64, or convert to or from it
     special: set[str] = field(default_factory=set)
     mix: Counter[str] = field(default_factory=Counter)
@@ -38,13 +38,13 @@ class Code:
 
 
 def mean_bits(widths: Counter[int]) -> float:
-    """The mean width of an access; 0 where there is none."""
+    """The mean width of an access; 0 without accesses."""
     count = widths.total()
     return round(sum(bits * times for bits, times in widths.items()) / count, 1) if count else 0.0
 
 
 def split_sass(text: str, sizes: Sequence[int]) -> list[str]:
-    """nvdisasm's listing of kernels that lie behind one another as one listing for each; `sizes` are theirs, bytes."""
+    """nvdisasm's listing of concatenated kernels, split into one listing per kernel; `sizes`: of the kernels, bytes."""
     ends = list(accumulate(sizes))
     parts: list[list[str]] = [[] for _ in sizes]
     for line in text.splitlines():
@@ -55,7 +55,7 @@ def split_sass(text: str, sizes: Sequence[int]) -> list[str]:
 
 
 def read_sass(text: str) -> Code:
-    """From nvdisasm's listing of one kernel."""
+    """The counts from nvdisasm's listing of one kernel."""
     code = Code()
     for opcode in _SASS.findall(text):
         name, *modifiers = opcode.split(".")
@@ -99,7 +99,7 @@ def _sass_bits(modifiers: list[str]) -> int:
 
 
 def read_gcn(text: str) -> Code:
-    """From the assembly that LLVM wrote for one AMD kernel."""
+    """The counts from LLVM's assembly of one AMD kernel."""
     code = Code()
     for name in _GCN.findall(text):
         unit, _, operation = name.partition("_")

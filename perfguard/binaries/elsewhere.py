@@ -1,4 +1,4 @@
-"""The same of targets that are not here: the call is followed in forked processes that pretend to be there."""
+"""Recordings for targets without a device here: forked processes follow the call and pretend to have the device."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from perfguard.binaries.targets import Target
 def record_elsewhere(
     trace: Trace, targets: Sequence[Target], seconds: float, sources: Sources | None = None
 ) -> list[Recording]:
-    """What `trace` would launch on each of `targets`, which need not be here.
+    """The launches that `trace` would make on each of `targets`, which need not be present.
 
-    The calls are made in forked processes, so that nothing that they learn of the pretended device stays; as many at
-    once as there are cores.
+    The calls are made in forked processes, so that no state of the pretended device remains. There are as many at once
+    as there are cores.
 
     Args:
-        seconds: after which a process is given up.
-        sources: what is known of modules already; it then knows those of the launches, too.
+        seconds: time limit of a process.
+        sources: known hashes of modules; those of the launches are added.
     """
     _import_what_launches_need()
     sources = sources or Sources()
@@ -49,14 +49,14 @@ def record_elsewhere(
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """`read`: modules that the child was the first to read; it may have been the only one to load them."""
+    """A child's recording. `read`: modules first read by the child, which may be the only process that loaded them."""
 
     recording: Recording
     read: dict[str, Described] = {}
 
 
 def _learn(answer: _Answer, sources: Sources) -> None:
-    """What a child found out of modules and kernels died with it; the next ones need not find it out again."""
+    """Keep the child's knowledge of modules and kernels, which dies with it, for the next children."""
     from triton.runtime.interpreter import InterpretedFunction
 
     sources.known.update(answer.read)
@@ -73,7 +73,7 @@ class _Child:
         self._started = time.monotonic()
         self._answers, write = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive: the child starts none
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive a fork; the child needs none
             self._process = os.fork()
         if self._process == 0:
             os.close(self._answers)
@@ -81,7 +81,7 @@ class _Child:
         os.close(write)
 
     def answer(self, seconds: float) -> _Answer:
-        """It is given up so long after its start."""
+        """The child's answer; it is killed `seconds` after its start."""
         with os.fdopen(self._answers, "rb") as answers:
             data = _read_all(answers.fileno(), self._process, self._started + seconds)
         _, status = os.waitpid(self._process, 0)
@@ -95,10 +95,10 @@ class _Child:
 
 @functools.cache
 def _import_what_launches_need() -> None:
-    """Here and once, not in each child: the compiler's front, and what torch's custom operators, if there are any,
+    """Import the compiler's front end once, not in each child, with the modules that torch's custom operators, if any,
     import when called.
 
-    Where Triton was imported to interpret, the rest of it can be imported in no other way.
+    If Triton was imported as an interpreter, its other modules can only be imported in the same way.
     """
     from torch._library.custom_ops import OPDEFS
     from triton.language import standard
@@ -106,24 +106,24 @@ def _import_what_launches_need() -> None:
 
     interpreted = {} if isinstance(standard.cdiv, JITFunction) else {"TRITON_INTERPRET": "1"}
     names = ["triton.compiler", "triton.experimental.gluon", *(["torch._dynamo"] if OPDEFS else [])]
-    names.append("perfguard.binaries.pretending")  # under pytest it is looked up anew where it is imported
+    names.append("perfguard.binaries.pretending")  # else each child would look it up again under pytest
     with mock.patch.dict(os.environ, interpreted):
         for name in names:
             importlib.import_module(name)
 
 
 def _answer(trace: Trace, target: Target, write: int, sources: Sources) -> None:
-    """The child's whole life."""
+    """Run the child: record, write the answer, and exit."""
     import torch
 
     from perfguard.binaries.pretending import pretended
 
-    gc.disable()  # a collection would write to, and so copy, all memory that is shared with the parent
+    gc.disable()  # a collection would write to all memory shared with the parent, and so copy it
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(quiet, stream)
     try:
-        torch.set_num_threads(1)  # the parent's pool of threads is not here
+        torch.set_num_threads(1)  # the parent's thread pool does not survive the fork
         with pretended(target):
             known = set(sources.known)
             recording = record(trace, target, sources, on_the_host=True)

@@ -1,4 +1,4 @@
-"""What a target has room for. Compilers do not ask: a block that no processor can hold compiles all the same."""
+"""The limits of a target. Compilers do not check them: a block that fits on no processor still compiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from perfguard.binaries.targets import Target
 
 
 def unfit(facts: Facts, target: Target) -> str:
-    """Why a block cannot run on the target, `needs 96 KB, gfx942 has 64 KB`; empty where it can."""
+    """The reason why a block cannot run on the target, `needs 96 KB, gfx942 has 64 KB`; empty if it can."""
     if facts.error:
         return facts.error
     if facts.threads > target.block_threads:

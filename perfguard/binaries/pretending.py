@@ -1,7 +1,7 @@
-"""A process in which tensors in host memory say that they lie on a GPU of another architecture.
+"""A process in which tensors in host memory claim to be on a GPU of another architecture.
 
-Operators still run on the host, where the data is; only what Python asks of tensors and of torch.cuda is answered
-as the target would. For a child process: torch remembers that it was asked for a GPU, and so may the user's code.
+Operators still run on the host, where the data is. Only Python's queries of tensors and of torch.cuda are answered as
+on the target. Use it in a child process: torch remembers that a GPU was requested, and the user's code may as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfguard.binaries.targets import Target
 from perfguard.dispatching import DispatchMode
 from perfguard.hardware.operators import COPIES, READS
 
-_FRESH = ("empty", "new_empty")  # operators whose result holds whatever lay there before
+_FRESH = ("empty", "new_empty")  # operators whose result is uninitialised
 _FILLS = {
     f"aten.{name}" for name in (
         "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
@@ -26,12 +26,12 @@ _FILLS = {
     )
 }  # fmt: skip
 _MEMORY = COPIES | _FILLS | READS
-_FROM_VALUES = ("tensor", "as_tensor")  # functions that no dispatch mode hears of
+_FROM_VALUES = ("tensor", "as_tensor")  # functions that no dispatch mode sees
 
 
 @contextmanager
 def pretended(target: Target) -> Iterator[None]:
-    """Within, every tensor is on `cuda:0`, which is a `target`; for operators to run, `Unwritten` has to be on."""
+    """Put every tensor on `cuda:0`, a `target`, while inside. Operators need `Unwritten` to run."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
@@ -61,7 +61,7 @@ def _always(answer: Any) -> Any:
 
 
 def _on_the_host(function: Any) -> Any:
-    """The function without the device that it is told, but for "meta"."""
+    """The function with its `device` argument dropped, unless it is "meta"."""
 
     def called(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         return function(
@@ -72,7 +72,7 @@ def _on_the_host(function: Any) -> Any:
 
 
 def _properties(target: Target) -> SimpleNamespace:
-    """What is known of the chip; another name raises AttributeError, which says it."""
+    """The known properties of the chip; any other name raises AttributeError, which names it."""
     major, minor = target.capability
     return SimpleNamespace(
         name=target.chip,
@@ -89,10 +89,10 @@ def _properties(target: Target) -> SimpleNamespace:
 
 
 class Unwritten(DispatchMode):
-    """Memory that nobody wrote holds zeros; on the host, what is asked of a GPU is done there.
+    """Fills uninitialised memory with zeros; with `on_the_host`, operators for a GPU run on the host.
 
-    The kernels do not run, so their outputs would hold whatever lay there before: indices among them would lead
-    astray, and every run another way.
+    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid, and differ in
+    every run.
     """
 
     def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
@@ -104,7 +104,7 @@ class Unwritten(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         own = _own_implementation(func)
-        if own is not None:  # an operator of the user's: what it calls must come by here too
+        if own is not None:  # a user's operator: its own calls must pass through here too
             with self:
                 return own(*args, **kwargs)
         if str(func.overloadpacket) in _MEMORY:
@@ -121,7 +121,7 @@ class Unwritten(DispatchMode):
 
 
 def _own_implementation(func: Any) -> Any:
-    """The Python function of an operator made by torch.library.custom_op, as it would run on a GPU."""
+    """The Python function that an operator made by torch.library.custom_op runs on a GPU."""
     from torch._library.custom_ops import OPDEFS
 
     definition = OPDEFS.get(func._schema.name)

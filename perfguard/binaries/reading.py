@@ -1,4 +1,4 @@
-"""From a kernel that Triton compiled to what it asks of the chip, with the tools that Triton brings."""
+"""Facts of a kernel that Triton compiled, read with the tools that Triton ships."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from perfguard.binaries.records import Built, Facts
 from perfguard.binaries.sectors import sector_bytes
 from perfguard.binaries.targets import Target
 
-_REGISTER_UNIT = 256  # registers are given to a warp of NVIDIA's in such portions
+_REGISTER_UNIT = 256  # granularity of a warp's registers on NVIDIA
 
 
 def read_facts(compiled: Any, target: Target) -> Built:
-    """What a compiled kernel is, but for the counts of NVIDIA's instructions: these come from `disassembled`.
+    """The facts of a compiled kernel, without the counts of NVIDIA's instructions, which `disassembled` adds.
 
     Raises:
         OSError, subprocess.SubprocessError: a tool of Triton's is missing or failed.
@@ -30,9 +30,9 @@ def read_facts(compiled: Any, target: Target) -> Built:
 
     metadata = compiled.metadata
     threads = metadata.num_warps * target.warp_width
-    # Warps that a specialised kernel adds to those that were asked for.
+    # A warp-specialised kernel adds warps to the requested ones.
     threads = max(threads, (getattr(metadata, "total_num_warps", None) or 0) * target.warp_width)
-    # Gluon's kernels have none.
+    # Gluon's kernels have no ttir.
     used = sector_bytes(compiled.asm["ttir"]) if "ttir" in compiled.asm else 0.0
     if target.backend == "cuda":
         binary = compiled.asm["cubin"]
@@ -71,7 +71,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
 def disassembled(target: Target, built: Sequence[Built]) -> list[Facts]:
     """The facts with the instructions of NVIDIA's kernels counted.
 
-    All in one call of the disassembler: it takes a third of a second to start and milliseconds for a kernel.
+    One call of the disassembler reads all: it takes a third of a second to start and milliseconds per kernel.
 
     Raises:
         OSError, subprocess.SubprocessError: the disassembler is missing, or failed.
@@ -102,7 +102,7 @@ def _counted(facts: Facts, code: Code) -> Facts:
 
 
 def _resources(binary: bytes) -> str:
-    """What cuobjdump says of the resources that a cubin needs."""
+    """cuobjdump's report of the resources that a cubin needs."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -112,7 +112,7 @@ def _resources(binary: bytes) -> str:
 
 
 def _nvdisasm_name(target: Target) -> str:
-    """`sm_90` -> `SM90a`: from Hopper on the instructions of one architecture alone are among those that it reads."""
+    """`sm_90` -> `SM90a`: from Hopper on, the suffix includes architecture-specific instructions."""
     digits = target.name.removeprefix("sm_")
     return f"SM{digits}{'a' if target.capability >= (9, 0) else ''}"
 
@@ -123,7 +123,7 @@ def _amd(text: str, name: str) -> int:
 
 
 def _nvidia_warps(target: Target, threads: int, registers: int, shared: int) -> int | None:
-    """Warps of as many blocks as a multiprocessor holds; None where it holds none."""
+    """Warps of all blocks that fit on a multiprocessor; None if none fits."""
     assert target.registers is not None
     warps = -(-threads // target.warp_width)
     of_a_warp = -(-registers * target.warp_width // _REGISTER_UNIT) * _REGISTER_UNIT
@@ -137,7 +137,7 @@ def _nvidia_warps(target: Target, threads: int, registers: int, shared: int) -> 
 
 
 def _amd_warps(target: Target, threads: int, occupancy: int, shared: int) -> int | None:
-    """The same for a compute unit: the compiler states the waves that a SIMD's registers allow; it has four."""
+    """The same for a compute unit of four SIMDs; the compiler states the waves that a SIMD's registers allow."""
     warps = -(-threads // target.warp_width)
     blocks = min(target.blocks, 4 * occupancy // warps, target.shared_bytes // max(1, shared))
     return blocks * warps or None

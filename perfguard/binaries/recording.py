@@ -1,4 +1,4 @@
-"""Follow a call to every launch that it makes on a target, and run none of them."""
+"""Records every launch that a call makes on a target, without running any of them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from perfguard.binaries.records import Launch, Pass, Recording, Tuning
 from perfguard.binaries.sources import Sources
 from perfguard.binaries.targets import Target
 
-Trace = Callable[["Recorder"], None]  # makes the calls, and tells the recorder which they are
+Trace = Callable[["Recorder"], None]  # makes the calls, and sets their pass and configuration in the recorder
 
 
 class Followed(Protocol):
-    """A call that makes itself for whoever watches. `entering` is told which pass begins."""
+    """A call that a recorder can follow. `entering` is called with each pass that begins."""
 
     def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
-        """With `kwargs` laid over its own."""
+        """Call once, with `kwargs` overriding its own."""
 
     def walk(self, entering: Callable[[Pass], None]) -> None:
-        """On each of its further inputs, if it has any."""
+        """Call with each of its further inputs, if it has any."""
 
     def configurations(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Names of a table's entries, or nothing, and the keyword arguments that choose a configuration each."""
+        """Pairs of a table entry's name, or "", and the keyword arguments that choose a configuration."""
 
 
 class Recorder:
-    """Takes the place of Triton's launchers while `recording`. `direction` and `configuration` go with each launch."""
+    """Replaces Triton's launchers while `recording`. Each launch is recorded with `direction` and `configuration`."""
 
     def __init__(self, target: Target, sources: Sources | None = None) -> None:
         self.target = target
@@ -47,12 +47,12 @@ class Recorder:
         self.entries: list[str] = []
         self.memory_operators: dict[Pass, list[str]] = {}
         self.arguments: dict[Pass, dict[str, list[str]]] = {}
-        self._plain = True  # the plain call, no configuration and no walk
+        self._plain = True  # True during the plain call, without configuration and walk
         self._sources = sources or Sources()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Within, launches are noted and not made. An autotuned kernel is noted in each of its configurations."""
+        """Record launches instead of making them while inside; autotuned kernels in each of their configurations."""
         from triton import knobs
         from triton.runtime import JITFunction, autotuner, driver, interpreter
 
@@ -85,7 +85,7 @@ class Recorder:
             driver._active = active
 
     def follow(self, followed: Followed) -> None:
-        """The plain call, its configurations, its walk."""
+        """Follow the plain call, its walk and its configurations."""
 
         def enter(direction: Pass) -> None:
             self.direction = direction
@@ -97,7 +97,7 @@ class Recorder:
         if len(self.launches) > len(plain):
             self.walked, self.launches = self.launches, plain
         found, tunings = list(self.launches), list(self.tunings)
-        configurations = followed.configurations()  # may try which there are
+        configurations = followed.configurations()  # may make calls to find the configurations
         self.launches = found
         for number, (name, chosen) in enumerate(configurations):
             self.configuration = number
@@ -106,7 +106,7 @@ class Recorder:
         self.tunings = tunings
 
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
-        """Triton's hook in front of a compilation; True: it need not be done, and nothing is launched."""
+        """Triton's hook before a compilation. True skips the compilation and the launch."""
         function = fn.jit_function.fn
         file = inspect.getsourcefile(function) or ""
         self.launches.append(
@@ -125,7 +125,7 @@ class Recorder:
         return True
 
     def note_operator(self, name: str) -> None:
-        """One of torch's, that fills, copies or reads memory."""
+        """Record an operator of torch's that fills, copies or reads memory."""
         if self._plain:
             self.memory_operators.setdefault(self.direction, []).append(name)
 
@@ -159,7 +159,7 @@ class Recorder:
                     configuration.pre_hook({**given, **configuration.all_kwargs()})
                 tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
         self.configuration = outer
-        tuner.nargs = None  # as Triton leaves it
+        tuner.nargs = None  # as after Triton's own run
 
 
 def _is_interpretable(kernel: Any) -> bool:
@@ -167,7 +167,7 @@ def _is_interpretable(kernel: Any) -> bool:
 
 
 def _described(value: Any) -> str:
-    """A kernel's argument without its address: a number, or shapes, strides and tile of a tensor or descriptor."""
+    """A kernel's argument without its address: a number, or shape, strides and tile of a tensor or descriptor."""
     if isinstance(value, int | float | str | None):
         return repr(value)
     parts = (getattr(value, name, None) for name in ("dtype", "shape", "strides", "block_shape"))
@@ -175,11 +175,11 @@ def _described(value: Any) -> str:
     return "/".join(str(tuple(part) if isinstance(part, list | tuple) else part) for part in (*parts, stride) if part)
 
 
-_forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> itself, as a compiler's input
+_forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> the kernel, its compiled form
 
 
 def compiled_form(kernel: Any) -> Any:
-    """What an interpreted kernel would be if it were compiled. Made once: its source is searched for and parsed."""
+    """The kernel that Triton would compile for an interpreted one. Cached, as its source has to be found and parsed."""
     from triton.runtime.jit import JITFunction
 
     if id(kernel) not in _forms:
@@ -188,14 +188,14 @@ def compiled_form(kernel: Any) -> Any:
 
 
 def canonical(data: str) -> str:
-    """The specialisation without what only names it: the same text for the same work."""
+    """The specialisation without its key: equal text for equal work."""
     described = json.loads(data)
     described.pop("key", None)
     return json.dumps(described)
 
 
 class Driver:
-    """What Triton's launchers ask of a device, answered for one that is not here."""
+    """A driver for Triton's launchers that answers for an absent device."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -208,7 +208,7 @@ class Driver:
         return GPUTarget(self.target.backend, arch, self.target.warp_width)
 
     def get_current_device(self) -> str:
-        return f"perfguard-{self.target.name}"  # a kernel keeps its back end by this
+        return f"perfguard-{self.target.name}"  # key under which a kernel keeps its back end
 
     def get_current_stream(self, device: Any = None) -> int:
         return 0
@@ -233,7 +233,7 @@ class Driver:
 
 
 def record_here(trace: Trace, target: Target, sources: Sources | None = None) -> Recording:
-    """What `trace` launches on the GPU that its inputs lie on, which is a `target`."""
+    """The launches of `trace` on the GPU of its inputs, which is a `target`."""
     return record(trace, target, sources, on_the_host=False)
 
 
@@ -245,7 +245,7 @@ def record(trace: Trace, target: Target, sources: Sources | None, *, on_the_host
     unwritten = Unwritten(on_the_host, recorder.note_operator)
     problem = ""
     with unwritten, recorder.recording(), _uncompiled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the call was made before, and warned then
+        warnings.simplefilter("ignore")  # an earlier call has already warned
         try:
             trace(recorder)
         except Exception as error:
@@ -262,13 +262,13 @@ def record(trace: Trace, target: Target, sources: Sources | None, *, on_the_host
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
-    """Within, compiled functions run as they are written: what the compiler makes of them is not followed, what they
-    launch by themselves is."""
+    """Run compiled functions eagerly while inside: the compiler's kernels are not followed, but the functions' own
+    launches are."""
     import torch
 
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def knows_triton() -> bool:
-    """Whether Triton is loaded: what never imported it launches none of its kernels."""
+    """Whether Triton is loaded. A process that never imported it launches none of its kernels."""
     return "triton" in sys.modules

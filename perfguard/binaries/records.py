@@ -1,4 +1,4 @@
-"""The stages of the data: a launch as Triton was asked for it, and what became of it on a target."""
+"""The stages of the data: a launch as requested of Triton, and its facts on a target."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Pass = Literal["forward", "backward"]
 
 
 class Launch(Struct, frozen=True):
-    """One launch of a kernel, specialised as the just-in-time compiler would for one target.
+    """One launch of a kernel, specialised for one target as by the just-in-time compiler.
 
     Attributes:
         module, file, function: where the kernel is defined; `function` is its qualified name.
-        data: what Triton's own hook says of the specialisation, as JSON; it can compile from that.
-        configuration: the number of the configuration; None for what the plain call chose.
-        twin: of what the plain call chose, the number of the configuration that is the same.
-        source: hash of the code that the kernel may depend on, free of comments, paths and line numbers.
-        unspecialised: parameters whose values make no other binary, because the decorator says so.
-        interpretable: whether Triton's interpreter can run it; it has none for Gluon.
+        data: the specialisation from Triton's own hook, as JSON; Triton can compile from it.
+        configuration: the number of the configuration; None for the plain call's choice.
+        twin: for the plain call's choice, the number of the identical configuration.
+        source: hash of the code that the kernel may depend on, without comments, paths and line numbers.
+        unspecialised: parameters that the decorator excludes from specialisation.
+        interpretable: whether Triton's interpreter can run the kernel; it cannot run Gluon.
     """
 
     module: str
@@ -40,7 +40,7 @@ class Launch(Struct, frozen=True):
 
 
 class Tuning(Struct, frozen=True):
-    """An autotuner that a call came by: the kernel, and the key under which it would look for its choice."""
+    """An autotuner that a call reached: the kernel, and the key under which it would look up its choice."""
 
     kernel: str
     key: str
@@ -49,16 +49,16 @@ class Tuning(Struct, frozen=True):
 
 
 class Recording(Struct, frozen=True):
-    """What one call would launch on one target.
+    """The launches of one call on one target.
 
     Attributes:
-        walked: the launches of its walk, the plain call's among them.
-        tunings: one for each key that tuners would meet on the walk.
-        problem: why the call could not be followed to its end.
-        entries: of a table, that the configurations come from, by number; empty where none was named.
+        walked: the launches of its walk, including the plain call's.
+        tunings: one for each key that tuners would see on the walk.
+        problem: the reason why the call could not be followed to its end.
+        entries: names of the table's entries by configuration number; empty if no table was named.
         memory_operators: torch's operators that fill, copy or read memory in the plain call, by pass and in order.
-        arguments: of the plain call's launches of kernels that nothing interprets, by pass and kernel and in order:
-            grid, numbers, shapes and strides, as text.
+        arguments: for the plain call's launches of kernels that cannot be interpreted, by pass and kernel and in
+            order: grid, numbers, shapes and strides, as text.
     """
 
     launches: list[Launch] = []
@@ -71,23 +71,23 @@ class Recording(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):
-    """What a compiled kernel asks of the chip, and what it is made of. Counts are of the code, not of its execution.
+    """The resources and contents of a compiled kernel. Instructions are counted in the code, not as executed.
 
     Attributes:
-        error: the compiler's last words, where it gave no binary; nothing else is set then.
-        passing: the error may be the machine's and not the kernel's: it is worth another try.
+        error: the compiler's last output if there is no binary; nothing else is set then.
+        passing: the error may be transient, of the machine and not the kernel, and is worth another try.
         binary: hash of the machine code.
         registers: of a thread (AMD: vector registers, accumulation registers among them).
         spills: instructions that move spilled or local values (AMD: vector registers that were spilled).
         stack_bytes: of a thread, in memory: spilled registers and local arrays.
         shared_bytes: of a block.
-        resident_warps: of a processor, at most; None where the block does not fit.
-        load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 where there are none.
-        sector_bytes: that its tiles use of each 32-byte sector they touch, in the mean; 0 where that is not to be seen.
+        resident_warps: most warps on a processor; None if a block does not fit.
+        load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 without any.
+        sector_bytes: mean bytes that its tiles use of each 32-byte sector they touch; 0 if unknown.
         fp64: instructions that compute in float64, or convert to or from it.
-        special: the instructions that have units of their own: matrices, conversions to fp8, copy engines.
+        special: instructions with their own units: matrices, conversions to fp8, copy engines.
         mix: instructions by kind.
-        asked: what the author asks for by name (`perfguard.binaries.asking`).
+        asked: the operations that the author requests by name (`perfguard.binaries.asking`).
         written: hash of the code before the compiler's first pass, without names of files and lines.
     """
 
@@ -111,12 +111,12 @@ class Facts(Struct, frozen=True, omit_defaults=True):
 
     @property
     def instructions(self) -> int:
-        """In all."""
+        """Total number of instructions."""
         return sum(self.mix.values())
 
 
 class Built(Struct, frozen=True, omit_defaults=True):
-    """What became of one compilation. `code`: instructions that are yet to be disassembled and counted."""
+    """The result of one compilation. `code`: instructions still to be disassembled and counted."""
 
     facts: Facts
     code: bytes = b""

@@ -1,11 +1,11 @@
-"""How much of what a kernel makes memory move it uses: of each 32-byte sector that a tile touches, the mean of bytes.
+"""The used share of a kernel's memory traffic: mean bytes used of each 32-byte sector that a tile touches.
 
-Read of Triton's own intermediate code, in which a load or store is one operation on a whole tile of addresses. An
-address is followed back to ranges, constants and arguments. Along each dimension of the tile it grows by a number, 1
-for neighbours in memory; by a number that is not known, as a stride that is an argument, and then counts as far apart;
-or its steps are hidden, where it hangs on data or on remainders. Of a tile with hidden steps only what is near along
-the other dimensions is told; where nothing is, it is left out. What is counted is one tile's: that caches keep the rest
-of a sector for the next one is not seen, nor are masks.
+It is read from Triton's own intermediate code, in which a load or store is one operation on a whole tile of addresses.
+An address is followed back to ranges, constants and arguments. Along each dimension of the tile it has steps of one of
+three kinds. The step is a known number, 1 for neighbours in memory. Or it is unknown, such as a stride passed as an
+argument, and counts as far apart. Or it is hidden, if the address depends on data or on remainders. A tile with hidden
+steps is judged by its near steps along the other dimensions, and left out without any. Each tile is counted alone:
+caches that keep the rest of a sector for the next tile are ignored, and so are masks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-SECTOR = 32  # bytes that memory moves at least, on NVIDIA; on AMD the caches' requests are no smaller
+SECTOR = 32  # bytes in the smallest transfer on NVIDIA; AMD's caches request no fewer
 FAR, HIDDEN = "far", "hidden"
 Step = int | str  # from one element of the tile to the next along a dimension, in elements
 
@@ -31,7 +31,7 @@ _CLAMPED = ("arith.minsi", "arith.maxsi", "arith.minui", "arith.maxui")
 
 @dataclass(frozen=True)
 class _Grown:
-    """What a value grows by along each dimension; none for a scalar. `value` where it is one known number all over."""
+    """A value's steps along each dimension; none for a scalar. `value`: the number, if it is known and uniform."""
 
     steps: tuple[Step, ...] = ()
     value: int | None = None
@@ -45,7 +45,7 @@ _UNKNOWN = _Grown((HIDDEN,) * 8)  # more dimensions than a tile has
 
 
 def sector_bytes(ttir: str) -> float:
-    """Of all loads and stores of tiles in the code, each counted once; 0 where none can be followed."""
+    """The mean over all loads and stores of tiles in the code, each counted once; 0 if none can be followed."""
     known: dict[str, _Grown] = {}
     used = moved = 0
     for line in ttir.splitlines():
@@ -67,7 +67,7 @@ def sector_bytes(ttir: str) -> float:
 
 
 def _accessed(rest: str, known: dict[str, _Grown]) -> tuple[int, int]:
-    """Bytes that a tile uses and that memory moves for it."""
+    """Bytes that a tile uses, and bytes that memory moves for it."""
     pointers = _POINTERS.findall(rest)
     address = _operands(rest, known)[:1]
     if not pointers or not address:
@@ -88,7 +88,7 @@ def _accessed(rest: str, known: dict[str, _Grown]) -> tuple[int, int]:
 
 
 def _enter_loop(name: str | None, rest: str, known: dict[str, _Grown]) -> None:
-    """What a loop carries starts as what it is given, and is moved as a whole."""
+    """Values that a loop carries keep the steps of their initial values, since iterations move them as a whole."""
     carried = re.findall(r"(%[\w$.-]+) = (%[\w$.-]+(?:#\d+)?)", rest.partition("iter_args(")[2].partition(")")[0])
     for number, (inner, outer) in enumerate(carried):
         given = replace(known.get(outer, _UNKNOWN), value=None)
@@ -124,7 +124,7 @@ def _grown(operation: str, rest: str, known: dict[str, _Grown]) -> _Grown:
 
 
 def _differs(operands: list[_Grown], rank: int, dimension: int) -> bool:
-    """Whether what an operation that is not known here makes of the operands may differ along the dimension."""
+    """Whether the result of an unknown operation on the operands may differ along the dimension."""
     if operands and all(each.uniform for each in operands):
         return False
     return not operands or any(len(each.steps) != rank or bool(each.steps[dimension]) for each in operands)
@@ -170,7 +170,7 @@ def _reordered(given: _Grown, rest: str) -> _Grown:
 
 
 def _hinted(given: _Grown, rest: str) -> _Grown:
-    """The kernel's author may say what is contiguous, where the compiler cannot see it."""
+    """Apply the author's hints on contiguity, which the compiler cannot see."""
     hint = re.search(r"tt\.contiguity = dense<\[?([\d, ]+)\]?>", rest)
     if hint is None:
         return given
@@ -188,6 +188,6 @@ def _counts(sizes: str) -> list[int]:
 
 
 def _bytes_of(kind: str) -> int:
-    """`bf16` -> 2; `f8E4M3FN` -> 1; of a pointer 8."""
+    """`bf16` -> 2; `f8E4M3FN` -> 1; pointers have 8."""
     width = _WIDTH.search(kind)
     return max(1, int(width[0]) // 8) if width else 8

@@ -1,4 +1,4 @@
-"""What a kernel's code depends on, as a hash that no comment, path, line number or formatting moves."""
+"""A hash of the code that a kernel depends on, independent of comments, paths, line numbers and formatting."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-# Known by their versions, which are part of the toolchain.
+# Identified by their versions, which are part of the toolchain.
 _TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
 
 
-Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the names of what they import
+Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the names that they import
 
 
 class Sources:
     """Hashes of modules with all modules that they import, for as long as no file changes.
 
     Attributes:
-        known: modules by name, as they were read.
+        known: the modules read so far, by name.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, Described] = {}
 
     def hash_of(self, module: str) -> str:
-        """Of a loaded module: the code of its file and of every file that it leads to, but the toolchain's."""
+        """Hash of a loaded module's code and of all code that it imports, except the toolchain's."""
         reached: set[str] = set()
         waiting = [module]
         while waiting:

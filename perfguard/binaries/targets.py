@@ -1,4 +1,4 @@
-"""The architectures that can be compiled for, and what one of their processors holds: one row each.
+"""The architectures that can be compiled for, with the capacity of one of their processors, one row each.
 
 NVIDIA: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". AMD: the CDNA 3 and CDNA 4
 instruction set manuals; a compute unit has four SIMDs.
@@ -19,10 +19,10 @@ class Target:
     """One architecture. A processor is a multiprocessor, or a compute unit.
 
     Attributes:
-        chip: a product with this architecture, of which `processors` is the number.
-        block_shared_bytes: the most shared memory that one block may ask for.
-        reserved_shared_bytes: what the system takes of a processor's shared memory for each block.
-        registers: of a processor, 32 bits each; None where the compiler itself states the waves that they allow.
+        chip: a product with this architecture, with `processors` processors.
+        block_shared_bytes: the most shared memory that one block may request.
+        reserved_shared_bytes: shared memory that the system reserves on a processor for each block.
+        registers: of a processor, 32 bits each; None if the compiler itself states the waves that they allow.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def capability(self) -> tuple[int, int]:
-        """NVIDIA's compute capability; of AMD the digits that torch reports in its place."""
+        """NVIDIA's compute capability; for AMD the digits that torch reports in its place."""
         digits = self.name.removeprefix("sm_").removeprefix("gfx")
         return (int(digits[:-1]), int(digits[-1])) if self.backend == "cuda" else (int(digits[0]), int(digits[1]))
 
@@ -81,7 +81,7 @@ def target_of(name: str) -> Target:
     """The row of an architecture.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the architecture has no row.
     """
     if name not in TARGETS:
         raise UsageError(f"[tool.perfguard] targets: {name!r} is not known; known: {', '.join(TARGETS)}")

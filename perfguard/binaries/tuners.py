@@ -1,4 +1,4 @@
-"""The autotuners that a call comes by on a device that is here, and what they have chosen."""
+"""The autotuners that a call reaches on a present device, and their choices."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Tuned:
     """One tuner's choice.
 
     Attributes:
-        chosen: the configuration, as Triton writes it.
-        spread: by how much the second best was slower when it chose, relative; None where it timed fewer than two.
-        seconds: that the last choice took; None where it made none in this process.
+        chosen: the configuration, in Triton's notation.
+        spread: relative slowdown of the second best at the time of choosing; None if fewer than two were timed.
+        seconds: duration of the last choice; None if there was none in this process.
     """
 
     kernel: str
@@ -28,7 +28,7 @@ class Tuned:
 
 
 def tuners_of(run: Callable[[], object]) -> list[Tuned]:
-    """The tuners that `run` comes by, in this order, each once. Their first calls are behind them."""
+    """The tuners that `run` reaches, in this order, each once. They must have been called before."""
     with tuners_met() as tuners:
         run()
     return [_choice(tuner) for tuner in tuners]
@@ -36,7 +36,7 @@ def tuners_of(run: Callable[[], object]) -> list[Tuned]:
 
 @contextmanager
 def tuners_met() -> Iterator[list[Any]]:
-    """Within, the autotuners that choose between configurations are listed as they are called, each once."""
+    """List the autotuners with several configurations as they are called while inside, each once."""
     met: list[Any] = []
     if not knows_triton():
         yield met
@@ -57,7 +57,7 @@ def tuners_met() -> Iterator[list[Any]]:
 
 def _choice(tuner: Any) -> Tuned:
     timings = getattr(tuner, "configs_timings", None) or {}
-    # Triton gives the quantiles of each configuration, the median first; or the one figure of another benchmark.
+    # Triton stores quantiles of each configuration, the median first, or a single number from another benchmark.
     medians = sorted(float(each[0] if isinstance(each, list | tuple) else each) for each in timings.values())
     finite = [median for median in medians if 0 < median < float("inf")]
     return Tuned(
@@ -69,7 +69,7 @@ def _choice(tuner: Any) -> Tuned:
 
 
 def pinned(number: int) -> AbstractContextManager[Any]:
-    """Within, every autotuned kernel runs in its configuration of this number; one with fewer in its last."""
+    """Run every autotuned kernel in its configuration of this number while inside, or in its last if it has fewer."""
     from triton.runtime.autotuner import Autotuner
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:

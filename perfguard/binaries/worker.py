@@ -1,7 +1,7 @@
-"""The process that compiles: one request a line, one answer a line. Back ends may abort, hang or leak here.
+"""The compiling process, with one request and one answer per line. Back ends may abort, hang or leak here.
 
-`python -m perfguard.binaries.worker`, started by `compiling`. It must define kernels as Triton's compiler does, so
-TRITON_INTERPRET is not in its environment, and TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of binaries.
+`python -m perfguard.binaries.worker`, started by `compiling`. It must define kernels for Triton's compiler, so
+TRITON_INTERPRET is not in its environment. TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of binaries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perfguard.binaries.targets import Target, target_of
 
 
 class Request(Struct, frozen=True):
-    """A launch to compile for a target; `path` is the asking process's sys.path."""
+    """A launch to compile for a target; `path` is the requesting process's sys.path."""
 
     target: str
     launch: Launch
@@ -34,9 +34,9 @@ class Request(Struct, frozen=True):
 
 
 def main() -> None:
-    """Answer until the asking process closes its end."""
+    """Answer requests until the requesting process closes its end."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever compilers and imports print
+    os.dup2(2, 1)  # for prints of compilers and imports
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=Request)
         answers.write(msgspec.json.encode(answer(request)) + b"\n")
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def answer(request: Request) -> Built:
-    """What was built, or the last words of whatever failed."""
+    """The result of the compilation, or its error."""
     sys.path[:] = request.path
     try:
         kernel = _kernel(request.launch)
@@ -55,7 +55,7 @@ def answer(request: Request) -> Built:
 
 
 def _told(text: str) -> str:
-    """The line that says what is wrong, without folders: they are others on every machine."""
+    """The line with the error, without folders, which differ between machines."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "Repro command" not in line]
     blamed = [line for line in lines if re.search(r"\b(error|fatal)\b", line, re.IGNORECASE)]
     line = (blamed or lines or ["no reason given"])[-1]
@@ -73,9 +73,9 @@ def _compiled(kernel: Any, data: str, target: Target) -> Built:
 
 
 def _unchecked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options without the overflow of every integer sum, difference and product being worked out. Outside `debug`
-    nothing asserts what comes of it, so that it is thrown away again: a third of the time until there is an IR, and
-    the same binary."""
+    """The options without overflow checks of integer sums, differences and products. Outside `debug` their results are
+    never asserted, and are thrown away. They take a third of the time until there is an IR, and leave the same
+    binary."""
     unasserted = not options.get("debug", True) and "sanitize_overflow" in options
     return {**options, "sanitize_overflow": False} if unasserted else options
 
@@ -95,7 +95,7 @@ def _kernel(launch: Launch) -> Any:
 
 
 def _module(launch: Launch) -> ModuleType:
-    """By its name, or, as pytest may have given it one of its own, by its file."""
+    """The module, found by its name, or by its file if pytest has named it differently."""
     known = sys.modules.get(launch.module)
     if known is None:
         try:

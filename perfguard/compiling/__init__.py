@@ -1,4 +1,4 @@
-"""What torch.compile does for a call: traced while it compiles, over a walk of inputs, with its settings watched."""
+"""Observation of torch.compile: traces of compilations, walks over a call's inputs, and the compiler's settings."""
 
 from perfguard.compiling.replaying import replayable, replayed
 from perfguard.compiling.settings import settings

@@ -1,7 +1,7 @@
-"""Backward passes of compiled graphs that can run again and again over one forward pass.
+"""Backward passes of compiled graphs that can be repeated over one forward pass.
 
-As it comes, a compiled backward pass may write over what forward saved ("donated buffers"), and refuses to run with
-`retain_graph=True`. perfguard times a backward pass by repeating it, so it compiles it without.
+By default a compiled backward pass may overwrite tensors saved by the forward pass ("donated buffers"), and refuses to
+run with `retain_graph=True`. perfguard times a backward pass by repeating it, so it compiles without donated buffers.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _SETTING = "donated_buffer"
 
 @contextlib.contextmanager
 def replayable() -> Iterator[None]:
-    """Within, what is compiled can be replayed. Nothing where nothing is compiled: the compiler is not even loaded."""
+    """Compile backward passes that can be repeated while inside. Does nothing if the compiler is not loaded."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
     import torch._functorch.config
 
-    with torch._functorch.config.patch({_SETTING: False}):  # the key of caches heeds a patch
+    with torch._functorch.config.patch({_SETTING: False}):  # a patch is part of the caches' key
         yield
 
 
 def replayed(run: Callable[[], T], outputs: Sequence[torch.Tensor]) -> Callable[[], T]:
-    """`run`, a backward pass from `outputs`, as compiled graphs allow it with `retain_graph=True`; as it is where none
-    of them has a part in it, so that an eager pass costs the same whatever else the process compiled.
+    """`run`, a backward pass from `outputs`, made to work with `retain_graph=True` if compiled graphs are part of it.
+    An eager pass is returned unchanged, so that its cost does not depend on what else the process compiled.
 
-    A compiled pass looks at the setting whenever it runs, perhaps in a thread of autograd's. A value is seen in the
-    thread that set it only, the default in all.
+    A compiled pass reads the setting whenever it runs, possibly in a thread of autograd's. A value is visible only in
+    the thread that set it, the default in all threads.
     """
     if not any("CompiledFunction" in node.name() for node in _nodes(outputs)):
         return run

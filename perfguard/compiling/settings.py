@@ -1,7 +1,7 @@
-"""The compiler's process-wide settings, so that one that a call leaves changed is named.
+"""The compiler's process-wide settings, to report those that a call leaves changed.
 
-A setting that stays behind changes every other compiled function of the process: `capture_scalar_outputs`, set for one
-layer, made a loss fail that was compiled apart (torchtitan #2741).
+A leaked setting changes every other compiled function of the process: `capture_scalar_outputs`, set for one layer,
+broke a loss that was compiled separately (torchtitan #2741).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-# Configuration modules of the compiler, by the name that users know. One that was never imported was never changed.
+# Configuration modules of the compiler, by the name that users know. A module not imported is unchanged.
 _MODULES = {
     "dynamo": "torch._dynamo.config",
     "inductor": "torch._inductor.config",
@@ -21,10 +21,10 @@ _MISSING = object()
 
 
 def settings() -> dict[str, str]:
-    """Every setting that is not as torch has it by default, e.g. {"dynamo.capture_scalar_outputs": "False -> True"}.
+    """Every setting that differs from torch's default, e.g. {"dynamo.capture_scalar_outputs": "False -> True"}.
 
-    Besides the compiler's own: deterministic algorithms, float32 matmul precision and default dtype, which decide what
-    is compiled. Imports nothing.
+    Besides the compiler's own these are deterministic algorithms, float32 matmul precision and default dtype, which
+    also affect compilation. Imports no module of the compiler.
     """
     found: dict[str, str] = {}
     for name, module in _MODULES.items():
@@ -37,11 +37,11 @@ def settings() -> dict[str, str]:
 
 
 def _value(entry: Any) -> Any:
-    """What the user has set; `_MISSING` where it is left to torch. The environment and torch itself set defaults too,
-    which are the same for every test of a process."""
+    """The user's value; `_MISSING` if there is none. Values set by the environment and by torch itself are ignored, as
+    they are the same for every test of a process."""
     value = getattr(entry, "user_override", _MISSING)
     value = value.get() if hasattr(value, "get") and hasattr(value, "reset") else value  # a ContextVar
-    # torch marks what was never set by an object of its own; anything that is no plain value is that.
+    # For unset values torch has a marker object; anything but a plain value is taken for it.
     return value if isinstance(value, bool | int | float | str | list | tuple | dict | set | type(None)) else _MISSING
 
 
@@ -57,6 +57,6 @@ def _switches() -> dict[str, str]:
 
 
 def left_changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """`dynamo.capture_scalar_outputs: False -> True` for what differs, sorted."""
+    """`dynamo.capture_scalar_outputs: False -> True` for each difference, sorted."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     return [f"{name}: {after[name] if name in after else f'{before[name]}, now the default'}" for name in names]

@@ -1,7 +1,7 @@
-"""What torch.compile tells of itself while it compiles: every frame, graph break and recompilation, with its reason.
+"""A trace of torch.compile: every frame, graph break and recompilation, with its reason.
 
-Read from torch's structured trace, the records that `TORCH_TRACE` writes for tlparse: they hold the reason and the
-place of a graph break, and the guard that failed, which counters do not. Nothing of torch is patched.
+Read from torch's structured trace, the records that `TORCH_TRACE` writes for tlparse. Unlike counters, they hold the
+reason and place of a graph break, and the guard that failed. Torch is not patched.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _LOGGER = "torch.__trace"
 
 @dataclass(frozen=True)
 class Frame:
-    """One function that the compiler took up, once for each time that it did.
+    """One attempt of the compiler at a function.
 
     Attributes:
         function: its file and name, e.g. `block.forward`; `block.forward, resumed` is the part behind a graph break.
-        operators: in its graph; 0 where nothing of it was compiled: it runs eagerly.
-        guards: that are checked at each call.
-        recompiled: the guard that failed, where an earlier compilation could not be used; "" for the first one.
-        problem: why it was given up, if it was.
-        seconds: that compiling took.
+        operators: number in its graph; 0 if nothing was compiled and it runs eagerly.
+        guards: number of guards that each call checks.
+        recompiled: the guard by which an earlier compilation could not be reused; "" for the first one.
+        problem: the reason why the compiler gave up, or "".
+        seconds: duration of the compilation.
     """
 
     function: str
@@ -41,11 +41,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break: the compiled code returns to Python there.
+    """A graph break, where compiled code returns to Python.
 
     Attributes:
-        function: in whose source it is.
-        reason: in one line.
+        function: the function that contains it.
+        reason: one line of text.
         place: `file.py:12`.
     """
 
@@ -56,36 +56,36 @@ class Break:
 
 @dataclass
 class Trace:
-    """What was compiled while it was traced, in order."""
+    """Compiled frames and graph breaks while tracing, in order."""
 
     frames: list[Frame] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
 
     @property
     def compiled(self) -> list[Frame]:
-        """Frames with a graph that no earlier compilation stood for: one for each function and kind of call."""
+        """Frames with a graph that are no recompilations: one for each function and kind of call."""
         return [frame for frame in self.frames if frame.operators and not frame.recompiled]
 
     @property
     def recompiled(self) -> list[Frame]:
-        """Frames that were compiled anew, or given up for having been too often."""
+        """Frames that were compiled again, or given up after too many recompilations."""
         return [frame for frame in self.frames if frame.recompiled]
 
     @property
     def eager(self) -> list[Frame]:
-        """Frames that the compiler took up and left to Python."""
+        """Frames that the compiler tried and left to Python."""
         return [frame for frame in self.frames if not frame.operators and not frame.recompiled]
 
 
 @contextlib.contextmanager
 def traced() -> Iterator[Trace]:
-    """Within, what is compiled is entered in the trace."""
+    """Trace all compilations while inside."""
     trace = Trace()
     handler = _Handler(trace)
     logger = logging.getLogger(_LOGGER)
     propagate = logger.propagate
     logger.addHandler(handler)
-    logger.propagate = False  # as torch has it once its logs are set up: nobody else wants megabytes of records
+    logger.propagate = False  # as after torch's own log setup; other handlers need no megabytes of records
     try:
         yield trace
     finally:
@@ -94,12 +94,12 @@ def traced() -> Iterator[Trace]:
 
 
 class _Handler(logging.Handler):
-    """Turns torch's records into the trace's. A record without what is looked for tells nothing; it is no error."""
+    """Turns torch's records into the trace's. Records without the expected fields are ignored."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace
-        self._guards: dict[tuple[Any, Any], str] = {}  # that failed, by frame and compilation
+        self._guards: dict[tuple[Any, Any], str] = {}  # failed guards by frame and compilation
 
     def emit(self, record: logging.LogRecord) -> None:
         metadata: Mapping[str, Any] = getattr(record, "metadata", {})
@@ -110,7 +110,7 @@ class _Handler(logging.Handler):
             self._guards[place] = guard_of(payload)
         elif name == "dynamo_graph_break_reason":
             found = break_of(payload)
-            if found not in self._trace.breaks:  # tracing starts again behind a break, and meets it again
+            if found not in self._trace.breaks:  # tracing restarts after a break, and reports it again
                 self._trace.breaks.append(found)
         elif "compilation_metrics" in metadata:
             told = metadata["compilation_metrics"]
@@ -131,7 +131,7 @@ def _frame(told: Mapping[str, Any], recompiled: str) -> Frame:
 
 
 def function_of(path: str, name: str) -> str:
-    """`block.forward`: without lines and folders, which move."""
+    """`block.forward`: without lines and folders, which change."""
     resumed = re.fullmatch(r"torch_dynamo_resume_in_(.+)_at_\d+", name)
     return f"{PurePath(path).stem}.{resumed[1]}, resumed" if resumed else f"{PurePath(path).stem}.{name}"
 
@@ -139,7 +139,7 @@ def function_of(path: str, name: str) -> str:
 def guard_of(payload: str) -> str:
     """The guard of the newest compilation that failed: `tensor 'x' size mismatch at index 0. expected 3, actual 4`.
 
-    torch lists one for each compilation, newest first, with the source line as a comment, which may move.
+    torch lists one per compilation, newest first. The source line in its comment is removed, since it may change.
     """
     with contextlib.suppress(ValueError):
         listed = json.loads(payload)
@@ -149,7 +149,7 @@ def guard_of(payload: str) -> str:
 
 
 def break_of(payload: str) -> Break:
-    """What torch writes for people, as a record."""
+    """The break described by torch's readable text."""
     where = re.search(r"^Graph break in user code at (.+):(\d+)$", payload, re.MULTILINE)
     traceback = payload.partition("User code traceback:")[2] or payload
     frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)\n(?! *File )(.*)$', traceback, re.MULTILINE)
@@ -160,7 +160,7 @@ def break_of(payload: str) -> Break:
 
 
 def _reason(payload: str, source: str) -> str:
-    """The first line that tells something, and the source line that broke the graph where it is known."""
+    """The first informative line, and the source line of the break if known."""
     _, found, text = payload.partition("Graph Break Reason: ")
     lines = [line.strip() for line in (text if found else payload).splitlines()]
     lines = [line for line in lines if line and not line.startswith("Encountered graph break when")]

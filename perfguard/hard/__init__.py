@@ -1,6 +1,6 @@
-"""Inputs derived from those of a guarded call: values, layouts, sizes and integers that nobody wrote a test for.
+"""Inputs derived from those of a guarded call: values, layouts, sizes and integers that its tests do not cover.
 
-This file imports no torch: `import perfguard` must stay cheap.
+This file imports no torch, so that `import perfguard` stays fast.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def derived(tensor: torch.Tensor, text: str) -> torch.Tensor:
-    """The tensor that a failure names, to keep it as a test: `derived(x, "transposed, row 3 zero")`.
+    """The tensor that a failure names, for use in a test: `derived(x, "transposed, row 3 zero")`.
 
     Args:
-        tensor: the input as the guarded call has it.
+        tensor: the input of the guarded call.
         text: the steps, as the failure prints them.
 
     Raises:
-        UsageError: a step that there is not.
+        UsageError: an unknown step.
     """
     from perfguard.hard.derivation import derived_tensor
 

@@ -1,4 +1,4 @@
-"""What a derived input is, in words that make it again: `transposed, row 3 zero`."""
+"""Derived inputs described by texts from which they can be made again: `transposed, row 3 zero`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Part:
     """Steps that belong together.
 
     Attributes:
-        kind: what `Hard(without=…)` calls it.
-        steps: of each input by its place among all leaves of the call, in words; `INCOMING`: of incoming gradients.
+        kind: its name in `Hard(without=…)`.
+        steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients.
     """
 
     kind: str
@@ -45,14 +45,14 @@ class Derivation:
 
     @property
     def forward_only(self) -> bool:
-        """Formulas of one gradient differ in what they make of infinity and NaN, and none is the right one; with huge
-        inputs they come there by themselves."""
+        """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN,
+        which also arise from huge inputs."""
         return any(part.kind == "non-finite" for part in self.parts) or self._scaled_by(LARGEST)
 
     @property
     def saturates(self) -> bool:
-        """Whether gradients are what is left where large terms cancel, in eager exactly, elsewhere up to roundings of
-        these terms: where a softmax has come to 1, for one."""
+        """Whether gradients are residues of large terms that cancel, for example where a softmax has reached 1. The
+        terms cancel exactly in eager, but only up to their roundings in other kernels."""
         return self._scaled_by(LARGE, OUTLIER) or any(str(SHIFT) in text for text in self._texts)
 
     def _scaled_by(self, *powers: int) -> bool:
@@ -72,12 +72,12 @@ class Derivation:
 
     @property
     def may_be_refused(self) -> bool:
-        """Whether a candidate that raises names what it does not take; finite values and marked integers it has to."""
+        """Whether a candidate may refuse the input by raising. It must accept finite values and marked integers."""
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
         return dtypes or any(part.kind in ("layouts", "sizes", "non-finite") for part in self.parts)
 
     def text(self, place: int) -> str:
-        """The steps of one input, `` where it is as given."""
+        """The steps of one input as text; empty if it is as given."""
         return ", ".join(part.steps[place] for part in self.parts if place in part.steps)
 
     def words(self, names: Sequence[str]) -> str:
@@ -88,10 +88,10 @@ class Derivation:
 
 
 def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
-    """A tensor derived from another in words: values, layouts and cuts, one after the other.
+    """A tensor derived from another by a text: values, layouts and cuts, applied in order.
 
     Raises:
-        UsageError: a step that there is not.
+        UsageError: an unknown step.
     """
     made = tensor.detach()
     for step in filter(None, text.split(", ")):
@@ -123,7 +123,7 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
 
 
 def derived_call(call: Call, derivation: Derivation) -> Call:
-    """The call on derived inputs; what was one tensor in two places still is."""
+    """The call on derived inputs; one tensor in two places remains one tensor."""
     leaves, spec = pytree.tree_flatten((call.args, dict(call.kwargs)))
     made: dict[int, torch.Tensor] = {}
     for place, leaf in enumerate(leaves):
@@ -136,5 +136,5 @@ def derived_call(call: Call, derivation: Derivation) -> Call:
 
 
 def leaves_of(call: Call) -> list[Any]:
-    """All inputs in the order of places."""
+    """All inputs, in the order of their places."""
     return pytree.tree_leaves((call.args, dict(call.kwargs)))

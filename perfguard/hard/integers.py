@@ -1,4 +1,4 @@
-"""Other values of marked integers: indices that repeat, or meet nobody, and groups of every size."""
+"""Other values of marked integers: repeated or unused indices, and groups of every size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from perfguard.hard.marks import Mark
 
-REPEATS = (33, 65, 129)  # more than tables of 32, 64 and 128 entries hold
+REPEATS = (33, 65, 129)  # one more than tables of 32, 64 and 128 entries hold
 
 _Change = Callable[[torch.Tensor, list[int]], torch.Tensor]
 
@@ -68,7 +68,7 @@ _KINDS: list[tuple[str, _Change]] = [
 
 
 def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
-    """The tensor with other integers, by the words of a derivation; None where the words are none of ours."""
+    """The tensor with other integers, by the text of a derivation; None if the text is not a step of integers."""
     for pattern, change in _KINDS:
         found = re.fullmatch(pattern, text)
         if found and not tensor.is_floating_point():
@@ -77,7 +77,7 @@ def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
 
 
 def integers_of(tensor: torch.Tensor, mark: Mark) -> list[str]:
-    """Which other values a marked tensor may have, in words; the most telling first."""
+    """Texts for other values of a marked tensor; those most likely to find errors first."""
     if tensor.numel() == 0:
         return []
     if mark.kind == "offsets":
@@ -93,7 +93,7 @@ def integers_of(tensor: torch.Tensor, mark: Mark) -> list[str]:
 
 
 def _ends(tensor: torch.Tensor, mark: Mark) -> list[str]:
-    """Ends keep the multiple that all given ones have: it may be one that the call asks for."""
+    """Texts for other ends. They keep the common divisor of the given ones, which the call may require."""
     given, groups = tensor.tolist(), tensor.numel()
     last = given[-1]
     step = math.gcd(*given) or 1

@@ -1,8 +1,8 @@
-"""One derived call: outside the domain, right, or wrong. The reference decides what the domain is.
+"""The judgement of one derived call: outside the domain, right, or wrong. The reference defines the domain.
 
-The rule is coarser than that of the given inputs (docs/hard-inputs.md): values that are equal or cancel leave eager
-without any error by luck, and another correct kernel with one. So an error is allowed that some roundings explain,
-or inputs that are off by as much as one float32 rounding or a subnormal that the device flushes to zero.
+The rule is coarser than that of the given inputs (docs/hard-inputs.md). If values are equal or cancel, eager may have
+no error by luck, while another correct kernel has one. So errors are allowed if some roundings explain them, or a
+change of the inputs by one float32 rounding or by a subnormal that the device flushes to zero.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from perfguard.numerics.truth import Gradients, Reference, Truth, rmse
 from perfguard.poison import poisoned
 
 MULTIPLE = 4.0  # of eager's error
-NEARBY = 64.0  # of what inputs that are off by a rounding change
+NEARBY = 64.0  # of the change by inputs that are off by a rounding
 LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
-LOST = 0.1  # relative error of eager's from which on it says nothing of the domain
+LOST = 0.1  # relative error from which on eager does not define the domain
 _CANARY_SHARE = 1 / 8
 NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
-JUMP = 1e-3  # of the whole tensor, by which a group may move where ties are broken
-SCALE_MOVES = 2.0**-18  # relative, for inputs off by a rounding, beyond which a scale stands at an edge
+JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
+SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
 AT_AN_EDGE = "at a tie or an edge of the reference"
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
 Usual = Mapping[str, float]
-#: what a reference raises that does not take its inputs
+#: exceptions by which a reference refuses its inputs
 REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
-#: what nobody raises who names what is not taken: a slip in code that only such an input reaches
+#: exceptions that are never a refusal, but a mistake in code that only such an input reaches
 SLIPS = (AttributeError, NameError)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One derived input's.
+    """The outcome of one derived input.
 
     Attributes:
-        left_out: why the input is none of the call's.
-        problem: what is wrong; right where both are empty.
-        backward: whether that is a gradient.
+        left_out: the reason why the input is outside the call's domain.
+        problem: the error; the result is right if both are empty.
+        backward: whether a gradient is wrong.
     """
 
     left_out: str = ""
@@ -63,12 +63,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is asked of results.
+    """The requirements on results.
 
     Attributes:
-        infinite: inputs are: a NaN may then be right (`_unlike`).
-        saturated: gradients have to be finite, and no more.
-        usual: the RMS of each tensor where inputs are as given: what is far below a rounding of that is nothing.
+        infinite: inputs are infinite, so that NaN may be right (`_unlike`).
+        saturated: gradients only have to be finite.
+        usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed.
     """
 
     infinite: bool
@@ -79,9 +79,8 @@ class Rule:
 def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict) -> Outcome:
     """Run the reference and the candidate on the inputs of `call`, which come from `derivation`.
 
-    What the domain is has only to be known where they differ: the oracle is run then, and near the inputs, too.
-    Where sizes are others than given, outputs of another structure say that the reference took the inputs for
-    something else.
+    The domain only matters if the two differ. The oracle is then run on the inputs and near them. If sizes were cut,
+    outputs of another structure mean that the reference interpreted the inputs differently.
 
     Args:
         usual: `Rule.usual`.
@@ -117,7 +116,7 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
 
 
 def _eager(call: Call, inputs: Inputs, reference: Reference, derivation: Derivation) -> tuple[Trial, Gradients]:
-    """The reference's results, and the incoming gradients; none of these where nothing is differentiable."""
+    """The reference's results, and the incoming gradients; no gradients if nothing is differentiable."""
     eager = reference.run([])
     if derivation.forward_only or not inputs.leaf_names or not any(eager.differentiable):
         return eager, []
@@ -148,7 +147,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def usual_scales(call: Call) -> Usual:
-    """The RMS of the reference's outputs and gradients by name; none where it raises."""
+    """The RMS of the reference's outputs and gradients by name; empty if it raises."""
     inputs = Inputs(call)
     try:
         eager, upstream = _eager(call, inputs, Reference(call, inputs), Derivation(()))
@@ -166,11 +165,11 @@ def _by_rule(tensor: Tensor) -> bool:
 
 
 def _outside(truth: Truth, near: Nearby, finite: bool) -> str:
-    """Why the input lies outside the domain, or ''.
+    """The reason why the input lies outside the domain, or ''.
 
     Args:
-        finite: whether all inputs are finite: NaN, as the logarithm of a negative probability, then says that they are
-            none of the call's.
+        finite: whether all inputs are finite. NaN, for example from the logarithm of a negative probability, then means
+            that they are outside the domain.
     """
     for position, eager in enumerate(truth.eager):
         if eager is None or eager.numel() == 0:
@@ -213,7 +212,7 @@ def _or(tensor: Maybe, other: Tensor) -> Tensor:
 
 
 def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
-    """Whether a finite result for infinite inputs is a choice of the reference's: huge inputs lead elsewhere."""
+    """Whether a finite result for infinite inputs is the reference's choice, and not the limit for huge inputs."""
     finite = oracle.double().isfinite()
     if not bool(finite.any()):
         return False
@@ -222,7 +221,7 @@ def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
 
 
 def _unstable(eager: Tensor, moved: Maybe) -> bool:
-    """Whether integers change, or codes by more than a step, on inputs nearby."""
+    """Whether integers change at all, or codes by more than a step, on inputs nearby."""
     if moved is None or moved.shape != eager.shape:
         return True
     if eager.dtype in FP8_DTYPES:
@@ -233,7 +232,7 @@ def _unstable(eager: Tensor, moved: Maybe) -> bool:
 
 
 def _errors(candidate: Tensor, oracle: Tensor, moved: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
-    """By groups: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
+    """Per group: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
     groups = Groups(candidate.shape, truth.tolerance.group_dim if truth.tolerance else None)
     sums = sum_groups(candidate, moved, oracle, groups)
     return tuple((each / sums.count).sqrt() for each in (sums.oracle, sums.candidate, sums.eager))  # type: ignore
@@ -245,9 +244,9 @@ def _least(dtype: torch.dtype) -> float:
 
 
 def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Derivation) -> tuple[Trial | None, Outcome]:
-    """The candidate's results in memory that is full of NaN; None, and why, where there is nothing to compare.
+    """The candidate's results in memory filled with NaN; None and an outcome if there is nothing to compare.
 
-    Inputs lie between guards: what is read beside them shows, where a CPU might have no memory and end the process.
+    Inputs lie between guards, which expose reads beside them. On a CPU, unmapped memory there could end the process.
     """
     inputs = Inputs(call)
     device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
@@ -277,8 +276,8 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
 def _between_guards(
     inputs: Inputs, upstream: Gradients, canaries: Canaries, derivation: Derivation
 ) -> Iterator[Gradients]:
-    """While it lasts, inputs are copies between guards; so are the gradients that it gives."""
-    if derivation.far_apart:  # gigabytes, that are not copied
+    """Replace inputs by copies between guards while inside; yields incoming gradients that are such copies as well."""
+    if derivation.far_apart:  # gigabytes, which are not copied
         yield upstream
         return
     with inputs.surrounded(canaries, lambda _: GUARD):
@@ -296,7 +295,7 @@ def _same_structure(trial: Trial, eager: Trial) -> bool:
 
 
 def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], rule: Rule) -> Outcome:
-    """What is wrong with the first wrong tensor."""
+    """The outcome with the problem of the first wrong tensor, if any."""
     tensors = trial.tensors()
     exact = truth.exact_scales(tensors)
     for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
@@ -315,10 +314,10 @@ def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], rule: Rule) -> Out
 
 
 def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
-    """Where NaN and infinities are not where they should be.
+    """A mask of misplaced NaN and infinities.
 
-    What infinite inputs come to depends on the formula: inf - inf is NaN, and a limit by another one. So there a NaN is
-    also right for an infinity, and anything is where the reference has NaN.
+    Results for infinite inputs depend on the formula: inf - inf is NaN, another formula gives a limit. So with infinite
+    inputs NaN is right in place of an infinity, and any value is right where the reference has NaN.
     """
     kind, due = kinds(got.double()), kinds(want.double())
     if not infinite:
@@ -327,10 +326,10 @@ def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
 
 
 def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> str:
-    """Whether one tensor is further from the oracle than roundings explain.
+    """The problem of a tensor that is further from the oracle than roundings explain, or ''.
 
     Args:
-        tensors: the candidate's, eager's, the oracle's, and the oracle's off by a rounding.
+        tensors: the candidate's, eager's, the oracle's, and the oracle's for inputs off by a rounding.
     """
     c, e, o, m = map(real_numbers, tensors)
     name = truth.names[position]
@@ -344,7 +343,7 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
         return ""
     rms, error, shift = _errors(c, o, m, truth)
     _, by_eager, _ = _errors(e, o, m, truth)
-    if position >= truth.first_gradient:  # where terms of a sum over rows cancel, their roundings are the others' size
+    if position >= truth.first_gradient:  # if terms of a sum over rows cancel, their roundings scale with other groups
         rms = rms.maximum(rms.square().mean().sqrt())
     least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
     given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
@@ -364,5 +363,5 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
 
 
 def _device_is_lost(error: BaseException) -> bool:
-    """Whether the device answers no more: nothing that follows says anything about the call."""
+    """Whether the device no longer responds, so that later results are meaningless."""
     return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or "HIP error" in str(error)

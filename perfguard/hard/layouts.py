@@ -1,4 +1,4 @@
-"""The same values at other places in memory: strides and storage offsets that a caller may well have."""
+"""The same values in other memory layouts: strides and storage offsets that callers may use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from perfguard.numerics.oracle import free_bytes
 from perfguard.numerics.trial import expanded, transposed
 
-_WRAP = 2**31  # where 32 bits end
-_SHARE = 0.25  # of the free memory, that one tensor may take
-_PAD = 3  # elements between rows: odd, so that rows are aligned to the element only
+_WRAP = 2**31  # first offset beyond a signed 32-bit integer
+_SHARE = 0.25  # of the free memory for one tensor
+_PAD = 3  # elements between rows: odd, so that rows are aligned only to the element
 
 
 def _sliced(tensor: torch.Tensor) -> torch.Tensor:
-    """A slice of a larger buffer, from its second element on; what lies between the rows is NaN, or -1."""
+    """A slice of a larger buffer, from its second element on. The gaps between rows are NaN, -1, or 1 if unsigned."""
     *outer, last = tensor.shape
     fill = float("nan") if tensor.is_floating_point() and tensor.itemsize > 1 else -1
     buffer = tensor.new_empty((*outer, last + _PAD))
@@ -30,22 +30,22 @@ def _sliced(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _odd_strides(tensor: torch.Tensor) -> torch.Tensor:
-    """Strides of dimensions of size 1 mean nothing; these are odd ones."""
+    """Odd strides for dimensions of size 1, whose strides have no meaning."""
     made = tensor.contiguous()
     strides = [7 if size == 1 else stride for size, stride in zip(made.shape, made.stride(), strict=True)]
     return made.as_strided(made.shape, strides)
 
 
 def _far_apart(tensor: torch.Tensor) -> torch.Tensor:
-    """The last row lies past 2^31 elements. As much memory lies before the first: an offset that wraps stays inside."""
+    """The last row past 2^31 elements. As much memory lies before the first row, so wrapped offsets stay inside."""
     rows = tensor.contiguous().flatten(1)
-    apart = -(-_WRAP // (16 * (len(rows) - 1))) * 16  # a multiple of 16, as kernels ask for
+    apart = -(-_WRAP // (16 * (len(rows) - 1))) * 16  # a multiple of 16, as kernels require
     buffer = tensor.new_empty(_WRAP + apart * (len(rows) - 1) + rows.shape[1])
     strides = (apart, *rows[0].view(tensor.shape[1:]).stride())
     return buffer.as_strided(tensor.shape, strides, _WRAP).copy_(tensor)
 
 
-#: by the words of a derivation
+#: by the text of a derivation
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": transposed,
     "sliced": _sliced,
@@ -56,10 +56,10 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def layouts_of(tensor: torch.Tensor, written: bool) -> list[str]:
-    """Which layouts make a difference for a tensor.
+    """Names of the layouts that make a difference for a tensor.
 
     Args:
-        written: whether the call may write it: elements then must not share memory.
+        written: whether the call may write the tensor, whose elements then must not share memory.
     """
     if tensor.layout is not torch.strided or tensor.ndim == 0 or tensor.numel() < 2:
         return []
@@ -71,7 +71,7 @@ def layouts_of(tensor: torch.Tensor, written: bool) -> list[str]:
 
 
 def _has_room_far_apart(tensor: torch.Tensor) -> bool:
-    """On a GPU alone: no operator of a CPU computes addresses in 32 bits."""
+    """Whether rows can be far apart. Only on a GPU, since CPU operators do not compute addresses in 32 bits."""
     if tensor.device.type == "cpu" or tensor.ndim < 2 or not 1 < len(tensor) < _WRAP // tensor[0].numel():
         return False
     return 2 * _WRAP * tensor.itemsize < _SHARE * free_bytes(tensor.device)

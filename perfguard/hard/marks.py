@@ -1,6 +1,6 @@
-"""What integers of a call mean, said by whoever makes them. Unmarked ones keep their values.
+"""Marks for the meaning of a call's integers, set by the test that makes them. Unmarked integers keep their values.
 
-No torch here: the marks are attributes of the tensors.
+This file imports no torch: the marks are attributes of the tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = "_perfguard_mark"
 
 @dataclass(frozen=True)
 class Mark:
-    """`limit`: ids lie below it; ends lie at or below it, 0: the last end stays as it is. `ignored`: nobody's id."""
+    """`limit`: ids are below it, ends at most equal; 0 keeps the last end unchanged. `ignored`: a value for no id."""
 
     kind: Literal["ids", "offsets"]
     limit: int
@@ -26,16 +26,16 @@ class Mark:
 
 
 def ids(tensor: torch.Tensor, n: int, *, ignored: int | None = None) -> torch.Tensor:
-    """Mark a tensor of indices: any values from 0 to n - 1 are inputs of the call, however often each occurs.
+    """Mark a tensor of indices: any values from 0 to n - 1 are valid inputs of the call, however often each occurs.
 
     Args:
-        ignored: a value outside that may occur, too, such as -100 among the targets of a cross entropy.
+        ignored: a value outside this range that may also occur, such as -100 among the targets of a cross entropy.
 
     Returns:
         The same tensor.
 
     Raises:
-        UsageError: no integers, or values outside.
+        UsageError: the tensor has no integers, or values out of range.
     """
     _check(tensor, "ids", n)
     known = tensor if ignored is None else tensor[tensor != ignored]
@@ -48,16 +48,16 @@ def ids(tensor: torch.Tensor, n: int, *, ignored: int | None = None) -> torch.Te
 
 
 def offsets(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """Mark a vector of inclusive running ends of groups: any that do not fall are inputs of the call.
+    """Mark a vector of cumulative ends of groups: any non-decreasing ends are valid inputs of the call.
 
     Args:
-        rows: how many rows there are, where rows behind the last group are allowed; else the last end stays.
+        rows: number of rows, if rows behind the last group are allowed; otherwise the last end is unchanged.
 
     Returns:
         The same tensor.
 
     Raises:
-        UsageError: no integers, or ends that fall or lie past the rows.
+        UsageError: the tensor has no integers, or ends that decrease or lie past the rows.
     """
     _check(tensor, "offsets", rows)
     ends = tensor.tolist()
@@ -67,12 +67,12 @@ def offsets(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
 
 
 def mark_of(value: Any) -> Mark | None:
-    """The mark of a tensor, if it has one."""
+    """The mark of a tensor, or None."""
     return getattr(value, _NAME, None)
 
 
 def carry(old: Any, new: Any) -> None:
-    """Give a derived tensor the mark of the one that it comes from."""
+    """Copy the mark of a tensor to one derived from it."""
     if mark_of(old) is not None:
         setattr(new, _NAME, mark_of(old))
 

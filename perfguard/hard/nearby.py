@@ -1,6 +1,6 @@
-"""The oracle on inputs close to the derived ones: what it says there is what a correct kernel may say here.
+"""The oracle on inputs close to the derived ones, whose results a correct kernel may also give.
 
-An input that is a tie or an edge of the reference shows by results that jump.
+If its results jump, the input is at a tie or an edge of the reference.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from perfguard.numerics.codes import FP8_DTYPES
 from perfguard.numerics.trial import Inputs, Trial
 from perfguard.numerics.truth import Gradients, Reference
 
-FLUSHED = 2.0**-125  # twice the least normal float32: what is below may count as zero
-_HUGE = 2.0**60  # stands for infinity
+FLUSHED = 2.0**-125  # twice the least normal float32; smaller values may count as zero
+_HUGE = 2.0**60  # replaces infinity
 _ROUNDINGS = 2.0**-22  # a few of float32's
-_TIE, _TIE_OF_FLOAT32 = 2.0**-40, 2.0**-16  # small, and still seen behind a softmax in the oracle's dtype
+_TIE, _TIE_OF_FLOAT32 = 2.0**-40, 2.0**-16  # small, but still visible after a softmax in the oracle's dtype
 
 Tensors = list[torch.Tensor | None]
 _Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # values and random signs, both float64
@@ -30,10 +30,10 @@ class Nearby:
     """The oracle's tensors.
 
     Attributes:
-        rounded: on inputs off by a few float32 roundings, or by what a device flushes to zero.
-        untied: on inputs that differ where they were equal.
-        bounded: with a huge number for infinity; None where there is none among the inputs.
-        chosen: the reference's own on the inputs as they are, with the last of equal elements chosen.
+        rounded: on inputs off by a few float32 roundings, or by amounts that a device flushes to zero.
+        untied: on inputs changed so that equal values differ.
+        bounded: with a huge number for infinity; None if no input is infinite.
+        chosen: the reference's own tensors on the unchanged inputs, with the last of equal elements chosen.
     """
 
     rounded: Tensors
@@ -47,7 +47,7 @@ class Nearby:
 
 
 class _Changed(Inputs):
-    """The inputs with other values of their floats, in float64."""
+    """The inputs with changed floats, in float64."""
 
     def __init__(self, call: Call, change: _Change) -> None:
         super().__init__(call)
@@ -65,7 +65,7 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
     """Run the oracle close to the inputs of `call`.
 
     Raises:
-        MeasurementError: the reference raises there.
+        MeasurementError: the reference raises on these inputs.
     """
     floats = [tensor for tensor in call_tensors(call) if tensor.dtype.is_floating_point and tensor.itemsize > 1]
     exact = bool(floats) and all(tensor.dtype is torch.float64 for tensor in floats)
@@ -91,5 +91,5 @@ def _choosing_otherwise(call: Call, upstream: Gradients) -> Tensors:
 
 
 def call_tensors(call: Call) -> list[torch.Tensor]:
-    """All tensors among the inputs."""
+    """All tensors among the inputs of `call`."""
     return Inputs(call).tensors

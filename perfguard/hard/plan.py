@@ -1,6 +1,6 @@
-"""Which inputs are derived from a call, and in which order: broad ones first, then one thing at a time.
+"""The choice and order of a call's derived inputs: broad combinations first, then one change at a time.
 
-Which broad one is first differs from case to case, and from commit to commit.
+The first combination differs between cases and between commits.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from perfguard.hard.marks import Mark, mark_of
 from perfguard.hard.sizes import cuts, holds_tensors, one_less
 from perfguard.hard.values import FINITE, INCOMING_KINDS, INFINITIES, LARGE, LARGEST, NANS, row_count, takes_values
 
-_TURN = 4  # kinds of values that even a few rows have room for
+_TURN = 4  # kinds of values that fit into even a few rows
 
 
 def planned(call: Call, seed: int) -> Iterator[Derivation]:
     """Derivations of the call in the order in which they are tried.
 
     Args:
-        seed: turns the order of what may not fit into the budget.
+        seed: of the order, which decides what fits into the budget.
     """
     leaves = leaves_of(call)
     left_out = call.hard.without if call.hard else ()
@@ -56,7 +56,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     alone += [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
     moved = [Part("layouts", {place: name}) for place, names in layouts.items() for name in names]
     others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
-    # Of a call that takes seconds one broad input fits into the budget: not the same one for every case and commit.
+    # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
     order.shuffle(broad)
     rest = [sizes[1:], alone, moved, others, gradients]
     for parts in rest:
@@ -72,14 +72,14 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
 
 
 def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, ...]:
-    """Another size, and hard values in the rows that it leaves."""
+    """Another size, and hard values in the remaining rows."""
     leaves = leaves_of(derived_call(call, Derivation((cut,))))
     later = FINITE[_TURN:] + FINITE[:_TURN]
     return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
 def _layouts(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
-    """By place; inputs that share memory with others stay where they are."""
+    """Names of layouts by place; inputs that share memory with others are left out."""
     tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
     written = bool(call.mutates or call.clobbers)
@@ -93,7 +93,7 @@ def _layouts(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
 
 
 def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
-    """By place, of what is marked; `groups` marks ends whose last one stays."""
+    """Texts for marked integers by place; `groups` marks ends, of which the last is unchanged."""
     found = {}
     for place, leaf in enumerate(leaves):
         mark = mark_of(leaf) or (Mark("offsets", 0) if leaf is call.groups and _is_vector(leaf) else None)
@@ -112,7 +112,7 @@ def _has_gradients(call: Call, leaves: Sequence[Any]) -> bool:
 
 
 def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:
-    """One kind for a row each, at most half of the rows: the others keep their values."""
+    """One kind per row, in at most half of the rows; the others keep their values."""
     parts = []
     for turn, place in enumerate(floats):
         rows = row_count(leaves[place])
@@ -121,7 +121,7 @@ def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], k
                 parts.append(Part(kind, {place: kinds[2 % len(kinds)]}))
             continue
         if turn and kind == "non-finite":
-            continue  # one tensor is enough to spoil all results of a product
+            continue  # one such tensor already affects all results of a product
         for at, each in enumerate(kinds[: max(1, min(len(kinds), rows // 2))]):
             parts.append(Part(kind, {place: f"row {_spread(at, rows)} {each}"}))
     return parts

@@ -1,4 +1,4 @@
-"""Derived inputs of one call, one after the other while the budget lasts; the first wrong one, made small."""
+"""Runs the derived inputs of one call in order within the budget, and reduces the first one that fails."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from perfguard.hard.sizes import holds_tensors, small
 from perfguard.numerics.trial import Inputs
 from perfguard.records import HardCounts
 
-LEAST_SECONDS = 0.2  # a tiny call's inputs are cheap, and most of what a call costs is no arithmetic
-MOST_SHRINKS = 24  # runs to make a failing input small
+LEAST_SECONDS = 0.2  # cheap for tiny calls, whose cost is mostly overhead
+MOST_SHRINKS = 24  # runs to reduce a failing input
 
 
 @dataclass
 class HardResult:
-    """What derived inputs showed.
+    """The results of derived inputs.
 
     Attributes:
-        ran: how many were compared.
-        left_out: how many were not, by reason.
-        waiting: how many did not fit into the budget.
-        problem: the smallest derived input that fails, and how; '' where none does.
+        ran: number of inputs compared.
+        left_out: number of inputs not compared, by reason.
+        waiting: number of inputs that did not fit into the budget.
+        problem: the smallest failing input and its error; '' if none fails.
         backward: whether a gradient fails.
     """
 
@@ -51,10 +51,10 @@ class HardResult:
 
 
 def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
-    """Judge derived inputs for as long as `seconds` of processor time, and at least a moment.
+    """Judge derived inputs for `seconds` of CPU time, and at least 0.2 s.
 
     Args:
-        rotation: another number takes what did not fit in another order.
+        rotation: each number gives another order, and so another selection of inputs that fit into the budget.
 
     Raises:
         Exception: the device is lost.
@@ -68,8 +68,8 @@ def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No warning of overflows and the like, which nobody's inputs have: under `-W error` they would be refusals. NumPy,
-    by which Triton's interpreter computes, is told by itself: whatever thread enters `catch_warnings` meanwhile."""
+    """Silence warnings of overflows and the like, which are due to the derived inputs: under `-W error` they would be
+    refusals. NumPy, which Triton's interpreter uses, is silenced separately, as threads may enter `catch_warnings`."""
     numpy = sys.modules.get("numpy")
     with warnings.catch_warnings(), numpy.errstate(all="ignore") if numpy else contextlib.nullcontext():
         warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def _quiet() -> Iterator[None]:
 class _Hard:
     def __init__(self, call: Call, seconds: float, devices: Sequence[torch.device]) -> None:
         self.call = replace(call, walk=(), rival=None)
-        self.devices = devices  # but the CPU
+        self.devices = devices  # without the CPU
         self.until = time.thread_time() + seconds
         self.found = HardResult()
         self.usual = functools.cache(lambda: usual_scales(self.call))
@@ -88,7 +88,7 @@ class _Hard:
     def run(self, rotation: int) -> HardResult:
         base = self._small()
         self._derived(base, planned(base, self.call.seed + rotation))
-        if self.found.ran and not self.found.problem:  # a cache that knows the wrong thing by now
+        if self.found.ran and not self.found.problem:  # finds caches that now hold wrong values
             outcome = self._judged(base, Derivation(()))
             if outcome.problem:
                 self.found.backward = outcome.backward
@@ -98,7 +98,7 @@ class _Hard:
     def _derived(self, base: Call, plan: Iterator[Derivation]) -> None:
         queue = deque(islice(plan, 1))
         while queue:
-            # Room for this one, and for the given inputs in the end.
+            # Leave time for this input, and for the given inputs at the end.
             if time.thread_time() + 2 * sum(self.took) / max(1, len(self.took)) > self.until:
                 self.found.waiting += len(queue) + sum(1 for _ in plan)
                 break
@@ -119,7 +119,7 @@ class _Hard:
             queue.extend(islice(plan, 1 if not queue else 0))
 
     def _small(self) -> Call:
-        """The call with its large dimensions cut, where that is a call and still right; else as it is."""
+        """The call with its large dimensions cut, if that is valid and right; otherwise the call itself."""
         leaves = leaves_of(self.call)
         part = None if holds_tensors(self.call.fn) or holds_tensors(self.call.reference) else small(leaves)
         if part is None or (self.call.hard and "sizes" in self.call.hard.without):
@@ -131,11 +131,11 @@ class _Hard:
     def _judged(self, base: Call, derivation: Derivation) -> Outcome:
         try:
             outcome = judged(derived_call(base, derivation), derivation, self.usual)
-            if derivation.far_apart:  # gigabytes, which other processes may want
+            if derivation.far_apart:  # gigabytes, which other processes may need
                 for device in self.devices:
                     torch.get_device_module(device).empty_cache()
             return outcome
-        except UsageError:  # a row that a smaller input no longer has
+        except UsageError:  # the row no longer exists in a smaller input
             return Outcome(left_out="no such input")
         except torch.OutOfMemoryError:
             return Outcome(left_out="memory is short")
@@ -154,7 +154,7 @@ class _Hard:
         self.found.problem = f"hard input{shapes}, {derivation.words(names)}: {outcome.problem}{again}"
 
     def _smallest(self, base: Call, derivation: Derivation, outcome: Outcome) -> tuple[Derivation, Outcome]:
-        """Parts left out one by one while what remains still fails."""
+        """Remove parts one by one while the rest still fails."""
         runs = 0
         for part in derivation.parts:
             rest = tuple(other for other in derivation.parts if other is not part)

@@ -1,4 +1,4 @@
-"""Other sizes of a call: dimensions of one size belong together, and are cut together."""
+"""Other sizes of a call: dimensions of equal size belong together, and are cut together."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.utils import _pytree as pytree
 from perfguard.hard.derivation import Part
 from perfguard.hard.marks import mark_of
 
-BLOCK = 256  # most blocks and tails repeat within it
+BLOCK = 256  # most blocks and tails recur within this size
 _POWERS = (16, 32, 64, 128)
 
 
 def small(leaves: Sequence[Any]) -> Part | None:
-    """Large dimensions as short as blocks and their tails allow: what is derived further costs little."""
+    """Cut large dimensions to a block and its tail, so that further derived inputs are cheap."""
     steps = [_cut(leaves, size, BLOCK + size % BLOCK) for size in _sizes(leaves) if size > 2 * BLOCK]
     joined: dict[int, str] = {}
     for part in filter(None, steps):
@@ -37,13 +37,13 @@ def cuts(leaves: Sequence[Any]) -> list[Part]:
 
 
 def one_less(leaves: Sequence[Any]) -> tuple[Part, ...]:
-    """Every size cut by one: no block is whole."""
+    """Every size cut by one, so that no block is full."""
     parts = (_cut(leaves, size, size - 1) for size in _sizes(leaves))
     return tuple(part for part in parts if part is not None)
 
 
 def holds_tensors(fn: Callable[..., Any]) -> bool:
-    """Whether a function keeps tensors of its own, whose sizes nobody could cut with those of its inputs."""
+    """Whether a function keeps its own tensors, whose sizes cannot be cut with those of its inputs."""
     cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or () if _is_filled(cell)]
     kept = [*cells, *(getattr(fn, "__defaults__", None) or ())]
     if isinstance(fn, functools.partial):
@@ -74,7 +74,7 @@ def _sizes(leaves: Sequence[Any]) -> list[int]:
 
 
 def _cut(leaves: Sequence[Any], size: int, target: int) -> Part | None:
-    """None where an integer may point behind the cut: it must never be followed there."""
+    """The cut of every dimension of `size`; None if an integer could index past it."""
     steps = {}
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:

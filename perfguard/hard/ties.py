@@ -1,6 +1,6 @@
-"""The reference with ties broken the other way: where it then says something else, no candidate is wrong.
+"""The reference with ties broken the other way. If its result then differs, no candidate is wrong.
 
-Inputs that differ by a rounding do not show every tie: a sigmoid or softmax that has reached 1 stays there.
+Inputs that differ by a rounding do not reveal every tie: a sigmoid or softmax that has reached 1 stays there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 class LastOfEqual(DispatchMode):
-    """Operators that choose one of equal elements choose the other end: they see their input in reverse."""
+    """Makes operators choose the last of equal elements instead of the first, by reversing their input."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Hard values of a float tensor, whole or row by row. A row is all that shares every index but the last."""
+"""Hard values of a float tensor, whole or row by row. The elements of a row share every index but the last."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 
 PLACES = ("first", "middle", "last")
-#: Above 88, where exp leaves float32, for values of a standard deviation of 1; squares and sums stay far from the end.
+#: Values of standard deviation 1 then exceed 88, where exp overflows float32; squares and sums are far from overflow.
 LARGE = 7
-LARGEST = 17  # past float16, sums of a few too
-SHIFT = -100  # exp of all of it is 0 in float32
+LARGEST = 17  # beyond float16, also in short sums
+SHIFT = -100  # exp of every element is 0 in float32
 SMALL = -10
 OUTLIER = 10
-_LEAST_TWICE = 4  # values a row that stand there twice: fewer may by chance
-#: Kinds that leave every element finite, in the order in which rows of one tensor receive them.
+_LEAST_TWICE = 4  # pairs of equal values in a row; fewer may be chance
+#: Kinds that leave every element finite, in the order in which they are assigned to rows.
 FINITE = (
     "zero",
     "equal",
@@ -37,19 +37,19 @@ INCOMING_KINDS = ("zero", "one-hot at last", f"times 2^{LARGE}", "one-hot at fir
 
 
 def takes_values(tensor: torch.Tensor) -> bool:
-    """Whether values can be derived: 8-bit floats are codes, and complex numbers have no order."""
+    """Whether values can be derived: not for 8-bit floats, which are codes, nor for unordered complex numbers."""
     return tensor.is_floating_point() and tensor.itemsize > 1 and tensor.numel() > 0
 
 
 def row_count(tensor: torch.Tensor) -> int:
-    """How many rows a step can name; a vector is one."""
+    """Number of rows that a step can name; a vector has one."""
     return tensor.numel() // tensor.shape[-1] if tensor.ndim > 1 else 1
 
 
 def with_values(tensor: torch.Tensor, kind: str, row: int | None = None) -> torch.Tensor:
     """A contiguous copy with one kind of `FINITE`, `NANS` or `INFINITIES` in one row, or in all of them.
 
-    Rows whose values all stand there twice, as rotary embeddings' cosines do, keep that: kernels read one of the two.
+    Rows in which every value occurs twice, such as rotary embeddings' cosines, keep this: kernels read one of the two.
 
     Raises:
         ValueError: no such kind, or no such row.
@@ -70,7 +70,7 @@ def with_values(tensor: torch.Tensor, kind: str, row: int | None = None) -> torc
 
 
 def _twice(rows: torch.Tensor, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both places of each value: halves of a row, or neighbours; the whole part as both where values are their own."""
+    """Both places of each value: halves of a row, or neighbours. Without such pairs, both are the whole part."""
     size = rows.shape[-1]
     if size >= 2 * _LEAST_TWICE and size % 2 == 0 and bool((rows != rows[:, :1]).any()):
         for dim in (1, 2):

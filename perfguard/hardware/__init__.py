@@ -1,4 +1,4 @@
-"""Devices: `open_device` finds one by its name, `diagnose` says what is there and what is missing."""
+"""Devices: `open_device` opens one by its name, `diagnose` reports what this machine has and what it lacks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ KNOWN = (
 
 
 def open_device(name: str) -> Device:
-    """The device called `name`: one of `KNOWN`. 'auto' takes a CUDA or ROCm GPU, else Intel's, else the CPU, which is
-    there without torch as well.
+    """The device called `name`, one of `KNOWN`. 'auto' takes a CUDA or ROCm GPU, else an Intel GPU, else the CPU. The
+    CPU needs no torch.
 
     Raises:
         UsageError: no such name.
@@ -48,7 +48,7 @@ def open_device(name: str) -> Device:
 def require_torch(what: str) -> None:
     """
     Raises:
-        DeviceError: torch cannot be imported, without which there is no `what`.
+        DeviceError: torch, which `what` needs, cannot be imported.
     """
     try:
         import torch  # noqa: F401
@@ -65,7 +65,7 @@ def _best_kind() -> str:
 
 
 def find_devices(name: str) -> dict[str, str]:
-    """The devices that `name` leaves to choose from: names for `open_device` -> `Device.key`. None is opened.
+    """The devices that `name` allows: names for `open_device` -> `Device.key`. No GPU is opened.
 
     'auto', 'cuda' and 'xpu' stand for all of a kind, 'fake*2' for two simulated ones, a name with an index for one.
 
@@ -76,7 +76,7 @@ def find_devices(name: str) -> dict[str, str]:
     count = _fake_count(name)
     if count is not None:
         return {f"fake:{index}": open_device(f"fake:{index}").key for index in range(count)}
-    with contextlib.suppress(ImportError):  # open_device says it better
+    with contextlib.suppress(ImportError):  # open_device reports it better
         import torch
 
         kinds = ("cuda", "xpu") if name == "auto" else (name,) if name in ("cuda", "xpu") else ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Copied:
-    """One copy: its name, the bytes that it moved and the line of Python, where somebody tells (else 0 and "")."""
+    """One copy: its name, the bytes moved and the line of Python; 0 and "" where they are unknown."""
 
     name: str
     bytes: int = 0
@@ -21,7 +21,7 @@ class Waited:
 
     Attributes:
         name: of the operator or of the runtime's function, e.g. `aten._local_scalar_dense`.
-        place: the line of Python that asked for it, `moe/dispatch.py:57 in counts`; empty where none did.
+        place: the line of Python that caused it, `moe/dispatch.py:57 in counts`; empty if none did.
     """
 
     name: str
@@ -30,18 +30,18 @@ class Waited:
 
 @dataclass(frozen=True)
 class Activity:
-    """What one call set going, in order.
+    """The work that one call started, in order.
 
     Attributes:
-        launches: names of kernels, copies and fills on a device with a queue; of the operators dispatched on a CPU.
-        copies: those of them that only move bytes: transfers, and layout or dtype copies.
-        fills: how many of them are memory fills (memset); 0 on a CPU.
+        launches: on a device with a queue, names of kernels, copies and fills; on a CPU, of the operators dispatched.
+        copies: the launches that only move bytes: transfers, and layout or dtype copies.
+        fills: number of memory fills (memset) among the launches; 0 on a CPU.
         waits: where the host waited for the device or read a tensor's data.
-        tensor_bytes: peak of the bytes in tensors that operators returned (a CPU's, the same on every machine);
-            None where nobody counts it.
+        tensor_bytes: peak of the bytes in tensors that operators returned. Counted on a CPU only, the same on every
+            machine; None elsewhere.
         code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
-            one toolchain mean that the device ran the very same code. None where anything that ran has no known
-            binary, and on a CPU.
+            one toolchain mean that the device ran the very same code. None if the binary of any kernel is unknown,
+            and on a CPU.
     """
 
     launches: Sequence[str] = ()
@@ -57,10 +57,10 @@ class MemoryUse:
     """Memory of one call, bytes.
 
     Attributes:
-        peak: most that was asked for at once above what was held before; the result counts, inputs do not.
-        held: of that, what the call holds when it returns: its result, and what else it keeps.
-        residue: what is still allocated when the result is gone.
-        reserved: most that the allocator took from the device for it; None where nothing is reserved.
+        peak: most bytes requested at once, above the level before the call; the result counts, inputs do not.
+        held: the part that the call still holds when it returns: its result, and anything else it keeps.
+        residue: bytes still allocated after the result is freed.
+        reserved: most bytes that the allocator took from the device for the call; None where nothing is reserved.
     """
 
     peak: int
@@ -70,13 +70,13 @@ class MemoryUse:
 
     @property
     def workspace(self) -> int:
-        """Needed besides what stays: temporaries at the peak."""
+        """Temporaries at the peak: bytes needed beyond those that are held."""
         return max(0, self.peak - self.held)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How much more memory is taken after `calls` further calls whose results are gone, bytes."""
+    """Growth of memory after `calls` further calls whose results are freed, bytes."""
 
     calls: int
     allocated: int
@@ -85,18 +85,18 @@ class Growth:
 
 @dataclass
 class Ledger:
-    """Allocations that are alive, by address: what a memory reader keeps account of."""
+    """Live allocations by address, with their total and its peak."""
 
     alive: dict[int, int] = field(default_factory=dict)
     total: int = 0
     peak: int = 0
 
     def add(self, address: int, count: int) -> None:
-        """`count` bytes at `address`; what is already known there is replaced."""
+        """Add `count` bytes at `address`; an allocation already known there is replaced."""
         self.total += count - self.alive.get(address, 0)
         self.alive[address] = count
         self.peak = max(self.peak, self.total)
 
     def remove(self, address: int) -> None:
-        """Freed; an address that nobody knows is none of this account."""
+        """Remove a freed allocation; unknown addresses are ignored."""
         self.total -= self.alive.pop(address, 0)

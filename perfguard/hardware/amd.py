@@ -1,4 +1,4 @@
-"""AMD GPUs, through torch.cuda (ROCm builds give it AMD's), amdsmi and the kernel driver's files."""
+"""AMD GPUs, through torch.cuda (in ROCm builds it means AMD's GPUs), amdsmi and the kernel driver's files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfguard.hardware import facts
 from perfguard.hardware.torch_gpu import TorchGpu
 from perfguard.records import Conditions, Hardware
 
-_WHOLE = ("SPX", "NPS1")  # an undivided device: says nothing in a slug
+_WHOLE = ("SPX", "NPS1")  # an undivided device: left out of the slug
 _VIOLATIONS = {
     "active_prochot_thrm": "processor_hot",
     "active_ppt_pwr": "power_cap",
@@ -30,10 +30,10 @@ class AmdDevice(TorchGpu):
     """One AMD GPU, or one partition of it.
 
     Args:
-        index: of the device, as torch counts.
+        index: torch's number of the device.
         backend: `torch.cuda` of a ROCm build, or a stand-in for it.
         amdsmi: the module, if not the installed one.
-        sysfs: where the kernel shows its devices.
+        sysfs: root of the kernel's device files.
     """
 
     captures = True
@@ -51,7 +51,7 @@ class AmdDevice(TorchGpu):
         partition = self._partition
         name = properties.name or f"AMD {architecture}"
         slug = facts.slugify(name, "amd")
-        if slug == "amd-radeon-graphics":  # what the driver calls whatever it has no name for
+        if slug == "amd-radeon-graphics":  # the driver's name for every device that it has no name for
             slug = f"{slug}-{architecture}"
         if partition is not None and partition != "/".join(_WHOLE):
             slug = f"{slug}-{partition.lower().replace('/', '-')}"
@@ -60,7 +60,7 @@ class AmdDevice(TorchGpu):
             with self._smi() as (smi, handle):
                 # microwatts
                 power_limit = _number(_asked(lambda: smi.amdsmi_get_power_cap_info(handle)["power_cap"]), 1e-6)
-        except Exception as error:  # amdsmi raises errors of its own, and plain ones when its library is missing
+        except Exception as error:  # amdsmi raises its own errors, and plain ones if its library is missing
             warnings.append(f"amdsmi: {error}; clocks and throttling are unknown: install it from ROCm")
         reported = getattr(properties, "L2_cache_size", 0) or 0
         return Hardware(
@@ -90,7 +90,7 @@ class AmdDevice(TorchGpu):
         try:
             with self._smi() as (smi, handle):
                 return _conditions(smi, handle)
-        except Exception:  # what is wrong with amdsmi stands in identity.warnings
+        except Exception:  # identity.warnings reports the cause
             return Conditions()
 
     @property
@@ -154,7 +154,7 @@ def _others(processes: list[Any]) -> int:
 
 
 def _asked(question: Callable[[], Any]) -> Any:
-    """The answer, or None: amdsmi raises for whatever this device or driver does not support."""
+    """The answer, or None: amdsmi raises for queries that this device or driver does not support."""
     try:
         return question()
     except Exception:

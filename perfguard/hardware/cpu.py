@@ -1,4 +1,4 @@
-"""The CPU: calls return when the work is done, so there is no queue; operators dispatched stand for launches."""
+"""The CPU. Calls return when their work is done, so there is no queue. Dispatched operators stand for launches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_COPY_BYTES = 256 * 2**20
 _LEAST_FLUSH_BYTES = 64 * 2**20
 _COPIES = 11
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # M_… of glibc's malloc.h
-_LARGEST_THRESHOLD = 32 * 2**20  # bytes: glibc takes no larger one
+_LARGEST_THRESHOLD = 32 * 2**20  # bytes: the largest that glibc accepts
 _FP8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _NO_QUEUE = "has no queue; time it with now_us() around the call"
 
@@ -37,7 +37,7 @@ class CpuDevice(Device):
     """This machine's processor, with the cores that this process may use.
 
     Args:
-        root: where the kernel shows itself (`/proc`, `/sys`).
+        root: the folder that holds `/proc` and `/sys`.
     """
 
     asynchronous = False
@@ -89,9 +89,9 @@ class CpuDevice(Device):
         return Conditions(clock_mhz=None if kilohertz is None else kilohertz // 1000)
 
     def settle(self) -> None:
-        """Have the C library keep what is freed. Left to itself it gives large blocks back to the kernel, or not, as
-        the process's history will have it, and a call that takes its memory anew each time is two or three times as
-        dear: by that alone two processes of the same code differ."""
+        """Make the C library keep freed memory. By default it returns large blocks to the kernel or keeps them,
+        depending on the process's history. A call that has to take its memory anew each time is two or three times as
+        slow, so two processes with the same code would differ."""
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
         for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_THRESHOLD), (_TRIM_THRESHOLD, 2**31 - 1)):
             if mallopt is not None:
@@ -116,7 +116,7 @@ class CpuDevice(Device):
         self._flush_buffer.zero_()
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
-        """Counts what torch's CPU allocator gives out, inside custom operators as well."""
+        """Memory that torch's CPU allocator gives out, inside custom operators as well."""
         from perfguard.hardware import cpu_memory
 
         return cpu_memory.use_of(call)
@@ -152,7 +152,7 @@ class CpuDevice(Device):
 
 
 def _torch() -> Any:
-    """torch; None where it is not installed, as for a suite of benchmarks that needs none."""
+    """torch; None if it is not installed, for example for a suite of benchmarks that does not need it."""
     try:
         import torch
     except ImportError:
@@ -161,7 +161,7 @@ def _torch() -> Any:
 
 
 def model_name(root: Path) -> str:
-    """The processor's name; where the kernel gives none (Arm), its implementer and part numbers."""
+    """The processor's name, or its implementer and part numbers where the kernel gives no name (Arm)."""
     cpuinfo = _text(root / "proc/cpuinfo")
     fields = {
         key.strip(): value.strip()
@@ -181,7 +181,7 @@ def cpu_slug(name: str) -> str:
 
 
 def cores_in_use(root: Path) -> int:
-    """Least of torch's threads, the cores this process may run on, and its control group's quota."""
+    """The minimum of torch's threads, the cores this process may run on, and its control group's quota."""
     limits = [len(_cores())]
     if (torch := _torch()) is not None:
         limits.append(torch.get_num_threads())
@@ -192,7 +192,7 @@ def cores_in_use(root: Path) -> int:
 
 
 def cache_bytes(root: Path) -> int | None:
-    """Size of the last-level cache, all instances of it that this process' cores share added up."""
+    """Size of the last-level cache: the sum of all instances that this process' cores use."""
     instances: dict[tuple[int, str], int] = {}
     for core in _cores():
         for folder in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):

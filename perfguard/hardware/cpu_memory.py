@@ -1,4 +1,4 @@
-"""Memory of one call by torch's CPU allocator, inside custom operators as well."""
+"""Memory of one call, as torch's CPU allocator gives it out, inside custom operators as well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfguard.hardware.activity import Growth, Ledger, MemoryUse
 
 
 def use_of(call: Callable[[], object]) -> MemoryUse:
-    """Peak, what is held at the end, and what stays when the result is gone."""
+    """Bytes at the peak, bytes held at the end, and bytes left after the result is freed."""
 
     def once(mark: Callable[[], None]) -> None:
         result = call()
@@ -25,7 +25,7 @@ def use_of(call: Callable[[], object]) -> MemoryUse:
 
 
 def growth_of(call: Callable[[], object], calls: int) -> Growth:
-    """How much more is allocated after `calls` calls than after one."""
+    """Growth of allocated memory from one call to `calls` further ones."""
 
     def several(mark: Callable[[], None]) -> None:
         for number in range(calls + 1):
@@ -39,7 +39,7 @@ def growth_of(call: Callable[[], object], calls: int) -> Growth:
 
 
 def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, list[int]]:
-    """The peak of what `call` allocates and has not given back, and how much that is at each of its marks."""
+    """Bytes that `call` has allocated and not freed: their peak, and their number at each of its marks."""
     with collector_paused():
         collect_young()
         allocations, marks = kineto.allocations(call)

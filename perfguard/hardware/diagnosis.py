@@ -1,4 +1,4 @@
-"""What `perfguard doctor` tells: what is there, what is missing, and the next step for each."""
+"""The findings of `perfguard doctor`: what is present, what is missing, and the next step for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Import = Callable[[str], ModuleType]
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at. `missing` is empty where all is well, else `next_step` says what to do."""
+    """One checked topic. `missing` is empty if all is well; otherwise `next_step` is the remedy."""
 
     topic: str
     value: str = ""
@@ -35,7 +35,7 @@ def findings(
 
     Args:
         open_device: opens the device to be described.
-        root: where the kernel shows itself (`/proc`, `/sys`, `/dev`).
+        root: the folder that holds `/proc`, `/sys` and `/dev`.
         load: imports a module by name.
     """
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
@@ -53,7 +53,7 @@ def findings(
 def _safely(topic: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
-    except Exception as error:  # a doctor that falls ill helps nobody: whatever is broken becomes a finding
+    except Exception as error:  # every failed check becomes a finding; the doctor itself must not fail
         yield Finding(topic, "", f"{type(error).__name__}: {error}", "mend this, then run `perfguard doctor` again")
 
 
@@ -114,7 +114,7 @@ def _build_or_none(load: Import) -> str | None:
 
 
 def _vendors(root: Path) -> list[tuple[str, bool, str]]:
-    """Vendor, whether its driver is there, and what a torch build for it is called."""
+    """Vendor, whether its driver is installed, and the name of a torch build for it."""
     return [
         ("NVIDIA", (root / "proc/driver/nvidia/version").exists() or (root / "dev/nvidiactl").exists(), "CUDA"),
         ("AMD", (root / "dev/kfd").exists(), "ROCm"),
@@ -140,7 +140,7 @@ def _tools(root: Path, load: Import) -> Iterator[Finding]:
 def _module(load: Import, name: str, next_step: str) -> Finding:
     try:
         module = load(name)
-    except Exception as error:  # amdsmi raises what it likes when its library is missing
+    except Exception as error:  # amdsmi raises various errors if its library is missing
         return Finding(name, "", f"cannot be imported: {error}; clocks and throttling may be unknown", next_step)
     return Finding(name, str(getattr(module, "__version__", "imports")))
 

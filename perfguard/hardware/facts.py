@@ -1,4 +1,4 @@
-"""What is known of architectures, as data. Whatever can be asked of a device is asked; this is the rest."""
+"""Facts about architectures that cannot be queried from a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import metadata
 _OCP = ["float8_e4m3fn", "float8_e5m2"]
 _FNUZ = ["float8_e4m3fnuz", "float8_e5m2fnuz"]
 
-#: fp8 dtypes that the hardware computes with. fn and fnuz share bits and differ by a factor of two.
+#: fp8 dtypes that the hardware computes with. The same bits mean values in fn and fnuz that differ by a factor of two.
 FP8_DTYPES: dict[str, list[str]] = {
     "sm_70": [],
     "sm_75": [],
@@ -34,14 +34,14 @@ FP8_DTYPES: dict[str, list[str]] = {
 #: Last-level caches that the driver does not report (MI300 and MI350 report their 4 MB L2, not the cache behind it).
 HIDDEN_CACHE_BYTES: dict[str, int] = {"gfx942": 256 * 2**20, "gfx950": 256 * 2**20}
 
-#: Words of a marketing name that do not tell one kind of device from another.
+#: Words of a marketing name that do not distinguish kinds of devices.
 _NOISE = re.compile(
     r"\((?:r|tm|c)\)|\bhbm\d+e?\b|\binstinct\b|\boam\b|\bcpu\b|\bprocessors?\b|\b\d+-core\b|@.*", re.IGNORECASE
 )
 
 
 def fp8_dtypes(architecture: str) -> tuple[list[str], list[str]]:
-    """fp8 dtypes of an architecture, and warnings: one where the table does not know it."""
+    """fp8 dtypes of an architecture, and a warning if the table lacks it."""
     known = FP8_DTYPES.get(architecture)
     if known is None:
         return [], [f"fp8: nothing is known of {architecture}; add it to perfguard/hardware/facts.py"]
@@ -55,7 +55,7 @@ def slugify(name: str, vendor: str) -> str:
 
 
 def triton_version() -> str | None:
-    """Version of triton, under any of the names it is distributed as."""
+    """Version of triton, under any of its distribution names."""
     for distribution in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-xpu"):
         try:
             return metadata.version(distribution)

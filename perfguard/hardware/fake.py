@@ -1,14 +1,14 @@
 """A simulated asynchronous GPU: a host clock, a device queue behind it, and noise. No real time passes.
 
-Fake kernels compute their results with CPU tensors and tell the simulation what they would have cost::
+Fake kernels compute their results with CPU tensors and report their cost to the simulation::
 
     def double(x):
         fake.launch("double", us=10.0)
         return 2 * x
 
-The device works through its queue in order. An event is passed once the *host* clock has reached the
-event's place on the device's timeline, so a timer that lets the queue run dry sees it, as on a real GPU:
-kernels shorter than their launch then read as long as the launch.
+The device works through its queue in order. An event is passed once the *host* clock has reached the event's
+place on the device's timeline. A timer that lets the queue run dry therefore measures it, as on a real GPU:
+kernels shorter than their launch then appear as long as the launch.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _REPLAY_HOST_US = 5.0
 _PROFILE_HOST_US = 10_000.0
 _NOT_CAPTURABLE = "CUDA error: operation not permitted when stream is capturing"
 
-# The fake stands for a piece of hardware, and hardware is found, not passed along: a kernel that launches
-# works on the device that was opened last, as CUDA kernels work on the current device.
+# The fake stands for hardware, which is found and not passed as an argument: a launched kernel runs on the
+# device opened last, as CUDA kernels run on the current device.
 _current: FakeDevice | None = None
 
 
@@ -61,11 +61,11 @@ def launch(
     capturable: bool = True,
     bytes: int = 0,
 ) -> None:
-    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs; nothing without a fake device.
+    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Does nothing without a fake device.
 
-    `binary` stands for the kernel's code: equal text, equal code. Without it nobody knows the code.
-    A kernel that is not `capturable` makes the capture of its call fail. Names that begin with Memcpy (of so many
-    `bytes`) and Memset are copies and fills.
+    `binary` stands for the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
+    `capturable` makes the capture of its call fail. Names that begin with Memcpy (of `bytes` bytes) are copies, those
+    with Memset are fills.
     """
     if _current is not None:
         if not capturable:
@@ -81,7 +81,7 @@ def fault(error: str = "CUDA error: an illegal memory access was encountered") -
 
 
 def allocate(count: int) -> Allocation:
-    """`count` bytes of device memory, which count towards the peak until they are freed."""
+    """Allocate `count` bytes of device memory, which count towards the peak until they are freed."""
     return Allocation(None if _current is None else _current.device_memory, count)
 
 
@@ -131,25 +131,25 @@ class FakeGraph:
         self._works_us = works_us
 
     def replay(self) -> None:
-        """Enqueue all of it; however much it is, the host pays once."""
+        """Enqueue all of it, at the host cost of one launch."""
         self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)
 
 
 class FakeDevice(Device):
-    """The simulated GPU. Making one makes it the current one.
+    """The simulated GPU. The latest instance is the current device.
 
     Attributes:
         host_us: the host's clock.
-        busy_until_us: when the device will have worked through its queue, on the same clock.
-        state: what `conditions()` answers; assign another to simulate throttling or other processes.
+        busy_until_us: the end of the device's queue, on the same clock.
+        state: returned by `conditions()`; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
-        clock: of its processors; None, unless it is given: the device tells no clock, and keeps it.
-        settled: whether the process that times was told to settle.
-        lost: what every further use raises, as RuntimeError; empty while the device is well.
+        clock: of its processors. None, the default: a constant clock that cannot be read.
+        settled: whether `settle()` was called.
+        lost: the RuntimeError that every further use raises; empty while the device works.
     """
 
     captures = True
-    board: str | None = None  # assign one to simulate several of a kind
+    board: str | None = None  # assign one to simulate several boards of a kind
 
     def __init__(
         self,
@@ -171,15 +171,15 @@ class FakeDevice(Device):
         """Noise is relative (standard deviations); one session is one instance.
 
         Args:
-            session_noise: of the one factor that all kernels of this instance share, and of another one that
-                all host times share.
-            block_noise: of the factor that is drawn anew at every `synchronize()`.
+            session_noise: of the factor that all kernels of this instance share, and of the one that all host times
+                share.
+            block_noise: of the factor that is redrawn at every `synchronize()`.
             launch_noise: of every single launch.
             seed: makes the noise repeatable; by default every instance draws its own.
-            copy_bytes_per_second: what `copy_bytes_per_second()` answers; also sets the price of a flush.
-            queue_depth: launches that the queue holds; the host waits in `launch` while it is full.
-            clock: what its kernels' times depend on.
-            toolchain, state: what `toolchain()` and `conditions()` answer.
+            copy_bytes_per_second: returned by `copy_bytes_per_second()`; also sets the cost of a flush.
+            queue_depth: number of launches that fit in the queue; the host waits in `launch` while it is full.
+            clock: the clock that its kernels' times depend on.
+            toolchain, state: returned by `toolchain()` and `conditions()`.
         """
         global _current
         self._random = random.Random(int.from_bytes(os.urandom(8)) if seed is None else seed)
@@ -191,11 +191,11 @@ class FakeDevice(Device):
         self._copy_bytes_per_second = copy_bytes_per_second
         self._queue_depth = queue_depth
         self.clock = clock
-        self._queue: collections.deque[float] = collections.deque()  # when each launch in flight will end
-        self._launched: list[_Launched] | None = None  # while somebody listens, as the next
+        self._queue: collections.deque[float] = collections.deque()  # end of each launch in flight
+        self._launched: list[_Launched] | None = None  # None unless launches are being recorded
         self._waits: list[Waited] | None = None
-        self._captured: list[float] | None = None  # the works of the calls that are being captured
-        self._intervals: list[Interval] | None = None  # of named work, while somebody listens
+        self._captured: list[float] | None = None  # work of the calls being captured, µs
+        self._intervals: list[Interval] | None = None  # of named work; None unless they are being recorded
         self._toolchain = toolchain
         self.host_us = 0.0
         self.busy_until_us = 0.0
@@ -296,7 +296,7 @@ class FakeDevice(Device):
             self._captured = None
 
     def refuse_capture(self) -> None:
-        """Raise RuntimeError if work is being captured now, as CUDA does for what cannot be."""
+        """Raise RuntimeError during a capture, as CUDA does for operations that cannot be captured."""
         if self._captured is not None:
             raise RuntimeError(_NOT_CAPTURABLE)
 
@@ -352,7 +352,7 @@ class FakeDevice(Device):
         binary: str | None = None,
         bytes: int = 0,
     ) -> float:
-        """Put works of these µs on the queue as one entry; returns when they will be done, on the host's clock."""
+        """Enqueue work of these µs as one entry; returns its end on the host's clock."""
         if min(works_us, default=0.0) < 0 or host_us < 0:
             raise DeviceError(f"fake kernel {name}: a time below 0 (us={works_us}, host_us={host_us}); give times >= 0")
         if self.lost:

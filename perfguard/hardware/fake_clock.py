@@ -1,4 +1,4 @@
-"""The clock of the simulated GPU's processors: moves whenever the host waits, and takes the kernels' times along."""
+"""The clock of the simulated GPU's processors. It changes whenever the host waits, and kernel times follow it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from perfguard.hardware.device import ClockMark
 
-_TOLD_AT_MHZ = 1000.0  # kernels say what they cost at this clock
+_TOLD_AT_MHZ = 1000.0  # the clock at which kernels state their cost
 
 
 @dataclass
 class FakeClock:
-    """A clock that is drawn anew at every wait.
+    """A clock that is redrawn at every wait.
 
     Attributes:
         elasticity: e of t = us·(1000 / clock)^e.
-        mhz: about what the clock is.
-        noise: relative standard deviation around it.
+        mhz: mean clock.
+        noise: relative standard deviation around the mean.
     """
 
     elasticity: float
@@ -29,11 +29,11 @@ class FakeClock:
         self.now_mhz = self.mhz
 
     def move(self, source: random.Random) -> None:
-        """What a wait does."""
+        """Redraw the clock, as a wait does."""
         self.now_mhz = self.mhz * max(0.1, source.gauss(1.0, self.noise))
 
     def taken(self, us: float) -> float:
-        """How long a kernel takes now that takes `us` at the clock of which kernels tell."""
+        """Duration, at the present clock, of a kernel that takes `us` at 1000 MHz."""
         return us * float((_TOLD_AT_MHZ / self.now_mhz) ** self.elasticity)
 
 

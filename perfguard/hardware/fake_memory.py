@@ -12,7 +12,7 @@ from perfguard.units import format_bytes
 
 
 class FakeMemory:
-    """What is allocated, by address; no address is used twice."""
+    """Allocations by address; no address is used twice."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -23,7 +23,7 @@ class FakeMemory:
         """The address of `count` bytes.
 
         Raises:
-            torch.OutOfMemoryError: more than is free.
+            torch.OutOfMemoryError: fewer bytes are free.
         """
         free = self._capacity - self.ledger.total
         if count > free:
@@ -38,7 +38,7 @@ class FakeMemory:
         return address
 
     def give(self, address: int) -> None:
-        """Free what stands there."""
+        """Free the allocation at `address`."""
         self.ledger.remove(address)
 
     def use_of(self, call: Callable[[], object]) -> MemoryUse:
@@ -50,7 +50,7 @@ class FakeMemory:
             ledger.peak = before
             result = call()
             peak, held = ledger.peak, ledger.total
-            del result  # lived until the peak was read, as a caller's result does
+            del result  # kept until the peak was read, as a caller keeps its result
             collect_young()
         residue = sum(count for address, count in ledger.alive.items() if address not in known)
         return MemoryUse(peak - before, held - before, residue, peak - before)
@@ -78,7 +78,7 @@ class Allocation:
             self._memory = memory
 
     def free(self) -> None:
-        """Give the memory back; a second time does nothing."""
+        """Free the memory; a second call does nothing."""
         if self._memory is not None:
             self._memory.give(self._address)
             self._memory = None

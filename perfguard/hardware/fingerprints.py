@@ -1,8 +1,8 @@
-"""From what a profile saw to one hash: the code of every kernel, how it was launched, and in which order.
+"""A hash of a profile: the code of every kernel, its launch parameters, and the order of launches.
 
-Triton's kernels count by their machine code, library kernels by their full name: whoever ships those counts by
-version (torch's own) or by content (other libraries with device code in this process). A kernel of unknown origin
-leaves no fingerprint at all.
+Triton's kernels are hashed by their machine code, library kernels by their full name. The libraries themselves are
+hashed by version (torch's own) or by content (other libraries with device code in this process). A kernel of unknown
+origin means that there is no fingerprint.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import torch
 
 from perfguard.hardware.kineto import Work, normalized
 
-# Kernels of libraries, as the profiler names them: C++ ones by namespace or by the types of their arguments, plain
-# ones by prefixes that nobody writes by hand.
+# Names that the profiler gives to kernels of libraries: C++ ones by namespace or by the types of their arguments, plain
+# ones by prefixes that are not used in handwritten kernels.
 _LIBRARY = re.compile(
     r"(void )?(\(anonymous namespace\)::)?"
     r"(at|at_cuda_detail|c10|cub|thrust|rocprim|hipcub|cutlass|cudnn|cublas|cublasLt|pytorch_flash|ck|ck_tile|oneapi)::"
@@ -35,20 +35,20 @@ _LIBRARY = re.compile(
     r"|(ncclDevKernel_|Cijk_|__amd_rocclr_)"
 )
 
-# Sections of an ELF file, by the numbers of its specification.
+# Types and flags of ELF sections, by the numbers of the specification.
 _NO_BITS, _ALLOCATED, _EXECUTABLE = 8, 2, 4
 _DEVICE_CODE = (b".nv_fatbin", b".hip_fatbin")
-# Where libraries lie that go by the versions of the toolchain.
+# Folders of libraries whose version is part of the toolchain.
 _PACKAGES = ("torch/", "nvidia/", "triton/", "cusparselt/", "rocm", "_rocm")
 _TOOLKITS = ("/usr/local/cuda", "/opt/rocm", "/opt/intel/oneapi")
 
 
-_froze = False  # whether this module did
+_froze = False  # True if this module froze the collector's objects
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Triton kernel that is loaded in this process: `handle` is the driver's, `code` hashes its machine code."""
+    """A Triton kernel loaded in this process: `handle` is the driver's, `code` hashes its machine code."""
 
     name: str
     handle: int
@@ -58,7 +58,7 @@ class Kernel:
 
 
 class Launch(NamedTuple):
-    """One launch by Triton's launcher. `scalars`: its arguments that are no tensors, as text."""
+    """One launch by Triton's launcher. `scalars`: its arguments other than tensors, as text."""
 
     name: str
     handle: int
@@ -67,21 +67,21 @@ class Launch(NamedTuple):
 
 Launched = list[Launch]  # in order
 
-_SCALARS = "perfguard: scalars"  # in what Triton hands to its hooks
-_LEAST_ADDRESS = 2**40  # an integer above it is taken for an address, which is another one in every process
+_SCALARS = "perfguard: scalars"  # key in the metadata that Triton passes to its hooks
+_LEAST_ADDRESS = 2**40  # larger integers are taken for addresses, which differ from process to process
 
 
 @contextmanager
 def triton_launches() -> Iterator[Launched]:
-    """While inside, every launch by Triton's own launcher is listed. Inductor's static launcher tells nobody."""
+    """List every launch by Triton's own launcher while inside. Inductor's static launcher reports no launches."""
     launched: Launched = []
 
     def note(metadata: Any) -> None:
-        told = getattr(metadata, "data", None)  # in front of what the kernel's author computes, which may cost time
+        told = getattr(metadata, "data", None)  # read before the author's own metadata, which may be slow to compute
         if isinstance(told, dict) and "function" in told:
             launched.append(Launch(told["name"], told["function"], told.get(_SCALARS, "")))
 
-    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)  # without it nothing of Triton's can run
+    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)  # without triton.knobs no Triton kernel can run
     chain = getattr(runtime, "launch_enter_hook", None)
     if chain is None or not hasattr(chain, "add"):
         yield launched
@@ -96,7 +96,7 @@ def triton_launches() -> Iterator[Launched]:
 
 @contextmanager
 def _scalars_told() -> Iterator[None]:
-    """While inside, Triton hands the scalars of a launch to its hooks, too: a binary's time may hang on them."""
+    """Make Triton pass the scalars of a launch to its hooks as well: a binary's time may depend on them."""
     kind = getattr(sys.modules.get("triton.compiler.compiler"), "CompiledKernel", None)
     original = getattr(kind, "launch_metadata", None)
     if kind is None or original is None:
@@ -118,7 +118,7 @@ def _scalars_told() -> Iterator[None]:
 
 
 def _scalar(argument: object) -> object:
-    """The argument where it is a number or a string; of tuples each part; None for anything else."""
+    """The argument if it is a number or a string; each part of a tuple; None for anything else."""
     if isinstance(argument, tuple | list):
         return [_scalar(each) for each in argument]
     if isinstance(argument, int) and abs(argument) >= _LEAST_ADDRESS:
@@ -127,11 +127,11 @@ def _scalar(argument: object) -> object:
 
 
 def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
-    """16 hex digits of what a call ran on the device; None where the code of any kernel is unknown.
+    """16 hex digits of the work of a call on the device; None if the code of any kernel is unknown.
 
     Args:
         work: kernels, copies and fills in launch order.
-        launched: what Triton's launcher said meanwhile.
+        launched: launches that Triton's launcher reported meanwhile.
     """
     kernels = [each for each in work if each.kind == "kernel"]
     if not work or any("grid" not in each.facts or "block" not in each.facts for each in kernels):
@@ -157,7 +157,7 @@ def _name(work: Work, codes: dict[int, str]) -> tuple[str, ...]:
 
 
 def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
-    """id(work) -> its machine code's hash, for kernels that must be Triton's; None where one is not to be had."""
+    """id(work) -> hash of its machine code, for kernels that must be Triton's; None if any hash is unavailable."""
     if not work:
         return {}
     loaded: dict[str, list[Kernel]] = defaultdict(list)
@@ -171,7 +171,7 @@ def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
     codes: dict[int, str] = {}
     for each in work:
         candidates = loaded[each.name]
-        if len(handles[each.name]) == counts[each.name]:  # every launch is known by its handle
+        if len(handles[each.name]) == counts[each.name]:  # the handle of every launch is known
             handle = handles[each.name][seen[each.name]]
             candidates = [kernel for kernel in candidates if kernel.handle == handle]
         else:
@@ -186,7 +186,7 @@ def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
 
 
 def _fits(kernel: Kernel, work: Work) -> bool:
-    """Whether a launch may have been of `kernel`, by its registers and threads where both sides know them."""
+    """Whether the launch may be one of `kernel`: registers and threads agree, where both sides have them."""
     block, registers = work.facts.get("block"), work.facts.get("registers per thread")
     threads = block[0] * block[1] * block[2] if isinstance(block, list) and len(block) == 3 else None
     return all(
@@ -196,7 +196,7 @@ def _fits(kernel: Kernel, work: Work) -> bool:
 
 
 def loaded_kernels(names: set[str]) -> list[Kernel]:
-    """Triton's compiled kernels of these names that are alive and loaded, inductor's among them.
+    """Triton's compiled kernels with these names that are alive and loaded, including inductor's.
 
     Neither Triton nor inductor lists them, but both keep them as ordinary objects, known by their types' names:
     `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
@@ -216,16 +216,16 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
 
 
 def forget_objects_without_kernels() -> None:
-    """Keep from `loaded_kernels` all objects that are there now: of a million that imports leave behind none is a
-    kernel, and looking at each took 50 ms a case. Nothing happens where one is."""
+    """Hide all present objects from `loaded_kernels`. Imports leave a million objects behind; checking each of them
+    took 50 ms a case. Does nothing if one of them is a kernel."""
     global _froze
     if not _compiled():
-        _froze = _froze or not gc.get_freeze_count()  # else somebody else did, and it stays as it was
+        _froze = _froze or not gc.get_freeze_count()  # objects that others froze stay frozen
         gc.freeze()
 
 
 def remember_objects() -> None:
-    """Leave the garbage collector as it was before `forget_objects_without_kernels`."""
+    """Undo `forget_objects_without_kernels` in the garbage collector."""
     global _froze
     if _froze:
         gc.unfreeze()
@@ -235,12 +235,12 @@ def remember_objects() -> None:
 def _compiled() -> list[Any]:
     """Triton's and inductor's compiled kernels."""
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # few of many
+    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # few types match
     return [each for each in objects if type(each) in kinds] if kinds else []
 
 
 def _launcher(kind: type) -> str:
-    """Whose compiled kernels are of this type: "triton", "inductor"; "" for anything else."""
+    """The owner of compiled kernels of this type: "triton", "inductor"; "" for any other type."""
     if kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton."):
         return "triton"
     if kind.__name__.startswith("StaticallyLaunched") and kind.__module__.startswith("torch._inductor."):
@@ -249,7 +249,7 @@ def _launcher(kind: type) -> str:
 
 
 def _binary_of_static(kernel: Any) -> bytes | None:
-    """The binary that inductor's static launcher loaded: it forgets the path, but not the key in Triton's cache."""
+    """The binary that inductor's static launcher loaded. It keeps the key in Triton's cache, but not the path."""
     try:
         from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
         from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
@@ -257,15 +257,15 @@ def _binary_of_static(kernel: Any) -> bytes | None:
         folder = Path(triton_cache_dir(torch.accelerator.current_device_index())) / triton_hash_to_path_key(kernel.hash)
         found = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
         return found[0].read_bytes() if len(found) == 1 else None
-    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # private, all of it
+    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # all of these names are private
         return None
 
 
 def machine_code(binary: bytes) -> str | None:
-    """Hash of what an ELF binary (cubin, hsaco) loads; None for other formats.
+    """Hash of the loaded sections of an ELF binary (cubin, hsaco); None for other formats.
 
-    Sections that are not loaded hold line numbers, paths and comments of the compiler, which say nothing of speed;
-    NVIDIA keeps registers and stack in `.nv.info`, which is not loaded either, but counts.
+    Other sections hold line numbers, paths and comments of the compiler, which do not affect speed. The exception is
+    NVIDIA's `.nv.info` with registers and stack: it is not loaded, but is part of the hash.
     """
     sections = _sections(binary)
     if not sections:
@@ -278,13 +278,13 @@ def machine_code(binary: bytes) -> str | None:
 
 
 def instructions(binary: bytes) -> bytes:
-    """The instructions of an ELF binary, one section behind the other; nothing of other formats."""
+    """The instructions of an ELF binary, its sections concatenated; empty for other formats."""
     return b"".join(binary[section.start : section.end] for section in _sections(binary) if section.flags & _EXECUTABLE)
 
 
 @dataclass(frozen=True)
 class _Section:
-    """Part of an ELF file; one without bits takes no place in it."""
+    """A section of an ELF file; one without bits takes no space in the file."""
 
     name: bytes
     kind: int
@@ -298,7 +298,7 @@ class _Section:
 
 
 def _sections(binary: bytes | mmap.mmap) -> list[_Section]:
-    """The sections of a 64-bit little-endian ELF file; none of any other."""
+    """The sections of a 64-bit little-endian ELF file; empty for any other file."""
     if binary[:6] != b"\x7fELF\x02\x01":
         return []
     try:
@@ -315,7 +315,7 @@ def _sections(binary: bytes | mmap.mmap) -> list[_Section]:
 
 
 def foreign_libraries(maps: Path) -> str | None:
-    """Hash of the libraries with device code in this process that are no part of the toolchain; None if unknown.
+    """Hash of this process's libraries with device code outside the toolchain; None if unknown.
 
     An extension may instantiate the templates of ATen, CUB or CUTLASS with code of its own under any name.
     """
@@ -332,7 +332,7 @@ def foreign_libraries(maps: Path) -> str | None:
 
 @functools.cache
 def _device_code(path: str) -> str:
-    """Hash of a library's content if it holds device code, else nothing. A loaded library does not change."""
+    """Hash of a library's content if it holds device code, else "". A loaded library does not change."""
     try:
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if not any(section.name in _DEVICE_CODE for section in _sections(content)):

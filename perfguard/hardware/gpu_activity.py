@@ -1,4 +1,4 @@
-"""What one call sets going on a GPU, from one profile: what ran, its code, and where the host waited."""
+"""Activity of one call on a GPU, from one profile: its kernels, copies and fills, their code, and the host's waits."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _REGION = "perfguard: the call"
 # ATen's layout and dtype copies, as `kineto.normalized` names them: `…elementwise_kernel[direct_copy_kernel_cuda]`.
 _COPY_KERNEL = re.compile(r"\[\w*copy_kernel\w*\]$")
 
-# Functions of CUDA's, ROCm's and oneAPI's runtimes and drivers that come back when the device is done. Copies
-# without Async in their name block; those with it block by a stream's synchronisation, which shows by itself.
+# Functions of CUDA's, ROCm's and oneAPI's runtimes and drivers that return when the device is done. Copies without
+# Async in their name block; those with it block by synchronising a stream, which is an event of its own.
 _WAIT = re.compile(r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*(Async|Peer))|^(ur|pi)(Queue|Event)(Finish|Wait)")
 
 
 def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: str) -> Activity:
-    """Everything that a warm `call` ran on the device, in the order of launching.
+    """Everything that a warm `call` ran on the device, in launch order.
 
-    Where the host waited, the call is made once more under a dispatch mode, which knows the lines of Python.
+    If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python.
 
     Args:
         synchronize: waits for the device.
@@ -50,7 +50,7 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
 
 
 def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
-    """The activity in the events of a Chrome trace whose call is annotated."""
+    """The activity in the events of a Chrome trace that annotates the call."""
     work = kineto.work_of(events)
     launches, copies = [], []
     for each in work:
@@ -63,7 +63,7 @@ def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
 
 
 def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
-    """The runtime's count of waits, and the lines that Python knows of; waits of C++ alone keep no line."""
+    """The runtime's waits, with the lines of Python where known; waits from C++ alone have no line."""
     places = [f"{each.place} ({each.name})" for each in located if each.place]
     spare = len(activity.waits) - len(places)
     places += [""] * spare
@@ -72,6 +72,6 @@ def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
 
 
 def _waiting(backend: Any) -> list[operators.Method]:
-    """Python's own words for waiting, which no operator shows."""
+    """Python methods that wait without any operator."""
     known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
     return [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]

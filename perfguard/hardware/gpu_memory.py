@@ -1,4 +1,4 @@
-"""Memory of one call by torch's caching allocator on a GPU."""
+"""Memory of one call, as torch's caching allocator gives it out on a GPU."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from perfguard.collector import collect_young, collector_paused
 from perfguard.hardware.activity import Growth, MemoryUse
 
-_MOST_OCCUPIED = 2 * 2**30  # bytes: the rest is not worth the time that filling takes
+_MOST_OCCUPIED = 2 * 2**30  # bytes: filling more would take too long
 
-# Requests above it are served from "large" segments (torch.cuda.memory, Segment.segment_type), never from a free block
-# of a "small" one, however large that is.
+# Larger requests are served from "large" segments (torch.cuda.memory, Segment.segment_type), never from a free block of
+# a "small" segment, whatever its size.
 _LARGEST_SMALL = 2**20  # bytes
 
-# The backward pass runs in a thread of autograd's, which lets go of its last tensors after `backward` has returned, and
-# needs Python's lock for it. So what is left is read again, after pauses that leave that thread the lock.
+# The backward pass runs in a thread of autograd's, which frees its last tensors after `backward` has returned and needs
+# Python's lock for it. So the residue is read again, after pauses in which that thread can take the lock.
 _PAUSES = (0.002, 0.01, 0.05, 0.2)  # s
 
 
 def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
-    """Asked for and reserved at the peak, held at the end, and what stays when the result is gone.
+    """Bytes requested and reserved at the peak, held at the end, and left after the result is freed.
 
-    What stays is told by the blocks' addresses: a call that replaces what it cached leaves as many bytes as before,
-    and yet keeps its own.
+    The residue is found by the blocks' addresses: a call that replaces its cached tensor leaves the total unchanged,
+    and yet keeps a block of its own.
 
     Args:
         backend: `torch.cuda` or `torch.xpu`.
@@ -59,10 +59,10 @@ def use_of(call: Callable[[], object], backend: Any, index: int) -> MemoryUse:
 
 
 def _asked_for(backend: Any, index: int) -> tuple[int, int]:
-    """Bytes that tensors asked for and hold, now and at the peak.
+    """Bytes requested for live tensors, now and at the peak.
 
-    What the allocator makes of it hangs on the blocks it happens to have: on an H200 the same call took 1.5 to 2.2 MiB
-    more or less in another process. Where it does not count what was asked for what it made of that counts.
+    Allocated bytes depend on the blocks that the allocator happens to have: on an H200 the same call differed by 1.5 to
+    2.2 MiB between processes. They are read only where the allocator does not count requested bytes.
     """
     stats = backend.memory_stats(index)
     name = "requested_bytes" if stats.get("requested_bytes.all.allocated") else "allocated_bytes"
@@ -70,7 +70,7 @@ def _asked_for(backend: Any, index: int) -> tuple[int, int]:
 
 
 def growth_of(call: Callable[[], object], calls: int, backend: Any, index: int) -> Growth:
-    """How much more is allocated and reserved after `calls` calls than after one."""
+    """Growth of allocated and reserved memory from one call to `calls` further ones."""
 
     def taken(at_best: int) -> tuple[int, int]:
         backend.synchronize(index)
@@ -90,7 +90,7 @@ def growth_of(call: Callable[[], object], calls: int, backend: Any, index: int) 
 
 
 def _settled(read: Callable[[], int], at_best: int) -> int:
-    """The least of several readings, the first of them if that is as little as there can be."""
+    """The minimum of several readings; a reading of `at_best` or less ends the series."""
     found = read()
     for pause in _PAUSES:
         if found <= at_best:
@@ -101,7 +101,7 @@ def _settled(read: Callable[[], int], at_best: int) -> int:
 
 
 def occupy(backend: Any, index: int, device: torch.device) -> list[torch.Tensor]:
-    """Free blocks of the allocator, taken from the largest on and filled with 0xFF; those of graphs stay theirs."""
+    """Take the allocator's free blocks, largest first, and fill them with 0xFF. Blocks of graphs are left alone."""
     taken: list[torch.Tensor] = []
     for stream in (backend.default_stream(index), backend.current_stream(index)):  # blocks belong to a stream
         with backend.stream(stream):
@@ -131,13 +131,13 @@ def _free_sizes(backend: Any, index: int, stream: int) -> list[int]:
 
 
 def _pieces(size: int, small: bool) -> list[int]:
-    """The sizes by which a free block of `size` bytes can be asked for."""
+    """The request sizes that together fill a free block of `size` bytes."""
     most = _LARGEST_SMALL if small else size
     return [min(most, size - start) for start in range(0, size, most)]
 
 
 def _blocks(backend: Any, index: int) -> dict[int, int] | None:
-    """Address -> size of every block that is allocated; None where this torch does not tell."""
+    """Address -> size of every allocated block; None if this torch does not report them."""
     snapshot = getattr(backend, "memory_snapshot", None)
     if snapshot is None:
         return None

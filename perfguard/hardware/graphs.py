@@ -1,4 +1,4 @@
-"""Capturing work on a GPU: torch's graphs, with everything put back where a capture fails."""
+"""Captures of work on a GPU as torch's graphs. A failed capture restores the previous state."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 import torch
 
-# Only this thread's unsafe calls end a capture: others, such as one that reads clocks, do not touch it.
+# Only this thread's unsafe calls end a capture, not those of others, such as a thread that reads clocks.
 _ERRORS = "thread_local"
 
 
 class NotCapturable(Exception):
-    """Why a capture failed, in the words of whoever refused."""
+    """A capture failed; the message is that of the call or of torch."""
 
 
 def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, index: int) -> Any:
     """A torch graph of the work of all `calls`; the current stream must be a side stream.
 
     Args:
-        keep: how many results stay allocated while the next calls run.
+        keep: number of results that stay allocated while the next calls run.
         backend: `torch.cuda`, also of a ROCm build.
         index: of the device.
 
     Raises:
-        NotCapturable: a call raised, did what cannot be captured, or put no work on this stream.
+        NotCapturable: a call raised, used an operation that cannot be captured, or put no work on this stream.
     """
     scratch = torch.zeros(1, device=torch.device("cuda", index))
     try:
         graph, problem = _captured(calls, keep, backend, index)
-    except Exception as error:  # whatever a candidate raises when it is told that it may not synchronise
-        # Random generators believe that a capture still runs, and refuse to work, until one has ended well. Where
-        # not even this can be captured the device is lost, and says so at its next use.
+    except Exception as error:  # candidates raise various errors when they may not synchronise
+        # Random generators assume a running capture, and refuse to work, until one has ended well. If even this one
+        # fails, the device is lost and its next use reports so.
         with contextlib.suppress(Exception):
             _captured([scratch.zero_], 1, backend, index)
         raise NotCapturable(_first_line(error)) from error
@@ -44,7 +44,7 @@ def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, inde
 
 
 def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, index: int) -> tuple[Any, str]:
-    """The graph, and what torch warned of when it was ended."""
+    """The graph, and the problem that torch warned of when the capture ended."""
     graph, pool = backend.CUDAGraph(), backend.graph_pool_handle()
     kept: collections.deque[object] = collections.deque(maxlen=keep)
     graph.capture_begin(pool=pool, capture_error_mode=_ERRORS)
@@ -52,7 +52,7 @@ def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, in
         for call in calls:
             kept.append(call())
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error tells more than that of the broken capture
+        with contextlib.suppress(Exception):  # the first error is more useful than that of the broken capture
             graph.capture_end()
         _leave_pool(index, pool)
         raise
@@ -68,8 +68,8 @@ def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, in
 
 
 def _leave_pool(index: int, pool: Any) -> None:
-    """A capture that ends in an error leaves the allocator in its pool; torch has no public word for leaving it."""
-    with contextlib.suppress(Exception):  # raises where torch has left the pool, and then torch releases it too
+    """Leave the pool that a failed capture keeps the allocator in; torch has no public function for it."""
+    with contextlib.suppress(Exception):  # raises if torch has left the pool itself; torch then releases it too
         torch._C._cuda_endAllocateToPool(index, pool)
         torch._C._cuda_releasePool(index, pool)
 

@@ -1,4 +1,4 @@
-"""Intel GPUs, through torch.xpu. Torch has no spin there, so waits are chains of matrix products."""
+"""Intel GPUs, through torch.xpu. It has no spin kernel, so waits are chains of matrix products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfguard.records import Conditions, Hardware
 
 
 class IntelDevice(TorchGpu):
-    """One Intel GPU (or tile), as torch.xpu counts."""
+    """One Intel GPU (or tile), as torch.xpu numbers them."""
 
     kind: ClassVar[str] = "xpu"
 
@@ -52,6 +52,6 @@ class IntelDevice(TorchGpu):
 
     @property
     def _architecture(self) -> str:
-        """'xe-' and the PCI device number, which tells the generations apart."""
+        """'xe-' and the PCI device number, which identifies the generation."""
         number: Any = getattr(self.properties, "device_id", None)
         return f"xe-{number:04x}" if isinstance(number, int) else "xe"

@@ -1,4 +1,4 @@
-"""When the work of each call ran on a GPU, from torch.profiler's raw events."""
+"""Intervals of each call's work on a GPU, from torch.profiler's raw events."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from perfguard.hardware.device import Interval
 
 _MARK = "perfguard call"
 
-# What launches work, in the words of CUDA's, ROCm's and oneAPI's runtimes and drivers. Other events of the host count
-# their correlation numbers by themselves, so that the same number may mean two things.
+# Names of launching functions in CUDA's, ROCm's and oneAPI's runtimes and drivers. Other events of the host number
+# their correlations separately, so the same number may mean two things.
 _RUNTIME = re.compile(r"(cuda|cu|hip|hsa|ur|ze|sycl)_?[A-Z]")
 
 
@@ -27,7 +27,7 @@ def of_calls(
 ) -> list[list[Interval]]:
     """(start, end) of every kernel and copy of each call, by start, µs since the first call on the profiler's clock.
 
-    Each call is waited for, as `before` is before it, so that the work of no two calls overlaps.
+    Each call and the `before` ahead of it are waited for, so the work of two calls never overlaps.
 
     Args:
         kind: 'cuda' or 'xpu', as in `kineto`.
@@ -47,15 +47,15 @@ def of_calls(
 
 
 def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
-    """The device's events joined to the calls: to that call within whose time on the host they were launched.
+    """The device's events, each joined to the call during which the host launched it.
 
-    Launch and work share a correlation number. Work without a known launch (a runtime whose names we do not know) is
-    joined by its own time, which is as good while calls are waited for; only the clocks must agree. Times count from
-    the first call: nanoseconds since 1970 are so many that, as µs, a float tells them to a quarter of one only.
+    Launch and work share a correlation number. Work without a known launch (a runtime with other function names) is
+    joined by its own time, which is as good as long as calls are waited for and the clocks agree. Times count from the
+    first call: as µs since 1970, a float would resolve only a quarter of a microsecond.
 
     Args:
-        events: raw events of a profile; a call is an annotation named `perfguard call`.
-        device: the device type of the events that are work.
+        events: raw events of a profile; an annotation named `perfguard call` marks each call.
+        device: device type of the work events.
     """
     host = [event for event in events if event.device_type() != device]
     windows = sorted((event.start_ns(), event.end_ns()) for event in host if event.name() == _MARK)

@@ -1,4 +1,4 @@
-"""torch.profiler's raw events: device work in order and in detail, allocations in order, readable kernel names."""
+"""torch.profiler's raw events: device work in order, with details; allocations in order; readable kernel names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
 
-# ATen's kernels that compute whatever their template arguments say …
+# ATen's generic kernels: the operation is one of their template arguments …
 _GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
-# … and the words there that only pass it on.
+# … and these words there are only wrappers around it.
 _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
 
 
@@ -33,7 +33,7 @@ ACTIVITIES = {
 _MARK = "perfguard: mark"
 
 
-# Of a trace's events: what the device did, and what it was asked for. Other arguments (bandwidth, occupancy, ids)
+# Categories of device work in a trace, and the arguments that are kept. Other arguments (bandwidth, occupancy, ids)
 # change from run to run, or follow from these.
 _WORK = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
 _FACTS = ("grid", "block", "shared memory", "registers per thread", "bytes")
@@ -45,10 +45,10 @@ class Work:
 
     Attributes:
         kind: "kernel", "copy" or "fill".
-        name: as the profiler gives it, with all template arguments.
-        stream: number of its stream, in the order of their first use.
-        facts: grid and block (three numbers each), shared memory and bytes copied (bytes), registers; those that
-            this vendor's profiler tells.
+        name: the profiler's name, with all template arguments.
+        stream: number of its stream, in order of first use.
+        facts: grid and block (three numbers each), shared memory and bytes copied (bytes), registers, as far as
+            this vendor's profiler reports them.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Work:
 
 
 def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
-    """The events of a Chrome trace of `call` on 'cuda' or 'xpu'; none where nothing was recorded.
+    """The events of a Chrome trace of `call` on 'cuda' or 'xpu'; empty if nothing was recorded.
 
     The call must have finished on the device when it returns.
     """
@@ -74,10 +74,10 @@ def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
 
 
 def work_of(events: Sequence[Mapping[str, Any]]) -> list[Work]:
-    """The device's work in the events of a Chrome trace, in the order of launching.
+    """The device's work in the events of a Chrome trace, in launch order.
 
-    Launches are numbered (`correlation`); what one launch of a graph ran shares its number, and keeps the order of
-    starting. Where the device's event lacks a fact (AMD: grid, block, bytes), that of the launch has it.
+    Launches are numbered (`correlation`). All work of one graph launch shares its number, and is sorted by start.
+    Facts that the device's event lacks (AMD: grid, block, bytes) are taken from the launch's event.
     """
     launches: dict[object, Mapping[str, Any]] = {}
     ran = []
@@ -100,7 +100,7 @@ def work_of(events: Sequence[Mapping[str, Any]]) -> list[Work]:
 
 
 def runtime_calls(events: Sequence[Mapping[str, Any]], region: str) -> list[str]:
-    """Names of the runtime's functions that the host called inside the annotation `region`, in order."""
+    """Names of the runtime functions called by the host inside the annotation `region`, in order."""
     marks = [event for event in events if event.get("cat") == "user_annotation" and event.get("name") == region]
     if not marks:
         return []
@@ -114,7 +114,7 @@ def runtime_calls(events: Sequence[Mapping[str, Any]], region: str) -> list[str]
 
 @dataclass(frozen=True)
 class Allocation:
-    """Memory of torch's CPU allocator at `address`: so many bytes were given out, or given back (below 0)."""
+    """Memory of torch's CPU allocator at `address`: bytes allocated, or freed if negative."""
 
     at_ns: int
     address: int
@@ -122,9 +122,9 @@ class Allocation:
 
 
 def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allocation], list[int]]:
-    """What torch's CPU allocator did while `call` ran, in order, and when it called the mark that it is given, ns.
+    """Actions of torch's CPU allocator during `call`, in order, and the times at which `call` called its mark, ns.
 
-    Memory from before the call does not show, also where the call gives it back.
+    Memory allocated before the call does not appear, even if the call frees it.
     """
 
     def mark() -> None:
@@ -147,12 +147,12 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allo
 
 
 def normalized(name: str) -> str:
-    """A kernel's name without what changes from build to build and from call to call.
+    """A kernel's name without the parts that change between builds and calls.
 
-    Return types, arguments and template arguments go, except for the operation in ATen's generic kernels:
+    Return types, arguments and template arguments are removed, except for the operation in ATen's generic kernels:
     `void at::native::elementwise_kernel<128, 4, at::native::…direct_copy_kernel_cuda(…)…>(int, …)` becomes
-    `at::native::elementwise_kernel[direct_copy_kernel_cuda]`. Inductor's counters go as well
-    (`triton_poi_fused_add_0`), and the places in `Memcpy DtoH (Device -> Pageable)`. Triton's own names stay.
+    `at::native::elementwise_kernel[direct_copy_kernel_cuda]`. Inductor's counters (`triton_poi_fused_add_0`) and the
+    places in `Memcpy DtoH (Device -> Pageable)` are removed as well. Triton's own names are unchanged.
     """
     if name.startswith(("Memcpy", "Memset")):
         return name.split(" (", maxsplit=1)[0]
@@ -189,16 +189,16 @@ def raw_events(call: Callable[[], object], activities: list[ProfilerActivity]) -
 
 
 def _results(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> Any:
-    """What kineto recorded while `call` ran; None where it recorded nothing."""
+    """Kineto's recording of `call`; None if it recorded nothing."""
     with _quiet(), profile(activities=activities, profile_memory=memory, acc_events=True) as profiler:
-        result = call()  # kept: what a caller holds is not freed before the profile ends
+        result = call()  # held until the profile ends, as a caller holds it
     del result
     return profiler.profiler.kineto_results if profiler.profiler is not None else None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Kineto writes a line to stderr at every start and stop; it reads this variable when it first starts."""
+    """Silence kineto, which writes a line to stderr at every start and stop. It reads this variable at first start."""
     before = os.environ.get(_LOG_LEVEL)
     os.environ.setdefault(_LOG_LEVEL, _QUIET)
     try:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, through torch.cuda and the driver's own words."""
+"""NVIDIA GPUs, through torch.cuda and the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NvidiaDevice(TorchGpu):
     """One NVIDIA GPU or one MIG partition of it.
 
     Args:
-        index: of the device, as torch counts.
+        index: torch's number of the device.
         backend: `torch.cuda`, or a stand-in for it.
         pynvml, run: see `nvml.read`.
     """
@@ -71,14 +71,14 @@ class NvidiaDevice(TorchGpu):
 
     @cached_property
     def _read_clock(self) -> Callable[[], ClockMark] | None:
-        """What enqueues a mark; None where triton, which compiles it, is missing or does not work here."""
+        """A function that enqueues a mark; None if triton, which compiles it, is missing or does not work here."""
         try:
             with catch_warnings():
-                simplefilter("ignore")  # what triton says about its defaults concerns no kernel of the suite
+                simplefilter("ignore")  # triton's warnings about its defaults concern no kernel of the suite
                 from perfguard.hardware import sm_clock
 
                 return sm_clock.proven(self.torch_device, self.properties.multi_processor_count)
-        except Exception:  # compilers fail in many ways, and times can be had without a clock
+        except Exception:  # compilers fail in many ways, and times need no clock
             return None
 
     @property
@@ -95,7 +95,7 @@ class NvidiaDevice(TorchGpu):
 
     @property
     def _uuid(self) -> str | None:
-        """As the driver writes it: 'GPU-…', or 'MIG-…' for a partition."""
+        """UUID in the driver's form: 'GPU-…', or 'MIG-…' for a partition."""
         uuid = getattr(self.properties, "uuid", None)
         if uuid is None:
             return None

@@ -1,4 +1,4 @@
-"""The state of an NVIDIA GPU as its driver tells it: through pynvml where it imports, else through nvidia-smi."""
+"""The state of an NVIDIA GPU as reported by its driver: through pynvml if installed, else through nvidia-smi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfguard.records import Conditions
 
 Run = Callable[[list[str]], str]
 
-#: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU: that slows nothing down.
+#: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU, which is no slowdown.
 THROTTLE_REASONS: dict[int, str] = {
     0x002: "applications_clocks_setting",
     0x004: "sw_power_cap",
@@ -41,7 +41,7 @@ _VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
 class State(Struct, frozen=True):
-    """One look at the GPU; what could not be read is empty, and `warning` says why and what to do."""
+    """One reading of the GPU's state. Unreadable fields are empty, and `warning` gives cause and remedy."""
 
     conditions: Conditions = Conditions()
     driver: str | None = None
@@ -50,18 +50,18 @@ class State(Struct, frozen=True):
 
 
 def read(uuid: str | None, index: int = 0, *, pynvml: Any = None, run: Run | None = None) -> State:
-    """The state of the GPU with this UUID (else of number `index`). Never raises.
+    """The state of the GPU with this UUID, or with number `index` if there is none. Never raises.
 
     Args:
         pynvml: the module, if not the installed one.
-        run: runs a command and returns its output, if not a subprocess.
+        run: runs a command and returns its output; by default a subprocess.
     """
     problem = ""
     try:
         return _through_pynvml(pynvml or importlib.import_module("pynvml"), uuid, index)
     except ImportError:
         problem = "pynvml is not installed"
-    except Exception as error:  # pynvml's errors have no common base outside the module
+    except Exception as error:  # pynvml's errors have no common base class outside the module
         problem = f"pynvml: {error}"
     try:
         return _through_smi(run or _run, uuid, index)
@@ -77,10 +77,10 @@ def throttle_reasons(mask: int) -> list[str]:
 
 
 def others(pids: list[int]) -> int:
-    """How many of these processes are not this one.
+    """Number of processes other than this one.
 
-    In a container the driver may name processes by the host's numbers; then one of them is this process,
-    because it holds a context itself.
+    In a container the driver may report the host's process ids. One of them is then this process, because it
+    holds a context itself.
     """
     if os.getpid() in pids:
         return len(pids) - 1
@@ -125,7 +125,7 @@ def _through_pynvml(pynvml: Any, uuid: str | None, index: int) -> State:
 
 
 def _handle(pynvml: Any, uuid: str | None, index: int) -> Any:
-    # the number that torch gives a device is not the driver's once CUDA_VISIBLE_DEVICES is set; the UUID is
+    # with CUDA_VISIBLE_DEVICES set, torch's device numbers differ from the driver's; UUIDs are the same
     if uuid is None:
         return pynvml.nvmlDeviceGetHandleByIndex(index)
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)

@@ -1,4 +1,4 @@
-"""Operators as they reach their kernels: names, copies, host reads with their line, tensors alive."""
+"""Operators as they reach their kernels: names, copies, host reads with their lines, live tensors."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from perfguard.dispatching import DispatchMode
 from perfguard.hardware.activity import Activity, Copied, Ledger, Waited
 from perfguard.places import place_in_python
 
-# Operators that do nothing but move bytes: to another layout, dtype or device.
+# Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
 
-# Operators whose result, or its shape, the host needs: on a device with a queue each waits for everything before it.
+# Operators whose result or its shape the host needs. On a device with a queue, each waits for all work before it.
 READS = {
     "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select",
     "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
     "aten.unique_dim_consecutive", "aten.bincount", "aten._linalg_check_errors",
 }  # fmt: skip
-# … and those that do where an index is a mask.
+# … and those that do so if an index is a mask.
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 
-_TORCH_S = {"aten", "prim"}  # operators of other namespaces are libraries'
+_TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _BELOW_MODES = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-# What reads a tensor's data without any operator: owner, attribute, name.
+# Methods that read a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
 _METHODS: tuple[Method, ...] = tuple(
     (torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__")
@@ -45,15 +45,15 @@ _METHODS: tuple[Method, ...] = tuple(
 
 
 def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = _METHODS) -> Activity:
-    """What `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
+    """Operators that `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
 
-    Of a torch.compile'd region only the operators that it calls show; its fused loops do not. What a custom
-    operator reads inside shows, since a GPU would be waited for; what it copies there is its own affair. A kernel in
-    Triton's interpreter is one entry, e.g. `triton._rms_norm`, and reads nothing: on a GPU it would be one launch.
+    A torch.compile'd region contributes only the operators that it calls, not its fused loops. Reads inside a custom
+    operator are listed, since the host would wait for a GPU there; copies inside it are not. A kernel in Triton's
+    interpreter is one entry without reads, e.g. `triton._rms_norm`: on a GPU it would be one launch.
 
     Args:
-        kind: of device whose tensors count as read.
-        waiting: methods whose call reads data, or waits for the device, without any operator.
+        kind: device type whose tensors count as read.
+        waiting: methods that read data, or wait for the device, without any operator.
     """
     seen = _Operators(kind)
     with collector_paused(), _noted(waiting, seen.waits), _interpreted(seen), seen:
@@ -63,9 +63,9 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
 
 
 class _Operators(DispatchMode):
-    """Writes down every operator that reaches a kernel, and follows the memory of what it returns."""
+    """Records every operator that reaches a kernel, and follows the memory of its results."""
 
-    supports_higher_order_operators = True  # torch.cond and its like are one entry, where torch would raise
+    supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
 
     def __init__(self, kind: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ class _Operators(DispatchMode):
         self.copies: list[Copied] = []
         self.waits: list[Waited] = []
         self.ledger = Ledger()
-        self.inside = 0  # of so many operators at once whose implementation is a library's
+        self.inside = 0  # nesting depth of operators implemented by libraries
         self.interpreting = False
 
     def __torch_dispatch__(
@@ -103,10 +103,10 @@ class _Operators(DispatchMode):
         return results
 
     def _run(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> Any:
-        """The implementation of a library's operator runs with this mode on: what it reads is seen.
+        """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
 
-        Only the operator itself must not come here again, so it is called from below the modes. Autograd, which
-        splits composite operators outside (`aten.item`), is off in there: they are opened as well.
+        The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
+        composite operators outside (`aten.item`), is off inside, so these are split here.
         """
         opened = func.namespace not in _TORCH_S or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
         plain = all(type(tensor) in _PLAIN for tensor in given)
@@ -121,7 +121,7 @@ class _Operators(DispatchMode):
             self.inside -= 1
 
     def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
-        """Storages that are new count until they are freed; those of the caller's tensors never do."""
+        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
         old = {tensor.untyped_storage()._cdata for tensor in given if _has_memory(tensor)}
         for tensor in filter(_has_memory, returned):
             storage = tensor.untyped_storage()
@@ -134,12 +134,12 @@ class _Operators(DispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile steps aside while this mode is on, and eager operators are counted
+        return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
 
 
 @contextmanager
 def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
-    """Calls of `methods` are written down while this is open."""
+    """Record calls of `methods` while inside."""
     before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
     for owner, attribute, name in methods:
         setattr(owner, attribute, _noting(name, getattr(owner, attribute), waits))
@@ -148,14 +148,14 @@ def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
     finally:
         for (owner, attribute, _), original in zip(methods, before, strict=True):
             if original is None:
-                delattr(owner, attribute)  # inherited, as Tensor's are from the C base class
+                delattr(owner, attribute)  # was inherited, as Tensor's methods are from the C base class
             else:
                 setattr(owner, attribute, original)
 
 
 @contextmanager
 def _interpreted(seen: _Operators) -> Iterator[None]:
-    """A kernel's launch in Triton's interpreter is one entry; the operators, copies and reads inside are its own."""
+    """Record each launch in Triton's interpreter as one entry; operators, copies and reads inside are not listed."""
     interpreter = sys.modules.get("triton.runtime.interpreter")
     if interpreter is None:
         yield
@@ -166,7 +166,7 @@ def _interpreted(seen: _Operators) -> Iterator[None]:
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         if seen not in _get_current_dispatch_mode_stack():
             return original(self, *args, **kwargs)
-        if not seen.inside:  # a custom operator is one entry itself
+        if not seen.inside:  # inside a custom operator, that operator is the entry
             seen.names.append(f"triton.{self.fn.__name__}")
         waits, seen.interpreting = len(seen.waits), True
         try:
@@ -192,9 +192,9 @@ def _noting(name: str, original: Callable[..., Any], waits: list[Waited]) -> Cal
 
 
 def _by_mask(args: tuple[Any, ...]) -> bool:
-    """Whether an indexing operator is given a mask: its result has as many rows as the mask has ones.
+    """Whether an indexing operator has a mask as index, so that the host must count its ones.
 
-    One value for all of them needs no count: `x[mask] = 0` fills.
+    A single value needs no count: `x[mask] = 0` is a fill.
     """
     indices = args[1] if len(args) > 1 else ()
     if len(args) > 2 and args[2].numel() == 1 and not (len(args) > 3 and args[3]):
@@ -203,7 +203,7 @@ def _by_mask(args: tuple[Any, ...]) -> bool:
 
 
 def _leaves_device(packet: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
-    """Whether a copy brings data to the host and waits for it."""
+    """Whether a copy transfers data to the host and waits for it."""
     options = kwargs or {}
     if packet == "aten._to_copy":
         target = options.get("device")

@@ -1,6 +1,6 @@
-"""The clock that an NVIDIA GPU runs its processors (SMs) at: cycles over nanoseconds between two marks on its queue.
+"""The actual clock of an NVIDIA GPU's processors (SMs): cycles per nanosecond between two marks on its queue.
 
-The driver's own word (NVML) lags by a tenth of a second and is the clock that was set; under a power cap the
+The driver's reading (NVML) lags by a tenth of a second and is the clock that was set. Under a power cap the
 processors run slower than that, and differently in every block.
 """
 
@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-_SLOTS = 1024  # more than any GPU numbers its processors
-_CYCLES_PER_US_LIMITS = (100.0, 10_000.0)  # beyond, the counters were not what they are taken for
+_SLOTS = 1024  # above the highest processor number of any GPU
+_CYCLES_PER_US_LIMITS = (100.0, 10_000.0)  # outside, the counters are not cycles and nanoseconds
 
 
 @triton.jit
@@ -28,20 +28,20 @@ def read_counters(out_ptr):  # type: ignore[no-untyped-def]
 
 
 class Mark:
-    """The counters at one place of the queue."""
+    """A reading of the counters at one position in the queue."""
 
     def __init__(self, device: torch.device, units: int) -> None:
-        """Enqueues the reading. `units`: processors of the device."""
+        """Enqueue the reading. `units`: number of processors of the device."""
         self._on_device = torch.zeros(_SLOTS, 2, dtype=torch.int64, device=device)
         read_counters[(units,)](self._on_device, num_warps=1)
 
     @cached_property
     def _seen(self) -> torch.Tensor:
-        """(1024, 2) int64, on the host: a mark ends one stretch and begins the next."""
+        """(1024, 2) int64, on the host; cached, since a mark ends one interval and begins the next."""
         return self._on_device.cpu()
 
     def mhz_until(self, end: object) -> float | None:
-        """Mean clock up to `end`, MHz: the median of the processors that both marks met; None without any."""
+        """Mean clock up to `end`, MHz: the median over the processors that both marks ran on; None without any."""
         assert isinstance(end, Mark)
         first, last = self._seen, end._seen
         met = (first[:, 1] > 0) & (last[:, 1] > first[:, 1])
@@ -54,13 +54,13 @@ class Mark:
 
 
 def proven(device: torch.device, units: int) -> Callable[[], Mark]:
-    """What enqueues a mark, compiled and tried.
+    """A function that enqueues a mark, compiled and tested.
 
     Raises:
-        RuntimeError: the counters tell no clock.
+        RuntimeError: the counters give no plausible clock.
     """
     first = Mark(device, units)
-    last = Mark(device, units)  # the first one's time holds the compilation
+    last = Mark(device, units)  # the first mark includes compilation
     if first.mhz_until(last) is None:
         raise RuntimeError("the cycle counters tell no clock")
     return lambda: Mark(device, units)

@@ -1,4 +1,4 @@
-"""A GPU behind torch.cuda (NVIDIA, AMD) or torch.xpu (Intel): everything but who it is and how it feels."""
+"""A GPU behind torch.cuda (NVIDIA, AMD) or torch.xpu (Intel): everything except its identity and its state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TorchEvent:
         """Device time from this mark to `end`, µs.
 
         Raises:
-            DeviceError: a mark that was never recorded, or that the device has not passed yet.
+            DeviceError: a mark was never recorded, or the device has not passed it yet.
         """
         assert isinstance(end, TorchEvent)
         try:
@@ -55,10 +55,10 @@ class TorchEvent:
 
 
 class TorchGpu(Device):
-    """Base of the vendors. A subclass adds `identity`, `conditions` and what `driver` says.
+    """Base class of the vendors. A subclass adds `identity`, `conditions`, `driver` and `toolkit`.
 
     Args:
-        index: which device of the kind; it becomes torch's current device, since a process guards one.
+        index: number of the device; it becomes torch's current device, since a process guards one device.
         backend: `torch.cuda` or `torch.xpu`.
 
     Raises:
@@ -83,7 +83,7 @@ class TorchGpu(Device):
 
     @property
     def board(self) -> str | None:
-        """A digest: who reads a baseline need not learn the serial."""
+        """A digest, so that baselines do not reveal the serial number."""
         uuid = getattr(self.properties, "uuid", None)
         return None if uuid is None else f"{self.kind}-{hashlib.sha256(str(uuid).encode()).hexdigest()[:8]}"
 
@@ -97,7 +97,7 @@ class TorchGpu(Device):
 
     @cached_property
     def properties(self) -> Any:
-        """What torch knows of the device."""
+        """Torch's properties of the device."""
         return self._backend.get_device_properties(self._index)
 
     @property
@@ -120,10 +120,10 @@ class TorchGpu(Device):
         )
 
     def settle(self) -> None:
-        """Behind a profile: on an H200 each launch takes 10 ns more once the profiler has run."""
+        """Run the profiler once: on an H200 each launch takes 10 ns more after the first profile."""
         self.synchronize()
         activities = [ProfilerActivity.CPU, kineto.ACTIVITIES[self.kind][0]]
-        with contextlib.suppress(Exception):  # whether the profiler works, `perfguard doctor` says
+        with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works
             kineto.raw_events(self._touch, activities)
         fingerprints.forget_objects_without_kernels()
 
@@ -155,7 +155,7 @@ class TorchGpu(Device):
             try:
                 yield
             finally:
-                with contextlib.suppress(Exception):  # a device that is lost: whoever asks it next is told
+                with contextlib.suppress(Exception):  # a lost device; its next use reports the error
                     self.synchronize()
 
     def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
@@ -234,10 +234,10 @@ class TorchGpu(Device):
 
 
 def device_key(kind: str, index: int, properties: Any) -> str:
-    """`cuda-<uuid>`; without a uuid the place on the bus; the index is all that is left else.
+    """`cuda-<uuid>`; without a uuid the address on the bus; without either the index.
 
     Args:
-        properties: what torch's `get_device_properties` returns.
+        properties: the result of torch's `get_device_properties`.
     """
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:

@@ -16,20 +16,20 @@ Spin = Callable[[int], None]
 
 _SHORT_CYCLES = 1_000_000
 _LONG_CYCLES = 6_000_000
-_LINK_US = 200.0  # a link of the chain this long costs the device far more than the host
+_LINK_US = 200.0  # a link this long takes the device much longer than the host
 _LARGEST_SIDE = 16384
 
 
 def spinning(device: Device, spin: Spin) -> Wait | None:
-    """A wait by `spin(cycles)`, calibrated against events now; None where `spin` does not work.
+    """A wait by `spin(cycles)`, calibrated against events; None if `spin` does not work.
 
-    Cycles are no time: the rate is the slope between two lengths, so that launch and event costs cancel.
+    Cycles per µs are the slope between two lengths, so launch and event costs cancel.
     """
     try:
-        spin(10 * _LONG_CYCLES)  # lets the clocks rise from idle first
+        spin(10 * _LONG_CYCLES)  # lets the clocks rise from idle
         short_us = _median_us(device, lambda: spin(_SHORT_CYCLES))
         long_us = _median_us(device, lambda: spin(_LONG_CYCLES))
-    except (RuntimeError, TypeError):  # torch's spin is private: it may go or change
+    except (RuntimeError, TypeError):  # torch's spin is private and may change
         return None
     if long_us <= 2 * short_us:
         return None
@@ -38,10 +38,10 @@ def spinning(device: Device, spin: Spin) -> Wait | None:
 
 
 def matmul_chain(device: Device) -> Wait:
-    """A wait by as many matrix products as fill the time; rounds up to whole ones (200 µs and more).
+    """A wait by matrix products that fill the time, rounded up to whole products (200 µs or more each).
 
     Raises:
-        DeviceError: no product on this device is long enough to be timed.
+        DeviceError: no matrix product on this device takes long enough.
     """
     side = 512
     while side <= _LARGEST_SIDE:

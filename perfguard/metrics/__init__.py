@@ -1,4 +1,4 @@
-"""What perfguard reads of a case: one quantity family a file, found by being here."""
+"""The metrics of a case, with one family of quantities per file. Metric modules are found by being in this folder."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class Metric(Protocol):
-    """What a metric module has. `METRIC`, of one with TIMED only: the name of the one time that it reads. `LAST`, if it
-    is there and true: it is read after all other exact ones, because it leaves the process other than it was."""
+    """The interface of a metric module. Modules with TIMED also have `METRIC`, the name of the one time that they read.
+    An optional true `LAST`: the module is read after all other exact ones, because it changes the process."""
 
     TIMED: bool
     METRIC: str
 
     def read(self, subject: Subject, device: Device) -> list[Reading]:
-        """The family's readings of `subject`; an empty list where it has none on this device.
+        """The family's readings of `subject`; empty if it has none on this device.
 
         Raises:
-            Exception: whatever the subject's `run` raises.
+            Exception: raised by the subject's `run`.
         """
 
 
 def all_metrics() -> tuple[Metric, ...]:
-    """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind those of
-    their kind; then by name.
+    """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind the others
+    of their kind; then by name.
 
-    What is judged so is the first timed reading of a case: CPU time on a CPU, else device time.
+    So the first timed reading of a case is the judged one: CPU time on a CPU, else device time.
     """
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     metrics = [module for module in modules if hasattr(module, "read")]
@@ -47,7 +47,7 @@ def read_exact(subject: Subject, device: Device) -> list[Reading]:
 
 
 def read_timed(subject: Subject, device: Device, skipped: Collection[str] = ()) -> list[Reading]:
-    """The timed readings of `subject`, but for those named in `skipped`."""
+    """The timed readings of `subject`, except those named in `skipped`."""
     wanted = [metric for metric in all_metrics() if metric.TIMED and metric.METRIC not in skipped]
     return _read(wanted, subject, device)
 

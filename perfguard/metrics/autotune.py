@@ -1,8 +1,8 @@
-"""Which configuration each kernel of a call runs in, where that choice came from, and how often a choice is made.
+"""The configuration of each kernel of a call, the origin of that choice, and the number of tunings.
 
-On a target that is compiled for, what is read is what would be launched there: a table's row, with its number where
-the call names its configurations, or that a tuner is to choose. On a GPU tuners have chosen: their choice, the
-distance to the second best and the seconds that it took are theirs. docs/binaries.md.
+On a target that is compiled for, the reading is the configuration that would be launched there: a row of a table, with
+its number if the call names its configurations, or that a tuner is to choose. On a GPU tuners have chosen: the readings
+are their choice, the distance to the second best, and the seconds of tuning. docs/binaries.md.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-# Options that a configuration sets, beside the constants of the kernel.
+# Options that a configuration sets besides the constants of the kernel.
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim")
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """For each target `configuration`, not gated; gated are `entry`, which of the table's entries that the call names
-    is taken, and `tunings`, how often the call, or its walk, makes tuners choose; on a GPU also `autotune`,
-    `autotune_spread` and `autotune_seconds`, which explain a time and gate nothing."""
+    """For each target `configuration`, not gated. Gated are `entry`, the entry taken from the table that the call
+    names, and `tunings`, how often the call, or its walk, makes tuners choose. On a GPU also `autotune`,
+    `autotune_spread` and `autotune_seconds`, which explain a time and are not gated."""
     if subject.binaries is None or subject.followed is None:
         return []
     readings = []
@@ -89,7 +89,7 @@ def _described(launch: Launch) -> str:
 
 
 def _of_tuners(tuned: list[Tuned]) -> list[Reading]:
-    """What the tuners of this process chose for the call."""
+    """The choices that the tuners of this process made for the call."""
     if not tuned:
         return []
 

@@ -1,4 +1,4 @@
-"""What a call's Triton kernels are on every target that is compiled for, here or not (docs/binaries.md).
+"""Properties of a call's Triton kernels on every target that is compiled for, here or elsewhere (docs/binaries.md).
 
 Each reading has a value for every kernel, `rows`, and for every configuration that was not chosen, `rows@1`.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-# Instructions are counted in the code, not as they run: a prologue more is no finding, half the width is.
+# Instructions are counted in the code, not as executed: an added prologue is no finding, but half the width is.
 _TOLERANCE = 0.1
 
 
@@ -97,7 +97,7 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         reading("load_bits", lambda facts: facts.load_bits, better=Better.HIGHER, tolerance=_TOLERANCE),
         reading("store_bits", lambda facts: facts.store_bits, better=Better.HIGHER, tolerance=_TOLERANCE),
         *([used] if used.value else []),
-        # Who writes float64 on purpose accepts it once; in records from before the metric it is an accident.
+        # Deliberate float64 is accepted once. Records from before this metric count as having none.
         reading("fp64", lambda facts: facts.fp64, tolerance=_TOLERANCE, unrecorded=0),
         reading("special", lambda facts: " ".join(facts.special) or "none", better=Better.SAME, unit=Unit.TEXT),
         asked,
@@ -116,7 +116,7 @@ def _asked(kernel: Kernel) -> str:
 
 
 def _of_memory(found: OnTarget, direction: Pass) -> list[Reading]:
-    """What torch fills, copies and reads beside the kernels: on a GPU launches, and waits of the host."""
+    """Torch's fills, copies and reads beside the kernels: on a GPU they are launches, and waits of the host."""
     counted = Counter(name.removeprefix("aten.") for name in found.recording.memory_operators.get(direction, ()))
     text = ", ".join(f"{count} {name}" for name, count in sorted(counted.items())) or "none"
     target = found.target.name
@@ -125,7 +125,7 @@ def _of_memory(found: OnTarget, direction: Pass) -> list[Reading]:
 
 
 def _unchecked(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
-    """Hashes of code and arguments of kernels that nothing can run here, so that nobody knows their numbers."""
+    """Hashes of code and arguments of kernels that cannot be run here, so that their results are unchecked."""
     target = found.target.name
     hashes: Parts = {}
     for kernel in kernels:

@@ -1,10 +1,10 @@
 """Whether a graph can capture the call, and whether its replay is right after others have used the memory.
 
-What can be captured a user may replay without host cost, and perfguard times best. But a graph remembers addresses: a
-workspace that the call gave back since, or a cache that has dropped its tensor, is read and written all the same, and
-by then belongs to somebody else. So the graph is replayed at once, and again after each of two more calls, with every
-free block of the allocator taken and filled: results must not move, and the blocks must stay filled. Results that move
-by chance, as of atomic additions, are told from those by replaying on in the same memory.
+Captured calls can be replayed without host cost, and are timed best. But a graph keeps addresses. It still reads and
+writes a workspace that the call has freed, or a tensor dropped by a cache, when the memory belongs to someone else. So
+the graph is replayed at once, and again after each of two more calls, with every free block of the allocator taken and
+filled: results must not change, and the blocks must stay filled. Further replays in the same memory identify results
+that vary by chance, for example by atomic additions.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 TIMED = False
 
 _WARM_UPS = 3
-_ROUNDS = 2  # a cache that swaps two tensors holds the graph's own after every other call
-_BEFORE, _AFTER = 3, 11  # replays in memory that nobody has touched since, and in filled memory
+_ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call
+_BEFORE, _AFTER = 3, 11  # replays in untouched memory, and in filled memory
 _MEND = "allocate it in the call, or keep it as long as the graph"
 _READS = f"a replayed graph reads memory that it does not own, and others have used; {_MEND}"
 _WRITES = f"a replayed graph writes to memory that it does not own; {_MEND}"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`capturable`, "yes" or "no" with the reason as its note; nothing on a device that captures nothing.
+    """`capturable`, "yes" or "no" with the reason as its note; nothing on a device without graphs.
 
-    So a candidate that waits for the device all of a sudden has CHANGED, and does not just get another timer. A
-    graph that uses memory of others is its `problem`: the case is WRONG, whatever its first call returns.
+    A candidate that newly waits for the device is then CHANGED, instead of just getting another timer. A graph that
+    uses memory of others is its `problem`: the case is WRONG, even if its first call returns right results.
 
     Raises:
-        Exception: whatever the call raises outside a capture.
+        Exception: raised by the call outside a capture.
     """
     if not device.captures:
         return []
@@ -63,17 +63,17 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], device: Device) -> str:
-    """What a replay in used memory does wrong; empty where nobody can tell: the results differ from replay to replay,
-    or there is no memory for a second copy of them."""
+    """The error of a replay in used memory. Empty if there is none, or if it cannot be decided: the results differ from
+    replay to replay, or there is no memory for a second copy of them."""
     import torch
 
     try:
         first = [tensor.clone() for tensor in _replayed(graph, outputs, device)]
         for _ in range(_BEFORE):
-            if _differing(first, _replayed(graph, outputs, device)):  # results, or the copies of them
+            if _differing(first, _replayed(graph, outputs, device)):  # the results changed, or their copies
                 return _WRITES if _writes_to(first, graph, outputs, device) else ""
         for _ in range(_ROUNDS):
-            call()  # what is cached by now is this call's
+            call()  # caches now hold tensors of this call
             collect_young()
             blocks = device.occupy()
             different = _always_differing(first, graph, outputs, device)
@@ -88,8 +88,8 @@ def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], devic
 
 
 def _always_differing(first: list[torch.Tensor], graph: Graph, outputs: list[Any], device: Device) -> set[int]:
-    """The outputs that no replay gives as `first` holds them. What is read of filled memory is the same each time; a
-    result that varies by chance, and did not in any replay before, comes out as before sooner or later."""
+    """Indices of the outputs that differ from `first` in every replay. Reads of filled memory are wrong each time; a
+    result that varies by chance, and did not vary in earlier replays, equals `first` again sooner or later."""
     differing = set(range(len(first)))
     for _ in range(_AFTER):
         differing &= _differing(first, _replayed(graph, outputs, device))
@@ -99,7 +99,7 @@ def _always_differing(first: list[torch.Tensor], graph: Graph, outputs: list[Any
 
 
 def _writes_to(copies: list[torch.Tensor], graph: Graph, outputs: list[Any], device: Device) -> bool:
-    """Whether a replay changes copies of the outputs: then they lie in memory that the call had given back."""
+    """Whether a replay changes copies of the outputs: they then lie in memory that the call had freed."""
     for copy, output in zip(copies, _replayed(graph, outputs, device), strict=True):
         copy.copy_(output)
     held = [copy.cpu() for copy in copies]
@@ -127,7 +127,7 @@ def _keeping(call: Callable[[], object], outputs: list[Any]) -> Callable[[], obj
 
 
 def _differing(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> set[int]:
-    """Which tensors differ in any bit."""
+    """Indices of the tensors that differ in any bit."""
     import torch
 
     from perfguard.numerics.rule import bits

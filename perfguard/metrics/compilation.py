@@ -1,7 +1,7 @@
-"""What torch.compile makes of a call and of its walk: graphs, breaks, recompilations, what they hold, what they leave.
+"""The results of torch.compile for a call and its walk: graphs, their operators, breaks, recompilations, leaks.
 
-One training step (forward, and backward where there are gradients) is compiled as a whole, so its readings stand with
-the forward case. docs/compilation.md says what each means.
+One training step (forward, and backward if there are gradients) is compiled as a whole, so its readings belong to the
+forward case. docs/compilation.md explains each of them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 TIMED = False
 LAST = True  # it leaves nothing compiled
 
-_RANK = 25  # in an explanation: behind what the binary shows, before launches, which follow from it
+_RANK = 25  # in an explanation: behind the binary's metrics, before launches, which follow from compilation
 
-_MOST_NAMED = 3  # in a note; the lists beside the counts hold all
+_MOST_NAMED = 3  # in a note; the lists beside the counts are complete
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`graphs`, `graph_operators`, `graph_breaks`, `eager_frames`, `recompiles`, `compiler_leaks`, the lists that
     explain them, and with inductor `generated_kernels`, `library_calls` and `planned_bytes`.
 
-    Nothing of a call that compiles nothing, or whose steps are not given.
+    Empty for a call that compiles nothing, or without steps.
     """
     if not subject.steps or "torch._dynamo" not in sys.modules:
         return []
@@ -42,10 +42,10 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
-    """What a walk tells, as readings.
+    """The readings of a walk.
 
     Args:
-        leaks: compiler settings that differ from when the test began.
+        leaks: compiler settings that have changed since the test began.
     """
     first = walked.first
     breaks = [f"{each.reason} in {each.function}" for each in first.breaks]

@@ -1,7 +1,7 @@
-"""The output contract: what a caller may rely on besides the values.
+"""The output contract: the properties besides values that a caller may rely on.
 
-One text reading, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, and what the
-call prints, if it does: `; prints 9 bytes ('debug: 1')`.
+One text reading, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, followed by the
+call's prints, if any: `; prints 9 bytes ('debug: 1')`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-# Compilers specialise on pointers that 16 divides; every allocator gives at least that.
+# Compilers specialise on pointers divisible by 16; every allocator gives at least that.
 _FULL_ALIGNMENT = 16
 
 _LONGEST_PRINT = 40  # characters of the first line
-_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # another one in every process
+_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # differs between processes
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`contract`: dtype, shape and strides of every output or gradient; and, only where they are out of the
-    ordinary, requires_grad, storage offset, alignment below 16 bytes, another device, shared memory, prints."""
+    """`contract`: dtype, shape and strides of every output or gradient. Unusual properties follow: requires_grad,
+    storage offset, alignment below 16 bytes, another device, shared memory, prints."""
     subject.warm_up(device)
     outputs, printed = listen(subject.run, device)
     text = describe(outputs, device.torch_device, subject.args)
@@ -50,8 +50,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def listen(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
-    """The outputs of `call`, and what it wrote to stdout and stderr, the device's printf included; addresses are
-    left out. What was written goes on to where it would have gone."""
+    """The outputs of `call`, and the bytes that it wrote to stdout and stderr, including the device's printf, without
+    addresses. The bytes are then passed on to their stream."""
     device.synchronize()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -73,7 +73,7 @@ def _passed_on(file: IO[bytes], stream: TextIO) -> bytes:
 
 @contextlib.contextmanager
 def _redirected(name: str, number: int, file: IO[bytes]) -> Iterator[None]:
-    """Point both of Python's stream and the file descriptor at `file`: pytest's capture parts them."""
+    """Point both Python's stream and the file descriptor at `file`: under pytest's capture they are separate."""
     stream = getattr(sys, name)
     stream.flush()
     _flush_c()
@@ -86,7 +86,7 @@ def _redirected(name: str, number: int, file: IO[bytes]) -> Iterator[None]:
     finally:
         setattr(sys, name, stream)
         writer.close()
-        _flush_c()  # C and device printf have buffers of their own
+        _flush_c()  # C and the device's printf have their own buffers
         os.dup2(saved, number)
         os.close(saved)
 
@@ -115,7 +115,7 @@ def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -
 
 
 class _Describer:
-    """Walks the outputs and remembers which memory it has met, and under which name."""
+    """Walks the outputs and remembers the first owner of each memory."""
 
     def __init__(self, device: torch.device, inputs: tuple[Any, ...]) -> None:
         from torch.utils import _pytree
@@ -128,7 +128,7 @@ class _Describer:
         self._seen = 0
 
     def _own(self, value: object, owner: str) -> str | None:
-        """Who had this value's memory first; None for the owner itself, and for what has no memory."""
+        """The first owner of this value's memory; None for the owner itself, and for values without memory."""
         import torch
 
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:

@@ -1,4 +1,4 @@
-"""CPU time of one call on one thread: what is judged on a processor, where time on the wall belongs to everybody."""
+"""CPU time of one call on one thread: the judged time on a CPU, where wall time includes the work of others."""
 
 from __future__ import annotations
 

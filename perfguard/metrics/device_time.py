@@ -1,4 +1,4 @@
-"""Time that one call keeps a device with a queue busy."""
+"""Time during which one call keeps a device with a queue busy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROMISE = 0.03
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`device_time_us`, promised to 3 %; nothing on a CPU, which `cpu_time_us` is for."""
+    """`device_time_us`, promised to 3 %; nothing on a CPU, where `cpu_time_us` is read."""
     if not subject.timed or not device.asynchronous:
         return []
     stored = subject.stored_timers.get(METRIC)

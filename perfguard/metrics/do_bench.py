@@ -1,4 +1,4 @@
-"""What `triton.testing.do_bench` says: a rival's reading, for selfcheck alone. Never gated."""
+"""The time by `triton.testing.do_bench`, a rival method, for selfcheck only. Never gated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfguard.units import Unit
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-TIMED = True  # takes time, and comes behind what counts
+TIMED = True  # takes time, and is read after the counts
 
 METRIC = "do_bench_us"
 
@@ -19,8 +19,8 @@ METRIC = "do_bench_us"
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`do_bench_us`: the median of do_bench with its defaults, a plain number without a timer, µs.
 
-    Nothing unless rivals are wanted, on a CPU and on the simulated GPU (do_bench takes its events from the real
-    one), and without Triton.
+    Nothing if rivals are not wanted, on a CPU, on the simulated GPU (do_bench takes its events from a real one), or
+    without Triton.
     """
     if not (subject.rivals and subject.timed and device.asynchronous) or device.holds_cpu_tensors:
         return []

@@ -1,8 +1,8 @@
-"""What the device runs for a call, as one hash: where it is as it was, the device time cannot have moved.
+"""A hash of a call's work on the device. If it is unchanged, the device time cannot have changed.
 
-The code of every kernel, grids and order come from the device (`Activity.code`). Added here is what decides
-how the same code runs: the inputs' shapes, strides, alignment and contents, the state of the cache, the variables of
-the environment that libraries listen to, and the kind of device.
+The code of every kernel, grids and order come from the device (`Activity.code`). This module adds the conditions
+under which the same code runs differently: the inputs' shapes, strides, alignment and contents, the state of the
+cache, the environment variables that libraries read, and the kind of device.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TIMED = False
 UNKNOWN = "unknown"
 _COVERS = ["device_time_us"]
 
-# Compilers specialise on pointers that 16 divides; caches see more. No allocator gives less than this.
+# Compilers specialise on pointers divisible by 16; caches depend on more. No allocator gives less than this.
 _FULL_ALIGNMENT = 64
 
-# Integers steer kernels (offsets, indices, masks): they count to the last bit while they are few.
+# Integers steer kernels (offsets, indices, masks): small tensors of them are hashed to the last bit.
 _FEW_BYTES = 2**20
 
-# Variables that make the same kernels and calls run otherwise, or that choose between them at run time. What changes
-# the compiled code alone needs no place here: the code is hashed.
+# Variables that make the same kernels and calls run differently, or that choose between them at run time. Variables
+# that only change the compiled code are not needed here, since the code is hashed.
 _VARIABLES = (
     "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY",
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
@@ -45,8 +45,8 @@ _VARIABLES = (
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`fingerprint`, not gated: 16 hex digits, which cover the device time; `unknown`, which covers nothing, where
-    some kernel's code is not to be had. Nothing on a CPU, and for a subject that is not timed."""
+    """`fingerprint`, not gated: 16 hex digits, which cover the device time, or `unknown`, which covers nothing, if the
+    code of any kernel is unavailable. Nothing on a CPU, and for a subject that is not timed."""
     if not device.asynchronous or not subject.timed:
         return []
     code = subject.activity(device).code
@@ -56,7 +56,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def fingerprint(code: str, subject: Subject, device: Device, environment: Mapping[str, str]) -> str:
-    """16 hex digits of `code`, which stands for what the device ran, and of all that decides how it runs."""
+    """16 hex digits of `code`, the hash of the device's work, and of all conditions that change how it runs."""
     facts = [
         device.identity.slug,
         subject.direction,
@@ -80,7 +80,7 @@ def _describe(inputs: tuple[Any, ...]) -> list[object]:
             described.append(_tensor(leaf.detach()))
         elif isinstance(leaf, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
             described.append(repr(leaf))
-        else:  # a repr may hold an address, which is another one in every process
+        else:  # a repr may contain an address, which differs between processes
             described.append(type(leaf).__qualname__)
     return described
 
@@ -92,9 +92,9 @@ def _tensor(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _contents(tensor: torch.Tensor) -> str:
-    """Stands for the tensor's values: few integers exactly, else a sum of 64-bit words of the tensor's memory.
+    """A digest of the tensor's values: exact for few integers, else a sum of 64-bit words of the tensor's memory.
 
-    Sums of integers do not depend on their order, so that the same values give the same sum on every run.
+    Sums of integers do not depend on their order, so the same values give the same sum on every run.
     """
     import torch
 

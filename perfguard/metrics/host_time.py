@@ -1,4 +1,4 @@
-"""Time that one call costs the host on a device with a queue: what decides where kernels are short."""
+"""Host time of one call on a device with a queue: the decisive time if kernels are short."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TIMED = True
 
 METRIC = "host_time_us"
 # Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
-# five sessions on an H200 machine): with five sessions stored that resolves 20-44 %. Half as much again is what a
-# stray 50 µs of Python adds to a launch.
+# five sessions on an H200 machine). With five sessions stored this resolves 20-44 %. A stray 50 µs of Python
+# lengthens a launch by half.
 _PROMISE = 0.50
 _FLOOR_US = 2.0
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`host_time_us`, promised to 50 % and 2 µs; nothing on a CPU: all of its time is the host's."""
+    """`host_time_us`, promised to 50 % and 2 µs; nothing on a CPU, where all time is host time."""
     if not subject.timed or not device.asynchronous:
         return []
     stored = subject.stored_timers.get(METRIC)

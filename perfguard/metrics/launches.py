@@ -1,7 +1,7 @@
-"""What a call sets going: launches, copies, fills, and where the host waits for the device.
+"""The work that a call starts: launches, copies, fills, and waits of the host for the device.
 
-On a GPU `launches` counts everything that the device ran (kernels, copies, fills) and `kernels` names it in order. On
-a CPU `operators` and `operator_names` stand for them, `host_reads` for `syncs`, and all are the same on every CPU.
+On a GPU `launches` counts everything that the device ran (kernels, copies, fills) and `kernels` lists it in order. On
+a CPU `operators` and `operator_names` replace them, and `host_reads` replaces `syncs`. All are equal on every CPU.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-_RANK = 30  # in an explanation: behind what the binary shows, before memory
+_RANK = 30  # in an explanation: behind the binary's metrics, before memory
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
-_FLOOR_BYTES = 2**12  # as that of the peak on a CPU: a temporary of one page is a real one
+_FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a real one
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """The counts, of which any rise fails, and the names, which explain; all of one warm call."""
+    """Counts, which fail on any rise, and names, which explain them; all from one warm call."""
     activity = subject.activity(device)
     return _on_a_queue(activity) if device.asynchronous else _on_a_cpu(activity)
 

@@ -1,7 +1,7 @@
 """Memory of a call: at its peak, between calls, and after many of them.
 
-Peak and workspace are bytes that were asked for, above what was held before; outputs count, inputs do not. What stays
-when the outputs are gone is residue: a cache of results, a tensor in a closure. What is more after 50 calls is a leak.
+Peak and workspace are bytes requested above the level before the call; outputs count, inputs do not. Bytes left after
+the outputs are freed are residue: a cache of results, a tensor in a closure. Growth over 50 calls is a leak.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ TIMED = False
 
 _TOLERANCE = 0.005
 
-# On a GPU libraries keep workspaces, so less than 1 MiB is no finding.
+# On a GPU libraries keep workspaces, so changes below 1 MiB are no finding.
 _FLOOR_BYTES = 2**20
 
 # On a CPU allocations are counted to the byte and cases are small: a temporary of one page is a real one.
 _CPU_FLOOR_BYTES = 2**12
 
-# The allocator takes memory from the device in segments of up to 20 MiB: one more of them is no leak.
+# The allocator takes memory from the device in segments of up to 20 MiB; one more segment is no leak.
 _SEGMENT_BYTES = 20 * 2**20
 
 _CALLS = 50  # over which memory must not grow
-_CALLS_US = 25_000.0  # how long they may take: of slow calls there are fewer, and what they take is scaled up
+_CALLS_US = 25_000.0  # time limit of these calls; slow calls are fewer, and their growth is scaled up
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`peak_memory_bytes`, gated by 0.5 % and 1 MiB (4 KiB on a CPU); `residue_bytes` and `growth_bytes`, of which
-    any rise fails; and what explains them: `workspace_bytes`, and on a GPU what the allocator reserved."""
+    """`peak_memory_bytes`, gated by 0.5 % and 1 MiB (4 KiB on a CPU); `residue_bytes` and `growth_bytes`, which fail
+    on any rise. They are explained by `workspace_bytes`, and on a GPU by the bytes that the allocator reserved."""
     subject.warm_up(device)
     use = device.memory(subject.run)
-    # Where counting is dear (a CPU's allocator is watched by the profiler), what leaves nothing behind does not grow.
+    # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
     counted = device.asynchronous or use.residue > 0
     growth = _growth(subject, device) if counted else Growth(_CALLS, 0)
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
-    here = not device.asynchronous  # what is left behind on a CPU is left behind on every CPU
+    here = not device.asynchronous  # a residue on one CPU is a residue on every CPU
     readings = [
-        # Libraries' scratch is in it, and theirs to change with their version.
+        # It includes the libraries' scratch memory, which changes with their versions.
         Reading("peak_memory_bytes", Unit.BYTES, use.peak, tolerance=_TOLERANCE, floor=floor, drifts=True),
         Reading("workspace_bytes", Unit.BYTES, use.workspace, gated=False, drifts=True, details="peak_memory_bytes"),
         Reading("residue_bytes", Unit.BYTES, use.residue, portable=here, rank=55),
@@ -60,7 +60,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _growth(subject: Subject, device: Device) -> Growth:
-    """After 50 calls, or as many as fit into their time. What grows once, as a cache that fills, is no leak."""
+    """Growth over 50 calls, or as many as fit into the limit. A single step, as of a cache that fills, is no leak."""
     started = device.now_us()
     subject.run()
     device.synchronize()

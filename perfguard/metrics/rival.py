@@ -1,4 +1,4 @@
-"""The candidate beside what it has to beat, timed by turns: neither an older run nor the machine's state counts."""
+"""The candidate and its rival, timed in turn, so that neither older runs nor the machine's state matter."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _BESIDE = "-beside-"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`beside_rival_us`: device time of one call, on a CPU its CPU time, beside the rival's; nothing without a rival.
+    """`beside_rival_us`: device time of one call (CPU time on a CPU) beside the rival's; nothing without a rival.
 
-    Blocks of both lie in the order ours, theirs, theirs, ours: what drifts steadily moves both alike. A block is the
-    ratio of the two in such a four, times what the rival took in the first: µs, of which only the ratio is judged.
+    Blocks alternate in the order ours, theirs, theirs, ours, so that a steady drift moves both alike. The time of a
+    block is the ratio in such a group of four, times the rival's first block, µs. Only the ratio is judged.
     """
     if subject.rival is None or not subject.timed:
         return []
@@ -45,7 +45,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _timers(subject: Subject) -> tuple[str | None, str | None]:
-    """What a fresh process has to read both with, because its parent did."""
+    """The timers for both in a fresh process: those of its parent."""
     ours, _, theirs = subject.stored_timers.get(METRIC, "").partition(_BESIDE)
     return ours or None, theirs or None
 
@@ -68,7 +68,7 @@ def _by_turns(ours: Meter, theirs: Meter, unit_us: float) -> Meter:
 
 
 def _launches(subject: Subject, rival: Workload, device: Device) -> str:
-    """How many more launches than the rival the candidate takes; empty where it does not."""
+    """Text on the launches that the candidate makes beyond the rival's; empty if it makes no more."""
     if not device.asynchronous:
         return ""
     ours, theirs = len(subject.activity(device).launches), len(device.activity(rival.run).launches)

@@ -1,8 +1,8 @@
 """Memory that a forward pass keeps for the backward pass, by unique storage.
 
-Autograd shows what it saves to `saved_tensors_hooks`; what a custom function keeps on its context is found by walking
-the graph. A storage counts once, whole, however many tensors share it: a view pins all of it. What a checkpoint will
-recompute is not kept.
+Autograd passes saved tensors to `saved_tensors_hooks`. Tensors that a custom function keeps on its context are found by
+walking the graph. A storage counts once and as a whole, however many tensors share it: a view pins all of it. Tensors
+that a checkpoint will recompute are not kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Kind = Literal["activation", "input", "weight"]
 
 @dataclass(frozen=True)
 class Saved:
-    """One storage that is kept: what it is, its bytes, and the first tensor that was saved of it."""
+    """One kept storage: its kind, its bytes, and a text on the first tensor saved in it."""
 
     kind: Kind
     bytes: int
@@ -38,11 +38,11 @@ class Saved:
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """Of a forward pass with a backward one: `saved_activation_bytes` and `saved_input_bytes`, of which any rise
-    fails; `saved_weight_bytes`, which are there anyway; and `saved_tensors`, what was saved, which explains.
+    """For a forward pass with a backward one: `saved_activation_bytes` and `saved_input_bytes`, which fail on any rise;
+    `saved_weight_bytes`, which exist anyway; and `saved_tensors`, the list that explains them.
 
-    Activations are what the call made, inputs what it was handed, weights a module's parameters and inputs that are
-    `nn.Parameter`s. What torch.compile saves counts, its producer is unknown.
+    Activations are made by the call, inputs are passed to it, weights are a module's parameters and inputs that are
+    `nn.Parameter`s. Tensors saved by torch.compile count as well, with an unknown producer.
     """
     if subject.direction != "forward":
         return []
@@ -79,11 +79,11 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def saved_by(subject: Subject) -> list[Saved] | None:
-    """The storages that are kept as long as the outputs live, in the order of saving; None without a graph."""
+    """The storages kept for the lifetime of the outputs, in the order of saving; None without a graph."""
     import torch
 
     if not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors_in([subject.run()], set())):
-        return None  # and nothing is loaded that a dispatch mode needs: seconds in every process
+        return None  # skips imports of a dispatch mode, which take seconds in every process
     ledger = _Ledger(subject)
     producers = _producers(ledger)
     with torch.autograd.graph.saved_tensors_hooks(ledger.pack, _Handle.unpacked), producers:
@@ -93,10 +93,10 @@ def saved_by(subject: Subject) -> list[Saved] | None:
 
 
 class _Handle:
-    """Stands in the graph for a saved tensor: it lives as long as the graph does."""
+    """Placeholder in the graph for a saved tensor, with the lifetime of the graph."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.detach()  # with its history it would keep the graph that keeps it
+        self.tensor = tensor.detach()  # an undetached tensor would form a cycle with the graph
 
     def unpacked(self) -> torch.Tensor:
         """The tensor, for the backward pass."""
@@ -104,13 +104,13 @@ class _Handle:
 
 
 class _Ledger:
-    """Whose each storage is, and what was saved of it."""
+    """The kind and maker of each storage, and the tensors saved in it."""
 
     def __init__(self, subject: Subject) -> None:
         import torch
 
         self.handles: list[weakref.ref[_Handle]] = []
-        self.kept: list[_Handle] = []  # of contexts, whose tensors have no handle in the graph
+        self.kept: list[_Handle] = []  # for tensors on contexts, which have no handle in the graph
         self.kinds: dict[int, Kind] = {}
         self.makers: dict[int, str] = {}
         given = [tensor for tensor in _tensors_in(subject.args, set()) if _has_storage(tensor)]
@@ -121,7 +121,7 @@ class _Ledger:
             self.kinds[_key(tensor)] = "weight"
 
     def made(self, tensor: torch.Tensor, maker: str) -> None:
-        """An address may have belonged to a tensor that is gone: what is known of it is replaced."""
+        """Replace the entry of a storage, whose address may have belonged to a freed tensor."""
         self.makers[_key(tensor)] = maker
         self.kinds.pop(_key(tensor), None)
 
@@ -156,7 +156,7 @@ class _Ledger:
 
 
 def _producers(ledger: _Ledger) -> Any:
-    """A dispatch mode that tells the ledger which operator made each storage."""
+    """A dispatch mode that records in the ledger the operator that made each storage."""
     from perfguard.dispatching import DispatchMode
 
     class Producers(DispatchMode):

@@ -1,7 +1,7 @@
-"""Seconds from the start of Python to a call's first result, with nothing compiled or tuned before, and how many of
-them torch.compile takes: with empty caches, with kept ones, for one layer more.
+"""Seconds from the start of Python to a call's first result, with nothing compiled or tuned before, and the part that
+torch.compile takes: with empty caches, with kept ones, for one layer more.
 
-Processes of their own for each reading, so a case asks for it: `perfguard(…, cold_start=True)`.
+Each reading needs its own processes, so it is opt-in: `perfguard(…, cold_start=True)`.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ METRIC = "cold_start_us"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """What the cold processes read (`perfguard.coldstart`); nothing unless the case asks for it."""
+    """The readings of the cold processes (`perfguard.coldstart`); nothing unless the case requests them."""
     return [] if subject.cold is None else subject.cold()

@@ -1,4 +1,4 @@
-"""What a metric reads: one pass of one guarded call."""
+"""The subject of a metric: one pass of one guarded call."""
 
 from __future__ import annotations
 
@@ -24,31 +24,30 @@ class Subject:
     """One pass of one call, ready to be measured.
 
     Attributes:
-        run: does the pass once and returns its outputs (backward: the gradients). Grad mode, the forward pass
-            before a backward one, and the upstream gradients are its own business.
-        direction: which pass it is.
+        run: runs the pass once and returns its outputs (backward: the gradients). It handles grad mode, the forward
+            pass before a backward one, and the upstream gradients itself.
+        direction: forward or backward.
         cache: state of the last-level cache when a timed call starts.
-        timed: False: only exact metrics are read.
-        seconds: most measuring time for each timed metric.
+        timed: if False, only exact metrics are read.
+        seconds: limit of the measuring time for each timed metric.
         stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
-        args: the inputs, so that outputs that share memory with one are told.
-        weights: parameters of the module that is called; their memory is there whatever a call does.
-        copies: n passes like `run`, each on inputs of its own (`perfguard.timing.timing.Workload`); None where
-            they cannot be copied.
+        args: the inputs, so that outputs sharing memory with them are reported.
+        weights: parameters of the called module; their memory exists whatever a call does.
+        copies: n passes like `run`, each on its own inputs (`perfguard.timing.timing.Workload`); None if they cannot
+            be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
-        collect: how the blocks of a timed metric are gathered; another process may conduct them.
-        followed: the call for whoever watches what it launches, the same object for both passes.
-        binaries: who compiles for targets; None: their metrics are not read.
-        steps: the whole case from scratch (forward, then backward where there are gradients) on its own inputs, then on
-            each of its walk; empty where compiling is not looked at, in backward cases for one: forward ones have it.
-        settings: of the compiler when the test began; None where nobody looked.
-        rival: makes ready the same pass of what the candidate has to beat; None where the test names nothing.
-        rivals: whether readings of methods that perfguard is compared with are wanted too (selfcheck).
-        cold: starts a process that makes the call for the first time, and returns what it read; None where that is
-            not wanted.
-        warm: what compiling and autotuning do has been done by calls before.
-        differentiated: the outputs are known to have a graph.
-        put_back: makes the inputs that the call uses up what they were; done after each metric.
+        collect: collects the blocks of a timed metric; another process may conduct it.
+        followed: the call for recorders of its launches, the same object for both passes.
+        binaries: compiles for targets; if None, their metrics are not read.
+        steps: the whole case from scratch (forward, then backward if there are gradients), on its own inputs and then
+            on each of its walk. Empty if compilation is not checked, and in backward cases, as the forward case has it.
+        settings: the compiler's settings when the test began; None if they were not read.
+        rival: prepares the same pass of the rival; None if the test names no rival.
+        rivals: whether the methods that perfguard is compared with are read as well (selfcheck).
+        cold: starts a process that makes the call for the first time, and returns its readings; None if not wanted.
+        warm: whether earlier calls have done the compilation and autotuning.
+        differentiated: whether the outputs are known to have a graph.
+        put_back: restores the inputs that the call uses up; called after each metric.
     """
 
     run: Callable[[], Outputs]
@@ -77,18 +76,18 @@ class Subject:
 
     @cached_property
     def workload(self) -> Workload:
-        """What timers time, the same for all of them."""
+        """The workload of all timers."""
         return Workload(self.run, self.cache, self.copies, self.bytes)
 
     def warm_up(self, device: Device) -> None:
-        """One call, the first time that a metric asks: what compiling and autotuning do is not the call's."""
+        """Call once, at a metric's first request: compilation and autotuning are not the call's own work."""
         if not self.warm and not self._warmed:
             self.run()
             device.synchronize()
             self._warmed.append(True)
 
     def activity(self, device: Device) -> Activity:
-        """What one warm call sets going, looked at once: a profile costs more than many a case's times."""
+        """Activity of one warm call, read once: a profile often takes longer than all times of a case."""
         if not self._activity:
             self.warm_up(device)
             self._activity.append(device.activity(self.run))

@@ -1,4 +1,4 @@
-"""Time of one call on the wall, with the threads that the user has set: what a user of a processor waits for."""
+"""Wall time of one call, with the user's number of threads: the time that a user of a CPU waits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 TIMED = True
 
 METRIC = "wall_time_us"
-_PROMISE = 0.10  # of nobody: it is shown
+_PROMISE = 0.10  # required, but not judged: the metric is only shown
 _SECONDS = 0.05  # for its blocks; the warm-up takes half as long
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`wall_time_us`, never gated; nothing on a device with a queue.
 
-    Read here and now: no conductor and no later pass is asked to measure what nobody judges.
+    Read directly, without a conductor or later passes, since it is not judged.
     """
     if not subject.timed or device.asynchronous:
         return []

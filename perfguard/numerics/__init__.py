@@ -1,4 +1,4 @@
-"""Candidate, reference and oracle -> Accuracy: the rule, the codes of 8-bit floats, the oracle, one trial."""
+"""Accuracy of a candidate by reference and oracle: the rule, the codes of 8-bit floats, the oracle, one trial."""
 
 from perfguard.numerics.rule import compare
 

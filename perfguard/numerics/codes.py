@@ -1,7 +1,7 @@
 """Outputs of quantisers: 8-bit floats compared as codes, and the float32 scales that belong to them.
 
-A code may differ from the reference's by one step, and only where the value before rounding lies within a
-few float32 roundings of the boundary between the two: there a correct kernel may fall on either side.
+A code may differ from the reference's by one step only if the value before rounding lies within a few float32
+roundings of the boundary between the two codes. There a correct kernel may round to either.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from perfguard.numerics.rule import (
 )
 from perfguard.records import Accuracy
 
-#: the formats whose would-be negative zero is their NaN
+#: formats that use the bits of negative zero for NaN
 NO_NEGATIVE_ZERO = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, *NO_NEGATIVE_ZERO)
 FP8_MULTIPLE = 3.0  # k
-TIE_ULPS = 4.0  # a scale may be 2 float32 ulps off and the product is rounded once more
+TIE_ULPS = 4.0  # a scale may be 2 float32 ulps off, and the product adds another rounding
 SCALE_ULPS = 2
 EPSILON = 2.0**-23
 MANTISSA = (1 << 23) - 1
@@ -41,13 +41,13 @@ MANTISSA = (1 << 23) - 1
 
 @dataclass
 class Differences:
-    """How codes differ, and where the worst of them stands (row-major position)."""
+    """Counts of differing codes, and the row-major position of the worst."""
 
-    far: int = 0  # more than one step, or not finite in one of the two only
+    far: int = 0  # more than one step, or finite in only one of the two
     steps: int = 0  # one step, no tie near
     ties: int = 0
-    exact: int = 0  # one step, at the very middle between two codes, where nothing but the rounding rule decides
-    away: int = 0  # of these, the ones that are larger than they should be
+    exact: int = 0  # one step, at the exact middle between two codes, where only the rounding rule decides
+    away: int = 0  # of these, the ones of too large a magnitude
     worst: int | None = None  # the first of `far`, else the first of `steps`
 
 
@@ -63,14 +63,14 @@ def compare_codes(
     """Judge an 8-bit float output (e4m3fn, e4m3fnuz, e5m2, e5m2fnuz); same shapes, any strides.
 
     Args:
-        candidate, eager: codes. NaN must stand where NaN stands; -0 equals +0.
-        unrounded: the reference's values before its cast, float32, as the oracle; None where they cannot be
-            had: then no difference is a tie, and there is no SQNR unless the codes differ.
-        name: what the tensor is; a problem begins with it.
-        tolerance: `fp8_step_fraction` allows that share of the codes to lie one step off, no tie near. The
-            rule's whole-tensor line bounds the values all the same.
-        exact_scales: the scales are equal powers of two. Then no kernel has another value before rounding, and the
-            middle between two codes goes to the even one.
+        candidate, eager: codes. NaN must be in the same places; -0 equals +0.
+        unrounded: the reference's values before its cast, float32, as the oracle; None if they are unavailable.
+            Then no difference is a tie, and there is no SQNR unless the codes differ.
+        name: of the tensor; a problem begins with it.
+        tolerance: `fp8_step_fraction` allows that share of the codes to be one step off without a tie near. The
+            rule's whole-tensor line still bounds the values.
+        exact_scales: the scales are equal powers of two. Then all kernels have the same values before rounding, and
+            the middle between two codes is rounded to the even one.
     """
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
@@ -130,7 +130,7 @@ def compare_codes(
 
 
 def compare_scales(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -> Accuracy:
-    """Judge float32 outputs of a quantiser: bitwise where all are powers of two, else within 2 ulps."""
+    """Judge float32 scales of a quantiser: bitwise if all are powers of two, else within 2 ulps."""
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
         return Accuracy(output=name, dtype=dtype_name(candidate), problem=problem)
@@ -160,7 +160,7 @@ def compare_scales(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -
 
 
 def powers_of_two(scales: torch.Tensor) -> bool:
-    """Whether all finite float32 scales are powers of two, and there are some."""
+    """Whether all finite float32 scales are powers of two, and at least one is finite."""
     powers = ((bits(scales) & MANTISSA) == 0) & scales.isfinite() & (scales != 0)
     return bool((powers | ~scales.isfinite()).all()) and bool(powers.any())
 
@@ -209,7 +209,7 @@ def _differences(
 
 
 def _ranks(codes: torch.Tensor) -> torch.Tensor:
-    """Finite codes -> their rank by value; both zeros are rank 0."""
+    """Finite codes -> rank by value; both zeros have rank 0."""
     pattern = codes.view(torch.uint8).to(torch.int16)
     magnitude = pattern & 0x7F
     return torch.where(pattern >= 0x80, -magnitude, magnitude)

@@ -1,4 +1,4 @@
-"""Two runs of one candidate: which tensors differ, and how, in words."""
+"""Differences between two runs of one candidate: the tensors that differ, and a text on each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfguard.numerics.trial import Trial
 
 
 def unequal_positions(a: Trial, b: Trial) -> list[int]:
-    """Positions whose tensors differ in any bit, or of which one is missing."""
+    """Positions whose tensors differ in any bit, or where one is missing."""
     positions = []
     for position, (x, y) in enumerate(zip(a.tensors(), b.tensors(), strict=True)):
         if x is None or y is None:

@@ -1,4 +1,4 @@
-"""Groups of rows of any size, by their running ends: to which of them a wrong element belongs."""
+"""Groups of rows with different sizes, given by their cumulative ends, to locate wrong elements."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Jagged:
 
     Attributes:
         ends: non-decreasing.
-        rows: how many rows the inputs have, those past the last group among them: the sizes that mean rows.
+        rows: row counts of the inputs, including rows past the last group: dimensions of these sizes are rows.
     """
 
     ends: tuple[int, ...]
     rows: frozenset[int]
 
     def where(self, mask: torch.Tensor) -> str:
-        """`in group 3 of 8 (0 rows)`: where the true elements lie; '' where the shape tells nothing of groups.
+        """`in group 3 of 8 (0 rows)`: the groups of the true elements; '' if the shape does not reveal groups.
 
-        A dimension as long as there are groups, or as there are rows, tells; so does a vector that holds as many
-        elements of each group (G · K scales).
+        Groups are found by a dimension whose size is the number of groups or of rows, or in a vector with the same
+        number of elements for each group (G · K scales).
         """
         groups, past = self._groups(mask)
         words = []
@@ -42,7 +42,7 @@ class Jagged:
         return " and ".join(words)
 
     def _groups(self, mask: torch.Tensor) -> tuple[list[int], bool]:
-        """The groups with true elements, and whether some lie past the last one."""
+        """The groups with true elements, and whether any lie past the last one."""
         number = len(self.ends)
         if mask.ndim == 1 and mask.numel() not in self.rows and number and mask.numel() % number == 0:
             mask = mask.view(number, -1)
@@ -58,7 +58,7 @@ class Jagged:
 
 
 def jagged(ends: torch.Tensor | Sequence[int] | None, inputs: Sequence[torch.Tensor]) -> Jagged | None:
-    """From the ends that a call names."""
+    """The groups by the ends that a call names."""
     if ends is None:
         return None
     values = tuple(int(end) for end in (ends.tolist() if isinstance(ends, torch.Tensor) else ends))
@@ -68,6 +68,6 @@ def jagged(ends: torch.Tensor | Sequence[int] | None, inputs: Sequence[torch.Ten
 
 
 def _true(mask: torch.Tensor, others: list[int]) -> list[int]:
-    """The positions along the one dimension not among `others` that hold true elements."""
+    """Positions with true elements along the one dimension not among `others`."""
     line = mask.any(dim=others) if others else mask
     return [int(position) for position in line.nonzero().flatten()]

@@ -1,4 +1,4 @@
-"""The tolerance that would admit what is right in half of its digits and yet outside the rule."""
+"""The tolerance that would admit a result which breaks the rule but is right in half of its digits."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 
 from perfguard.records import Accuracy
 
-_MOST_K = 1e6  # beyond, eager's own error is none that a multiple of it means anything
+_MOST_K = 1e6  # beyond, eager's error is too small for a multiple of it to be meaningful
 
-Part = tuple[torch.Tensor, ...]  # RMSE of the candidate, what k multiplies, RMS of the oracle: groups, or the whole
+Part = tuple[torch.Tensor, ...]  # RMSE of the candidate, the factor of k, RMS of the oracle: of groups or the whole
 
 
 def admitted(accuracy: Accuracy, parts: Sequence[Part], k: float, slack: float, u: float) -> Accuracy:
-    """`accuracy` with the tolerance named that all `parts` keep: RMSE <= k * floor + phi * u * RMS.
+    """`accuracy`, its problem extended by the tolerance that all `parts` pass: RMSE <= k * floor + phi * u * RMS.
 
     Args:
-        k, slack: those that failed; the slack is phi * u.
-        u: one rounding of the output's dtype.
+        k, slack: of the failed comparison; the slack is phi * u.
+        u: relative error of one rounding to the output's dtype.
     """
     needed_k = max(_most((rmse - slack * rms) / floor) for rmse, floor, rms in parts)
     needed_phi = max(_most((rmse - k * floor) / (u * rms)) for rmse, floor, rms in parts)
@@ -34,5 +34,5 @@ def admitted(accuracy: Accuracy, parts: Sequence[Part], k: float, slack: float, 
 
 
 def _most(values: torch.Tensor) -> float:
-    """The largest; 0 / 0, a part without any error, needs nothing."""
+    """The largest value; 0 / 0, from a part without error, counts as 0."""
     return float(values.nan_to_num(0.0, math.inf, 0.0).max())

@@ -1,8 +1,8 @@
 """The reference in a wider dtype: the oracle, and the values of 8-bit floats before rounding.
 
-A reference that says `x.float()` or `.to(torch.bfloat16)` would round inside the oracle as well. So it first
-runs with every narrow dtype that it asks for replaced by the wide one; where that fails (bit tricks, checks
-of dtypes, custom operators) it runs as it stands, on wide inputs.
+A reference that calls `x.float()` or `.to(torch.bfloat16)` would also round inside the oracle. So every narrow dtype
+that it requests is first replaced by the wide one. If that run fails (bit tricks, checks of dtypes, custom operators),
+the reference runs unchanged on wide inputs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ NARROW = (torch.bfloat16, torch.float16, torch.float32)
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 #: Share of the free memory that a float64 oracle may take.
 MEMORY_SHARE = 0.25
-#: Tensors of the inputs' and outputs' size that the reference and the comparison hold at a time.
+#: Number of copies of the inputs and outputs that the reference and the comparison hold at once.
 COPIES = 3
 
 
 class Widen(DispatchMode):
-    """Operators that would make a tensor of one of `dtypes` make one of `wide`.
+    """Makes operators that request one of `dtypes` return `wide`.
 
-    A view of a wide tensor's bytes as one of `dtypes` is the tensor itself; one as integers of another size
-    raises TypeError, since it means the bits of the narrow value.
+    A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself. A view as integers of another size
+    raises TypeError, since it refers to the bits of the narrow value.
     """
 
     def __init__(self, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
@@ -65,29 +65,29 @@ def full_precision() -> Iterator[None]:
 
 
 def widened(tensor: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
-    """A floating or complex tensor in `wide` (strides kept); 8-bit floats are codes and stay, as integers do."""
+    """A floating or complex tensor in `wide`, strides kept. 8-bit floats (codes) and integers are unchanged."""
     if tensor.dtype in FP8_DTYPES or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
     return tensor.to(COMPLEX[wide] if tensor.is_complex() else wide)
 
 
 def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
-    """`run` with every narrower float it asks for widened, or as it stands where that raises.
+    """`run` with every requested narrow float widened, or unchanged if the widened run raises.
 
     Raises:
-        Exception: whatever `run` raises as it stands.
-        OutOfMemoryError: there was no memory for it widened.
+        Exception: raised by the unchanged `run`.
+        OutOfMemoryError: the widened run had too little memory.
     """
     with full_precision():
         default = torch.get_default_dtype()
         try:
-            torch.set_default_dtype(wide)  # `torch.zeros(n)` names no dtype that could be replaced
+            torch.set_default_dtype(wide)  # for `torch.zeros(n)`, which names no dtype to replace
             with Widen(NARROW, wide):
                 return run()
         except torch.OutOfMemoryError:
-            raise  # as it stands it would run out, too
+            raise  # the unchanged run would run out of memory, too
         except Exception:
-            pass  # and with it what its frames hold
+            pass  # frees the error and the tensors in its frames
         finally:
             torch.set_default_dtype(default)
         return run()
@@ -101,8 +101,8 @@ def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch
         coded: the same tensors from a plain run.
 
     Returns:
-        For each tensor float32 values of the same shape, or None where it is no 8-bit float or the values
-        cannot be had. Bytes are widened too, since references keep codes in uint8 buffers.
+        For each tensor float32 values of the same shape, or None if it is no 8-bit float or the values are not
+        available. Bytes are widened too, since references keep codes in uint8 buffers.
     """
     nothing: list[torch.Tensor | None] = [None] * len(coded)
     try:
@@ -119,7 +119,7 @@ def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch
 
 
 def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the floating ones of `tensors`, in float64 and a few times over, fit in a quarter of free memory."""
+    """Whether a few float64 copies of the floating tensors among `tensors` fit in a quarter of free memory."""
     wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
     if not wide:
         return True
@@ -128,7 +128,7 @@ def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def free_bytes(device: torch.device) -> float:
-    """What a new tensor there may take."""
+    """Bytes available for a new tensor on `device`."""
     if device.type == "cpu":
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     module = torch.get_device_module(device)

@@ -1,4 +1,4 @@
-"""What a wrong result looks like, for whoever debugs it: shifted, transposed, wrong in some columns or rows alone.
+"""Patterns of wrong results, as a hint for debugging: shifted, transposed, wrong only in some columns or rows.
 
 Shape suffixes: R: rows, all dimensions but the last; C: columns, the last one. A vector is a column.
 """
@@ -9,9 +9,9 @@ import itertools
 
 import torch
 
-_CLOSE = 1e-2  # of the oracle's RMS: so near a moved oracle lies what was computed right and put elsewhere
+_CLOSE = 1e-2  # share of the oracle's spread: a right result in the wrong place is this close to a moved oracle
 _MOST_SHIFT = 2
-_LEAST_SHARE = 0.9  # of the rows of a wrong column that are wrong: fewer are no pattern of columns
+_LEAST_SHARE = 0.9  # share of wrong elements in each wrong column or row: a lower share is no pattern
 
 
 def looks_like(candidate: torch.Tensor, oracle: torch.Tensor, limit: float) -> str:
@@ -19,7 +19,7 @@ def looks_like(candidate: torch.Tensor, oracle: torch.Tensor, limit: float) -> s
 
     Args:
         candidate, oracle: of one shape, real numbers.
-        limit: RMSE that is still right; what is off by more than four times that is wrong.
+        limit: the largest RMSE that passes; elements that are off by more than four times this are wrong.
     """
     if candidate.shape != oracle.shape or candidate.ndim == 0 or candidate.numel() == 0:
         return ""
@@ -31,7 +31,7 @@ def looks_like(candidate: torch.Tensor, oracle: torch.Tensor, limit: float) -> s
 
 
 def _moved(c_RC: torch.Tensor, o_RC: torch.Tensor) -> str:
-    """Right values at other places."""
+    """The pattern of right values in wrong places, or ''."""
     for dim, name in enumerate(("row", "column")):
         for by in range(1, _MOST_SHIFT + 1):
             left = o_RC.shape[dim] - by
@@ -49,13 +49,13 @@ def _moved(c_RC: torch.Tensor, o_RC: torch.Tensor) -> str:
 
 
 def _is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Where `b` varies enough for that to mean something."""
+    """Whether `a` is close to `b`; False if `b` does not vary, as the answer would be meaningless."""
     spread = float((b - b.mean()).square().mean().sqrt())
     return spread > 0 and float((a - b).square().mean().sqrt()) < _CLOSE * spread
 
 
 def _in_part(c_RC: torch.Tensor, o_RC: torch.Tensor, limit: float) -> str:
-    """Wrong columns or rows, where the others are right: at most half of them, or all of one block, as of a group."""
+    """The pattern of wrong columns or rows among right ones: at most half of them, or one block, such as a group."""
     wrong_RC = (c_RC - o_RC).abs().nan_to_num(torch.inf) > limit
     for dim, name in ((0, "column"), (1, "row")):
         share = wrong_RC.double().mean(dim=dim)
@@ -75,7 +75,7 @@ def _in_part(c_RC: torch.Tensor, o_RC: torch.Tensor, limit: float) -> str:
 
 
 def _named(found: list[int], count: int, name: str) -> str:
-    """`columns 48 to 63 of 64`, `every 4th of 64 columns, from 3 on`."""
+    """`columns 48 to 63 of 64`, `each 4th of 64 columns, from 3 on`."""
     if len(found) == 1:
         return f"{name} {found[0]} of {count}"
     steps = {b - a for a, b in itertools.pairwise(found)}

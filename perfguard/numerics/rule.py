@@ -1,4 +1,4 @@
-"""How far a candidate's tensor is from the truth: candidate and eager, both against the oracle.
+"""The rule for a candidate's tensor: errors of candidate and eager, both relative to the oracle.
 
 With e_c = candidate - oracle and e_e = eager - oracle, in float64:
 
@@ -7,7 +7,7 @@ With e_c = candidate - oracle and e_e = eager - oracle, in float64:
 
 for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_e)/RMS_g(oracle). The root is
 the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Integers and
-bools must be equal; 8-bit floats are compared as codes, in `perfguard.numerics.codes`. docs/numerics.md explains.
+bools must be equal. 8-bit floats are compared as codes, in `perfguard.numerics.codes`. See docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ MULTIPLE: dict[torch.dtype, float] = {
     torch.float64: 4.0,
 }
 GRADIENT_MULTIPLE = 3.0
-#: Where the oracle is no finer than the output, eager's error cannot be read from it and counts as at least
-#: this many roundings: the one of the result in 16 bits (0.42 u are bf16's 55.6 dB), those of a long sum else.
+#: If the oracle is no finer than the output, it cannot show eager's error, which then counts as at least this many
+#: roundings: in 16 bits that of the result (0.42 u are bf16's 55.6 dB), otherwise those of a long sum.
 LEAST_ROUNDINGS: dict[torch.dtype, float] = {
     torch.bfloat16: 0.42,
     torch.float16: 0.42,
     torch.float32: 16.0,
     torch.float64: 16.0,
 }
-#: Shorter rows are joined: over a handful of elements the two errors differ by luck, not by fault.
+#: Shorter rows are joined: over a few elements the two errors differ by chance.
 SHORTEST_GROUP = 32
-CHUNK = 1 << 23  # elements taken to float64 at a time
-CPU_CHUNK = 1 << 17  # the same where they should stay in the cache
+CHUNK = 1 << 23  # elements converted to float64 at a time
+CPU_CHUNK = 1 << 17  # the same on a CPU, to stay in its cache
 FINITE, NAN = 0, 2  # kinds of values; an infinity is its sign
 
 
 @dataclass(frozen=True)
 class Groups:
-    """How the elements of a tensor fall into groups.
+    """The division of a tensor's elements into groups.
 
-    The rows (all but the last dimension) are the groups; rows under 32 elements, vectors and scalars fall
-    into runs of at least 32 neighbouring elements, whole rows together, the remainder joined to the last.
-    `dim` makes each index along that dimension a group instead, in tensors that have it and another one.
+    Each row (all dimensions but the last are rows) is a group. Rows under 32 elements, vectors and scalars are divided
+    into runs of at least 32 neighbouring elements, in whole rows; the remainder joins the last run. With `dim`, each
+    index along that dimension is a group instead, in tensors that have it and at least one other.
     """
 
     shape: torch.Size
@@ -82,7 +82,7 @@ class Groups:
 
     @property
     def number(self) -> int:
-        """How many groups there are; at least one."""
+        """Number of groups; at least one."""
         if self._chosen is not None:
             return self.shape[self._chosen]
         return max(1, self.shape.numel() // self._length)
@@ -102,7 +102,7 @@ class Groups:
         return first[group] if group < len(first) else rest[0][group - len(first)]
 
     def index(self, group: int, element: int) -> list[int]:
-        """Where element `element` of a group stands in the tensor."""
+        """Index in the tensor of element `element` of a group."""
         if self._chosen is None:
             return unravel(group * self._length + element, self.shape)
         others = [size for dim, size in enumerate(self.shape) if dim != self._chosen]
@@ -122,14 +122,14 @@ class Groups:
 
 @dataclass(frozen=True)
 class Sums:
-    """Per group, float64, over the elements that are finite in candidate and oracle."""
+    """Sums per group, float64, over the elements that are finite in candidate and oracle."""
 
     count: torch.Tensor  # all elements
     candidate: torch.Tensor  # e_c squared
     eager: torch.Tensor  # e_e squared
     oracle: torch.Tensor  # oracle squared
     cross: torch.Tensor  # e_c times oracle
-    unlike: torch.Tensor  # how many elements are NaN or Inf unlike the oracle cast to the output's dtype
+    unlike: torch.Tensor  # number of elements that are NaN or Inf unlike the oracle cast to the output's dtype
 
 
 def compare(
@@ -145,10 +145,10 @@ def compare(
 
     Args:
         candidate, eager, oracle: same shape, any strides, one device; candidate and eager share a dtype, the
-            oracle's is wider where it is floating. 8-bit floats belong to `perfguard.numerics.codes.compare_codes`.
-        name: what the tensor is, e.g. "output 0"; a problem begins with it.
-        tolerance: overrides of k, phi, the grouping and the least SQNR.
-        gradient: whether k is at least 3.
+            oracle's is wider if it is floating. 8-bit floats belong to `perfguard.numerics.codes.compare_codes`.
+        name: of the tensor, e.g. "output 0"; a problem begins with it.
+        tolerance: overrides k, phi, the grouping and the least SQNR.
+        gradient: whether the tensor is a gradient, for which k is at least 3.
     """
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
@@ -162,7 +162,7 @@ def compare(
 
 
 def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> str:
-    """A problem that names both where shape, dtype or device differ, else ''."""
+    """A problem that names both values if shape, dtype or device differ, else ''."""
     if candidate.shape != eager.shape:
         return f"{name}: shape is {list(candidate.shape)}, the reference's is {list(eager.shape)}"
     if candidate.dtype != eager.dtype:
@@ -173,7 +173,7 @@ def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> 
 
 
 def compare_exactly(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -> Accuracy:
-    """Every element must have the same bits: integers, bools, dtypes without arithmetic."""
+    """Judge integers, bools and dtypes without arithmetic: every element must have the same bits."""
     unequal = bits(candidate) != bits(eager)
     wrong = int(unequal.sum())
     if not wrong:
@@ -203,7 +203,7 @@ def compare_by_rule(
     tolerance: Tolerance | None,
     k: float,
 ) -> Accuracy:
-    """The rule's two lines, the SQNR, and words for a failure."""
+    """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
     k = tolerance.k if tolerance and tolerance.k is not None else k
     u = ROUNDING[candidate.dtype]
@@ -218,7 +218,7 @@ def compare_by_rule(
     rho = (eager_rmse[nonzero] / rms[nonzero]).median() if bool(nonzero.any()) else rms.new_zeros(())
     allowance = 1 + (2 * math.log(groups.number) / total.count).sqrt()
     limits = k * allowance * eager_rmse.maximum(rho * rms) + slack * rms
-    excess = torch.where(rmse > 0, rmse / limits, 0.0)  # a limit of 0 makes any error infinitely large
+    excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())
 
     elements = candidate.numel()
@@ -267,7 +267,7 @@ def compare_by_rule(
 
 
 def sum_groups(candidate: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor, groups: Groups) -> Sums:
-    """The sums of the rule, in pieces, on the tensors' device."""
+    """The sums of the rule, computed in pieces on the tensors' device."""
     parts: list[list[torch.Tensor]] = []
     for matrices in zip(*(groups.split(t) for t in (candidate, eager, oracle)), strict=True):
         number, length = matrices[0].shape
@@ -291,7 +291,7 @@ def _sum_piece(candidate: torch.Tensor, eager: torch.Tensor, oracle: torch.Tenso
     fits = o.abs().amax() <= torch.finfo(candidate.dtype).max
     if bool(fits & torch.stack(squares).isfinite().all()):
         return [count, *squares, unlike]
-    # Something is not finite: the same sums without those elements.
+    # Some elements are not finite, so the same sums are computed without them.
     unlike += (kinds(c) != kinds(oracle.to(candidate.dtype).double())).sum(1)
     usable = c.isfinite() & o.isfinite()
     o = torch.where(usable, o, 0.0)
@@ -329,9 +329,9 @@ def _explain(
 
 
 def constant_factor(total: Sums, group: int | None = None) -> float | None:
-    """s such that candidate = s·oracle within 5 %, unless it is about 1; of one group or the whole.
+    """s such that candidate = s·oracle within 5 %, for one group or the whole; None if s is about 1.
 
-    Within 1 % of a power of two it is that power.
+    An s within 1 % of a power of two is rounded to it.
     """
     squares, cross, oracle = (
         float(column.sum() if group is None else column[group])

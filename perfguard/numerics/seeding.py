@@ -1,4 +1,4 @@
-"""Random numbers of all devices that are there, without the price of those that are not."""
+"""Seeds for the random numbers of all present devices, without the cost of absent ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def seed_all(seed: int) -> None:
-    """What `torch.manual_seed` does, for the processor and the accelerator of this machine.
+    """Seed the CPU and the accelerator of this machine, as `torch.manual_seed` does.
 
-    That one asks every kind of device there could be, and for one that is not there or not in use keeps a stack trace:
-    a millisecond a call, as deep as tests run.
+    `torch.manual_seed` queries every possible kind of device, and keeps a stack trace for each that is absent or
+    unused. At the stack depth of tests, this takes a millisecond a call.
     """
     torch.default_generator.manual_seed(seed)
     accelerator = _accelerator()

@@ -1,4 +1,4 @@
-"""What the inputs were before a run, to tell and undo what it wrote or gave back."""
+"""The state of the inputs before a run, to report and undo its writes and frees."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PROPORTION = 4
 
 
 class Snapshot:
-    """The bytes of all storages that the inputs lie in, to tell and undo what was written.
+    """The bytes of all storages of the inputs, to report and undo writes.
 
-    Of a storage that is much larger than what the inputs take of it (rows far apart) only these are kept.
+    If a storage is much larger than the input in it (rows far apart), only the input's elements are kept.
     """
 
     def __init__(self, tensors: Sequence[tuple[str, torch.Tensor, bool]]) -> None:
@@ -30,7 +30,7 @@ class Snapshot:
                 self._storages[storage_key(tensor)] = live, live.clone()
 
     def freed(self) -> list[str]:
-        """The arguments whose memory was given back; it is there again after this."""
+        """Text on the arguments whose memory was freed; it is allocated and filled again."""
         words = []
         for live, saved in self._storages.values():
             storage = live.untyped_storage()
@@ -42,7 +42,7 @@ class Snapshot:
         return words
 
     def changes(self) -> list[str]:
-        """What was written without leave: arguments by name, or the memory around them."""
+        """Text on unauthorised writes: to arguments, by name, or to the memory around them."""
         words = []
         for live, saved in self._storages.values():
             if torch.equal(live, saved):
@@ -68,7 +68,7 @@ class Snapshot:
         ]
 
     def restore(self) -> None:
-        """Make the inputs what they were."""
+        """Restore the inputs."""
         self.freed()
         for live, saved in self._storages.values():
             if not torch.equal(live, saved):
@@ -79,17 +79,17 @@ class Snapshot:
 
 
 def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
-    """The same for tensors that share their memory."""
+    """A key that is equal for tensors in the same storage."""
     return str(tensor.device), tensor.untyped_storage()._cdata
 
 
 def _far_apart(tensor: torch.Tensor) -> bool:
-    """Whether copies of the whole storage would be out of proportion."""
+    """Whether copying the whole storage would be disproportionate."""
     size = tensor.untyped_storage().nbytes()
     return size > _LARGE_STORAGE and size > _PROPORTION * tensor.numel() * tensor.element_size()
 
 
 def _within(storage: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` as it would lie in another storage of the same bytes."""
+    """The view at the place of `tensor` in another storage of the same size."""
     view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return view.set_(storage.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())

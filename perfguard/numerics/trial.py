@@ -1,7 +1,7 @@
-"""One run of a candidate or reference on the inputs of a call, and what it left behind.
+"""One run of a candidate or reference on the inputs of a call, with its results and side effects.
 
-The user's tensors are used as they are, strides and storage offsets included, but through detached aliases:
-nothing accumulates into them, and whatever a run writes into their memory is found and undone.
+The user's tensors are used with their strides and storage offsets, but through detached aliases. Nothing accumulates
+into them, and writes into their memory are found and undone.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from perfguard.numerics.rule import bits, dtype_name
 from perfguard.numerics.seeding import seed_all
 from perfguard.numerics.snapshot import Snapshot, storage_key
 
-_WRAP = 1 << 31  # offsets from here on do not fit 32 bits
+_WRAP = 1 << 31  # offsets from here on do not fit a signed 32-bit integer
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @dataclass
 class Trial:
-    """What one run gave; every tensor is a copy, detached."""
+    """Results of one run; every tensor is a detached copy."""
 
     names: list[str] = field(default_factory=list)  # of the outputs
     outputs: list[torch.Tensor] = field(default_factory=list)
-    others: list[Any] = field(default_factory=list)  # outputs that are no tensors
-    written: list[torch.Tensor] = field(default_factory=list)  # the arguments that it may write, afterwards
-    gradients: list[torch.Tensor | None] = field(default_factory=list)  # one for each of `Inputs.leaf_names`
+    others: list[Any] = field(default_factory=list)  # outputs other than tensors
+    written: list[torch.Tensor] = field(default_factory=list)  # the writable arguments after the run
+    gradients: list[torch.Tensor | None] = field(default_factory=list)  # in the order of `Inputs.leaf_names`
     differentiable: list[bool] = field(default_factory=list)  # of each output
-    modified: list[str] = field(default_factory=list)  # words for inputs written without leave
+    modified: list[str] = field(default_factory=list)  # texts on inputs written without authorisation
 
     def tensors(self) -> list[torch.Tensor | None]:
         """Outputs, written arguments and gradients, in this order."""
@@ -54,7 +54,7 @@ class Inputs:
         places = [_key(path[1]) if len(path) > 1 and _key(path[0]) == 0 else None for path, _ in flat]  # in args
         self._mutable = [place in call.mutates for place in places]
         self._writable = [place in (*call.mutates, *call.clobbers) and place is not None for place in places]
-        self.gives_gradients = GRADIENTS in call.clobbers  # away: the incoming ones
+        self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
         self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
         parameters = self.module.named_parameters() if self.module else ()
         self.parameters = [(name, value) for name, value in parameters if value.requires_grad]
@@ -71,7 +71,7 @@ class Inputs:
 
     @functools.cached_property
     def saved(self) -> Snapshot:
-        """The inputs' bytes as they were when this was first asked for."""
+        """The inputs' bytes at the first access of this property."""
         return Snapshot(
             [
                 (name, leaf.detach(), writable)
@@ -87,16 +87,16 @@ class Inputs:
 
     @property
     def names(self) -> list[str]:
-        """Of all inputs, in the order of the flattened arguments: `argument 0['w']`."""
+        """Names of all inputs, in the order of the flattened arguments: `argument 0['w']`."""
         return self._names
 
     @property
     def storage_names(self) -> list[str]:
-        """Of each buffer of `surrounded` the first input that lies there."""
+        """Name of the first input in each buffer of `surrounded`."""
         return [self._names[places[0]] for places in self._places_by_storage()]
 
     def _places_by_storage(self) -> list[list[int]]:
-        """Where in the flattened inputs the tensors of each storage stand."""
+        """For each storage, the positions of its tensors in the flattened inputs."""
         places: dict[tuple[str, int], list[int]] = {}
         for place, leaf in enumerate(self._leaves):
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel():
@@ -104,7 +104,7 @@ class Inputs:
         return list(places.values())
 
     def bind(self, wide: torch.dtype | None = None) -> tuple[Any, Any, list[torch.Tensor], list[torch.Tensor]]:
-        """Fresh aliases (in `wide`: copies) as args, kwargs, those that require grad, those to be written."""
+        """Fresh aliases (with `wide`: copies): args, kwargs, tensors that require grad, tensors to be written."""
         leaves, differentiable, written = [], [], []
         for leaf, mutable in zip(self._leaves, self._mutable, strict=True):
             if isinstance(leaf, torch.Tensor):
@@ -121,9 +121,9 @@ class Inputs:
 
     @contextlib.contextmanager
     def moved(self) -> Iterator[bool]:
-        """While it lasts, the rows of every float input lie in reverse, in the same storage; whether any do.
+        """Reverse the rows of every float input in place while inside; yields whether any were reversed.
 
-        A legitimate cache sees it, and that it ends, by the tensors' versions, which writing in place raises.
+        A legitimate cache notices both changes by the tensors' versions, which in-place writes increase.
         """
         saved = self.saved
         each = {(leaf.data_ptr(), leaf.shape, leaf.stride()): leaf for leaf in self.tensors if leaf.is_floating_point()}
@@ -133,16 +133,16 @@ class Inputs:
         finally:
             for leaf in reversed_:
                 _reverse(leaf)
-            saved.restore()  # what was written meanwhile, too
+            saved.restore()  # undoes other writes as well
 
     @contextlib.contextmanager
     def surrounded(self, canaries: Canaries, fills: Callable[[int], int]) -> Iterator[int]:
-        """While it lasts, the inputs are copies between guards; how many buffers those are, 0 where memory is short.
+        """Replace the inputs by copies between guards while inside; yields the number of buffers, 0 if memory is short.
 
-        What views leave out of their storage holds the buffer's fill as well.
+        Elements of a storage outside of all views hold the buffer's fill as well.
 
         Args:
-            fills: of each buffer by its number: the byte that lies beside what belongs to the inputs.
+            fills: number of a buffer -> the byte that fills it outside of the inputs.
         """
         own, storages = self._leaves, self._places_by_storage()
         leaves = list(own)
@@ -160,7 +160,7 @@ class Inputs:
             self._leaves = own
 
     def unusual(self, index: Sequence[int]) -> list[str]:
-        """How inputs lie in memory, where that is not as usual: what indexing wrong at `index` may have missed."""
+        """Texts on inputs with an unusual memory layout, as possible causes of a wrong result at `index`."""
         words = []
         for name, leaf in zip(self._names, self._leaves, strict=True):
             if not isinstance(leaf, torch.Tensor) or leaf.numel() == 0 or leaf.is_contiguous():
@@ -175,7 +175,7 @@ class Inputs:
     def describe(self) -> str:
         """`bfloat16[64,48] grad; int32[4]; k=2`: dtypes, shapes, strides where not contiguous, other values.
 
-        The same in every process; tensors of modules are counted by dtype.
+        Identical in every process. Parameters of modules are counted by dtype.
         """
         words = []
         for name, leaf in zip(self._names, self._leaves, strict=True):
@@ -200,13 +200,13 @@ def run_trial(
     parameters: Sequence[torch.Tensor] | None = None,
     restore: bool = True,
 ) -> Trial:
-    """Call `fn` once, forward and, where `upstream` has gradients for its outputs, backward.
+    """Call `fn` once, forward, and backward if `upstream` has gradients for its outputs.
 
     Args:
-        upstream: one incoming gradient (or None) for each output tensor; empty: forward only.
+        upstream: one incoming gradient (or None) for each output tensor; if empty, forward only.
         wide: dtype to run in; the inputs are then copies.
-        parameters: what stands for the module's parameters in the backward pass; default: themselves.
-        restore: False where the inputs are `moved`: what is written then is neither told nor undone.
+        parameters: replacements of the module's parameters in the backward pass; by default the parameters.
+        restore: False while the inputs are `moved`: writes are then neither reported nor undone.
     """
     seed_all(seed)
     saved = inputs.saved if restore else None
@@ -239,7 +239,7 @@ def run_trial(
 
 
 def surrounded_gradient(gradient: torch.Tensor | None, name: str, canaries: Canaries) -> torch.Tensor | None:
-    """A copy between guards; the gradient itself where memory is short."""
+    """A copy between guards, or the gradient itself if memory is short."""
     if gradient is None or gradient.numel() == 0:
         return gradient
     made = canaries.storage([gradient], name, GUARD)
@@ -261,7 +261,7 @@ def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:
 
 
 def expanded(gradient: torch.Tensor) -> torch.Tensor:
-    """Its first row for all rows, by stride 0 (vectors: the first element)."""
+    """The first row expanded to all rows by stride 0 (vectors: the first element)."""
     if gradient.numel() == 0 or gradient.ndim == 0:
         return gradient
     row = gradient[(0,) * max(1, gradient.ndim - 1)]
@@ -297,7 +297,7 @@ def _backward(
 
 
 def _reverse(tensor: torch.Tensor) -> bool:
-    """Reverse a tensor in place along its first dimension of more than one element; whether that could be done."""
+    """Reverse a tensor in place along its first dimension of more than one element; returns whether it succeeded."""
     view = tensor.detach()
     for dim, stride in enumerate(view.stride()):
         if stride == 0:
@@ -314,7 +314,7 @@ def _reverse(tensor: torch.Tensor) -> bool:
 
 
 def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` in a guarded buffer; of what it does not cover nothing is copied, unless elements overlap."""
+    """A copy of `tensor` in a guarded buffer. Only its elements are copied, or the whole storage if they overlap."""
     place = within(guarded, tensor)
     to, source = place, tensor
     for dim, stride in enumerate(tensor.stride()):
@@ -336,7 +336,7 @@ def _path(path: Sequence[Any]) -> str:
 
 
 def _key(entry: Any) -> Any:
-    """The position or key that one step of a path stands for."""
+    """The position or key of one step of a path."""
     return getattr(entry, "idx", getattr(entry, "key", getattr(entry, "name", entry)))
 
 

@@ -1,4 +1,4 @@
-"""The truth about one call: the reference as it is, in the oracle's dtype, and with its 8-bit casts undone."""
+"""The truth about one call: the reference unchanged, in the oracle's dtype, and without its 8-bit casts."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Gradients = Sequence[torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Truth:
-    """What a candidate's tensors are held against, in the order of `Trial.tensors`."""
+    """The tensors that a candidate's are compared with, in the order of `Trial.tensors`."""
 
     names: list[str]
     eager: list[torch.Tensor | None]
-    oracle: list[torch.Tensor | None]  # for 8-bit floats the unrounded values, if they can be had
-    first_gradient: int  # where the gradients begin
+    oracle: list[torch.Tensor | None]  # for 8-bit floats the unrounded values, if available
+    first_gradient: int  # position of the first gradient
     tolerance: Tolerance | None
     groups: Jagged | None = None
 
     def judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool = False) -> Accuracy:
-        """One tensor of the candidate; `exact_scales` is for codes (`compare_codes`)."""
+        """Judge one tensor of the candidate; `exact_scales` is for codes (`compare_codes`)."""
         accuracy = self._judge(position, candidate, exact_scales)
         if not accuracy.problem or not accuracy.worst_index or candidate is None or self.groups is None:
             return accuracy
@@ -77,7 +77,7 @@ class Truth:
         return accuracy
 
     def _judge_missing(self, name: str, wanted: torch.Tensor | None, candidate: torch.Tensor | None) -> Accuracy:
-        """A gradient that only one side has: right where it is zero."""
+        """Judge a gradient that only one side has, which is right if it is zero."""
         problem = ""
         if candidate is None and wanted is not None and rmse(wanted):
             problem = f"{name}: no gradient for {name.removeprefix('gradient of ')}; the reference's RMS is "
@@ -88,7 +88,7 @@ class Truth:
         return Accuracy(output=name, dtype="none" if there is None else dtype_name(there), problem=problem)
 
     def is_scale(self, position: int) -> bool:
-        """Whether the rule of scales applies: float32 beside codes, unless the tolerance sets k or phi."""
+        """Whether the rule for scales applies: float32 beside codes, unless the tolerance sets k or phi."""
         eager = self.eager[position]
         if eager is None or eager.dtype is not torch.float32 or position >= self.first_gradient:
             return False
@@ -104,17 +104,17 @@ class Truth:
         return eager.is_floating_point() or eager.is_complex()
 
     def eager_error(self, position: int) -> float:
-        """RMSE of eager, or 0 where there is no oracle to measure it against."""
+        """RMSE of eager against the oracle, or 0 without an oracle."""
         eager, oracle = self.eager[position], self.oracle[position]
         return 0.0 if eager is None or oracle is None else rmse(eager, oracle)
 
 
 @dataclass
 class Reference:
-    """A call's reference, run as often as the truth takes.
+    """A call's reference, run as often as the truth requires.
 
     Attributes:
-        notes: what a reader should know of the oracle.
+        notes: remarks on the oracle for the reader.
     """
 
     call: Call
@@ -122,7 +122,7 @@ class Reference:
     notes: list[str] = field(default_factory=list)
 
     def run(self, upstream: Gradients, wide: torch.dtype | None = None, *, restore: bool = True) -> Trial:
-        """The reference once, on the inputs as they are or in `wide`; a module's parameters with them."""
+        """Run the reference once, on the inputs unchanged or in `wide`, with a module's parameters likewise."""
         reference, module = self.call.reference, self.inputs.module
         if module is None:
             return run_trial(reference, self.inputs, upstream, seed=self.call.seed, wide=wide, restore=restore)
@@ -153,7 +153,7 @@ class Reference:
         )
 
     def truth(self, eager: Trial, upstream: Gradients) -> Truth:
-        """What `eager`, a run with these incoming gradients, and further runs say.
+        """The truth from `eager`, a run with these incoming gradients, and from further runs.
 
         Raises:
             MeasurementError: the reference raises in the oracle's dtype.
@@ -184,10 +184,10 @@ class Reference:
         return truth
 
     def oracle(self, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
-        """The tensors of `eager` as the reference gives them in the oracle's dtype.
+        """The counterparts of `eager`'s tensors in the oracle's dtype.
 
         Raises:
-            MeasurementError: the reference raises there.
+            MeasurementError: the reference raises in that dtype.
         """
         wide = self._oracle_dtype(eager)
         try:
@@ -196,7 +196,7 @@ class Reference:
             full = isinstance(error.__cause__, torch.OutOfMemoryError)
             if not full or wide is torch.float32 or self.call.oracle != "auto":
                 raise
-        # Not before `error` is gone, whose frames hold what it had come to.
+        # Outside the handler, since the frames of `error` hold the tensors of the failed run.
         self._note("oracle: float32, since float64 ran out of memory")
         return self._oracle_in(torch.float32, eager, upstream)
 
@@ -253,7 +253,7 @@ def _shapes(trial: Trial) -> list[torch.Size | None]:
 
 
 def _with_state(owner: torch.nn.Module, fn: Callable[..., Any], state: dict[str, torch.Tensor]) -> Callable[..., Any]:
-    """`fn`, called while `owner` has other parameters and buffers."""
+    """`fn`, called with other parameters and buffers in `owner`."""
 
     class Bound(torch.nn.Module):
         def __init__(self) -> None:

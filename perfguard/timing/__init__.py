@@ -1,4 +1,4 @@
-"""The measurement engine: one file a timer; which one times a case is decided here, once, and then stored."""
+"""The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TIMERS: tuple[Timer, ...] = (graph, flushed, profile, queue, hostbound, cpu)  # 
 def prepare_device_time(
     workload: Workload, device: Device, *, seconds: float = 1.0, stored: str | None = None
 ) -> Meter:
-    """A meter of the device time of one call, on a CPU of its CPU time.
+    """A meter of one call's device time, or of its CPU time on a CPU.
 
-    By the timer that the baseline was read with, else by the first that can. A stored id that cannot be reproduced is
-    no error: the reading then has another id, and is not compared.
+    It uses the timer of the baseline, or else the first timer that can time the call. A stored id that cannot be
+    reproduced is not an error: the reading then has another id, and is not compared.
 
     Raises:
         DeviceError: no timer can time the workload on this device.
-        Exception: whatever the workload raises.
+        Exception: raised by the workload.
     """
     suitable = [timer for timer in TIMERS if timer.suits(device)]
     same = [timer for timer in suitable if stored is not None and timer.understands(stored)]

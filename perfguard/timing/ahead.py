@@ -1,4 +1,4 @@
-"""Keeping the host ahead of an asynchronous device, with proof, and the grid of the device's clock."""
+"""Batches enqueued with proof that the host stays ahead of an asynchronous device, and the grid of its clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 LONGEST_SLEEP_US = 250_000.0
 _SHORTEST_SLEEP_US = 200.0
 _PATIENCE_US = 20_000.0
-_TRIED = 4  # items enqueued to learn what one costs the host: it is a first guess
+_TRIED = 4  # items enqueued for a first estimate of an item's host time
 _GRID_MARKS = 64
 _GRID_LEAD_US = 2_000.0
 _DEFAULT_GRID_US = 0.032
@@ -25,23 +25,23 @@ _grids: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Filled(Generic[T]):
-    """A batch that stood complete in the queue before the device began with it."""
+    """A batch that was completely enqueued before the device began with it."""
 
     result: T
     size: int
-    host_us: float  # what enqueueing the batch cost the host
+    host_us: float  # host time of enqueueing the batch
 
 
 class FilledQueue:
-    """Enqueues batches behind a device sleep; learns how long the sleep must be and how large a batch may be.
+    """Enqueues batches behind a device sleep, and adapts the length of the sleep and the size of a batch.
 
-    The proof: a mark right behind the sleep must not have been passed when the whole batch is enqueued. Then
-    nothing in the batch ever waited for the host. A candidate that waits for the device, or more work than
-    the queue holds, fails this check by itself.
+    The proof: when the whole batch is enqueued, the device must not have passed a mark right behind the sleep. Then
+    no item of the batch waited for the host. A candidate that waits for the device, or that overfills the queue,
+    cannot pass this check.
     """
 
     def __init__(self, device: Device, enqueue: Callable[[int], object], *, size: int, smallest: int) -> None:
-        """`enqueue(n)` puts n items on the queue; batches have `size` of them, >= `smallest`."""
+        """`enqueue(n)` puts n items on the queue. A batch has `size` items, and at least `smallest` after halving."""
         self._device = device
         self._smallest = smallest
         self.size = size
@@ -59,13 +59,13 @@ class FilledQueue:
 
     @property
     def _longest_sleep_us(self) -> float:
-        # Many times as long as enqueueing took, and still too short: a longer sleep will not help.
+        # If a sleep many times as long as enqueueing is still too short, a longer one will not help.
         return min(LONGEST_SLEEP_US, max(_PATIENCE_US, 8 * self.size * self._item_us))
 
     def run(self, enqueue: Callable[[int], T]) -> Filled[T] | None:
-        """One proven batch, all of it done; None where the host cannot be kept ahead of the device.
+        """One proven and completed batch; None if the host cannot be kept ahead of the device.
 
-        A batch without proof is dropped; then the sleep doubles, and at its longest the batch halves.
+        A batch without proof is dropped. The next one has twice the sleep, or, at the longest sleep, half the size.
         """
         while self.size >= self._smallest:
             self._device.synchronize()
@@ -88,9 +88,9 @@ class FilledQueue:
 
 
 def event_grid_us(device: Device) -> float:
-    """Step of the clock behind the device's events, µs: the least difference between unlike elapsed times.
+    """Step of the clock behind the device's events, µs: the least difference between different elapsed times.
 
-    32 ns on an H200, about 1 µs elsewhere. Probed once in a process, when it is first asked for.
+    32 ns on an H200, about 1 µs elsewhere. Probed once per process, at the first call.
     """
     if device not in _grids:
         _grids[device] = _probed_grid_us(device)
@@ -98,9 +98,9 @@ def event_grid_us(device: Device) -> float:
 
 
 def _probed_grid_us(device: Device) -> float:
-    """The gaps hold sleeps that grow by 10 ns, so that they differ even on a device without any jitter."""
+    """Each gap contains a sleep 10 ns longer than the last, so gaps differ even on a device without jitter."""
     marks = []
-    device.sleep(_GRID_LEAD_US)  # else the gaps would be the host's
+    device.sleep(_GRID_LEAD_US)  # without it the gaps would be host time
     for index in range(_GRID_MARKS):
         mark = device.event()
         mark.record()
@@ -108,6 +108,6 @@ def _probed_grid_us(device: Device) -> float:
         device.sleep(1.0 + 0.01 * index)
     device.synchronize()
     gaps = sorted(start.elapsed_us(end) for start, end in itertools.pairwise(marks))
-    # Elapsed times may arrive as float32 milliseconds: what differs by less than 1 ns is the same.
+    # Elapsed times may be float32 milliseconds, so differences below 1 ns are rounding.
     steps = [after - before for before, after in itertools.pairwise(gaps) if after - before > 1e-3]
     return min(steps, default=_DEFAULT_GRID_US)

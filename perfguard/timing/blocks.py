@@ -1,4 +1,4 @@
-"""What all timers share: warming up, blocks, when to stop, when to drop a block."""
+"""Common parts of all timers: warm-up, blocks, when to stop, when to reject a block."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 LEAST_BLOCKS = 3
 MOST_BLOCKS = 9
 MOST_REJECTED = 3
-SAMPLE_US = 1_000.0  # a sample of short calls holds so many of them that it lasts this long
+SAMPLE_US = 1_000.0  # a sample of short calls holds enough of them to last this long
 _BLOCK_US = 10_000.0
 _LONGEST_BLOCK_US = 25_000.0
 _ENOUGH_US = 100_000.0
 _LEAST_SAMPLES = 5
-_MOST_SAMPLES = 500  # their median is good to 0.1 % where single calls scatter by 2 %
+_MOST_SAMPLES = 500  # their median is accurate to 0.1 % if single calls scatter by 2 %
 _WARM_UP_US = 25_000.0
 _WARM_UP_CALLS = 5
 _MOST_WARM_UP_CALLS = 50_000
-_ODD_BLOCK = 0.015  # a block this far off the others asks for a look at the device
+_ODD_BLOCK = 0.015  # a block this far off the others leads to a check of the device
 _LONGEST_SAMPLE_US = 100_000.0
 
-# In the words of every vendor: what says that the device is slower than it should be. A power cap is not
-# among them: it is the normal state of tensor-core work, and a filter on it discards everything.
+# Words of every vendor's throttle reasons for a device that is slower than it should be. A power cap is not
+# included: it is the normal state of tensor-core work, and filtering on it would reject every block.
 _SLOWED_DOWN = ("thermal", "hardware", "hw_", "brake", "reliability", "prochot")
 _POWER_CAP = ("power_cap", "power cap", "power-cap")
 
 
 def warm_up(call: Callable[[], object], device: Device, seconds: float, least_us: float = _WARM_UP_US) -> float:
-    """Call until `least_us` and 5 calls are over, or `seconds` are; returns one waited-for call's time, µs."""
+    """Call for `least_us` and at least 5 times, `seconds` at most; returns the time of one call with its wait, µs."""
     times: list[float] = []
     started = now = device.now_us()
     while True:
@@ -51,9 +51,9 @@ def warm_up(call: Callable[[], object], device: Device, seconds: float, least_us
 
 
 def warmed_up(workload: Workload, call: Callable[[], object], device: Device, seconds: float) -> float:
-    """`warm_up` with `call`, once for all timers of a workload; what a waited-for call took then, µs.
+    """`warm_up` with `call`, once for all timers of a workload; the time of one call with its wait, µs.
 
-    Of several timers that are asked in turn, and of those of device and host time, only the first finds it cold.
+    Several timers may be tried, for device and for host time; only the first finds the workload cold.
     """
     if not workload.warmed:
         workload.warmed.append(warm_up(call, device, seconds))
@@ -61,25 +61,25 @@ def warmed_up(workload: Workload, call: Callable[[], object], device: Device, se
 
 
 def power_of_two(count: float, most: int) -> int:
-    """The smallest power of two >= `count`, in [1, most]: an id must not change with every measurement."""
+    """The smallest power of two >= `count`, in [1, most], so that an id does not change with every measurement."""
     return int(min(most, 2 ** math.ceil(math.log2(max(1.0, count)))))
 
 
 def calls_in_sample(calls: int, call_us: float) -> int:
-    """`calls`, unless a sample of so many would last for ever.
+    """`calls`, or fewer if a sample would last longer than 100 ms.
 
-    The number of calls in a sample belongs to the timer's id, and a slower candidate must not change it. One
-    that became so slow that a sample takes 100 ms is timed over fewer calls under the same id: what a clock
-    adds to a sample is lost in 100 ms either way.
+    The number of calls in a sample belongs to the timer's id, which a slower candidate must not change. A candidate
+    whose sample would take more than 100 ms is timed over fewer calls under the same id: the overhead of reading
+    clocks is negligible in 100 ms either way.
     """
     return max(1, min(calls, int(_LONGEST_SAMPLE_US / max(call_us, 1e-3))))
 
 
 def samples_in_block(sample_us: float, seconds: float, longest_us: float = _LONGEST_BLOCK_US) -> int:
-    """How many samples fill a block of 10 ms, so that the least number of blocks fits into `seconds`.
+    """Number of samples in a block of 10 ms, such that the least number of blocks fits into `seconds`.
 
-    Five at least, as long as the block then lasts no longer than `longest_us`: on a device that works by itself a
-    sample of 10 ms has averaged over everything that a block of five would.
+    At least five, unless the block would then last longer than `longest_us`: on an asynchronous device, a sample of
+    10 ms already averages over the same noise as a block of five.
     """
     sample_us = max(sample_us, 1e-3)
     least = min(_LEAST_SAMPLES, longest_us / sample_us)
@@ -88,35 +88,35 @@ def samples_in_block(sample_us: float, seconds: float, longest_us: float = _LONG
 
 
 def budget_us(device: Device, seconds: float) -> float:
-    """Time for the blocks of one metric, µs: `seconds`, and no more than a tenth of one on a device of its own.
+    """Time for the blocks of one metric, µs: `seconds`, but at most a tenth of a second on an asynchronous device.
 
-    There, what more blocks of the same process agree on is not what other processes find, and time is dear.
+    There, more blocks of one process do not bring it closer to other processes, and device time is expensive.
     """
     return min(1e6 * seconds, _ENOUGH_US) if device.asynchronous else 1e6 * seconds
 
 
 class Collect(Protocol):
-    """How the blocks of a metered quantity are gathered; another process may conduct them."""
+    """A function that collects the blocks of a meter; another process may conduct it."""
 
     def __call__(self, metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
         """The blocks of `metric`, at least one.
 
         Args:
-            seconds: most time for all blocks, on the host's clock.
+            seconds: limit for all blocks together, on the host's clock.
 
         Raises:
-            MeasurementError: not one block could be read.
+            MeasurementError: no block could be read.
         """
 
 
 def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-    """Blocks one after the other: until their median is settled or the time (`budget_us`) is over, at least three.
-    Where the lowest count, until these agree.
+    """Consecutive blocks, at least three, until their median is settled or the time (`budget_us`) is over. For a meter
+    with `lowest`, until the lowest blocks agree.
 
-    A block that could not be read, and one that `read_block` rejects, is measured again, at most 3 times.
+    Blocks that `read_block` rejects are measured again, at most 3 times.
 
     Raises:
-        MeasurementError: not one block could be read.
+        MeasurementError: no block could be read.
     """
     times: list[float] = []
     rejected = 0
@@ -138,10 +138,10 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
 
 
 def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float | None:
-    """One block's time, µs per call; None where it is to be rejected: not readable, or throttled.
+    """One block's time, µs per call; None if it is rejected as unreadable or throttled.
 
-    Throttled is a block 1.5 % off the `others`, on a device that says it is slowed down by heat or hardware.
-    The device is only asked about odd blocks: asking may take a tenth of a second.
+    A block is throttled if it is 1.5 % off the `others` and the device reports a slowdown by heat or hardware. The
+    device is queried only after such a block, since a query may take a tenth of a second.
     """
     block_us = meter.block()
     if block_us is None or (_odd(block_us, others) and slowed_down(device)):
@@ -150,10 +150,10 @@ def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float |
 
 
 def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) -> Blocks:
-    """The blocks that count, of `times` in the order of measuring.
+    """The blocks that count, from `times` in the order of measurement.
 
     Raises:
-        MeasurementError: not one block could be read.
+        MeasurementError: no block could be read.
     """
     if not times:
         raise MeasurementError(
@@ -168,7 +168,7 @@ def _odd(block_us: float, others: Sequence[float]) -> bool:
 
 
 def slowed_down(device: Device) -> bool:
-    """Whether the device says that heat or hardware protection slows it down now; a power cap is none."""
+    """Whether the device reports a slowdown by heat or hardware protection; a power cap is not one."""
     reasons = [reason.lower() for reason in device.conditions().throttle_reasons]
     return any(
         any(word in reason for word in _SLOWED_DOWN)

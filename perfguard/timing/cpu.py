@@ -1,9 +1,9 @@
 """CPU time of the process, on one thread, for devices whose calls return when the work is done.
 
-Ids: `cpu-u16`, 16 calls per sample. The wall's time of a processor that others use too tells of them: threads wait for
-each other and for their turn. What the process itself has used does less, and least of all where it was lowest: a block
-is its lowest sample, and of the blocks the lowest count (`perfguard.timing.floor`). Always warm: what a case finds in
-the cache is what the last call left.
+Ids: `cpu-u16`, 16 calls per sample. Wall time on a shared processor depends on other processes: threads wait for each
+other and for their turn. CPU time depends on them less, and its lowest samples least. So a block is its lowest sample,
+and only the lowest blocks count (`perfguard.timing.floor`). Always warm: the cache of a case holds whatever its last
+call left there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 _MOST_CALLS = 2**16
-_CLOCK_GRID_US = 1.0  # the clock ticks in nanoseconds, but the kernel has to be asked: what that costs is in a sample
+_CLOCK_GRID_US = 1.0  # the clock ticks in nanoseconds, but a sample includes the system call that reads it
 _ID = re.compile(r"cpu-u(?P<calls>\d{1,6})")
 
 
@@ -47,7 +47,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     """CPU time of one call; the workload's `cache` changes nothing here."""
     call = workload.run
     with one_thread():
-        call()  # what torch.compile has made holds for a number of threads: it makes it anew for one
+        call()  # torch.compile specialises on the number of threads, and compiles again for one
         call_us = warm_up(call, device, seconds)
     counted = _parse(stored) or power_of_two(SAMPLE_US / max(call_us, 1e-3), _MOST_CALLS)
     calls = calls_in_sample(counted, call_us)
@@ -69,13 +69,13 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
 
 def used_us() -> float:
-    """What all threads of this process have used of the processors, µs."""
+    """CPU time of all threads of this process, µs."""
     return time.process_time_ns() / 1e3
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Within, torch's operators run on one thread; afterwards on as many as before."""
+    """Run torch's operators on one thread while inside, and on the previous number afterwards."""
     import torch
 
     count = torch.get_num_threads()

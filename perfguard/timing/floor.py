@@ -1,16 +1,16 @@
-"""The floor of a time that other work only ever lengthens: the lowest of many blocks, taken over seconds.
+"""The floor of a time that other work can only lengthen: the lowest of many blocks, measured over seconds.
 
-What a process is charged for on a shared processor grows by half or threefold while others use its caches, its memory
-or, behind a hypervisor, the processor itself. That comes in bursts of seconds. The lowest blocks were in none of them.
+The CPU time of a process on a shared processor grows by half or threefold while others use its caches, its memory or,
+behind a hypervisor, the processor itself. This happens in bursts of seconds. The lowest blocks lie outside of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-AGREEING = 3  # blocks that lie on the floor before it is believed
-LEAST = 8  # blocks before that
-_NEAR = 0.01  # of the lowest
+AGREEING = 3  # blocks that must agree on the floor
+LEAST = 8  # blocks before the floor can be accepted
+_NEAR = 0.01  # relative to the lowest
 
 
 def floor(times: Sequence[float]) -> tuple[float, ...]:
@@ -19,6 +19,6 @@ def floor(times: Sequence[float]) -> tuple[float, ...]:
 
 
 def is_reached(times: Sequence[float]) -> bool:
-    """Whether enough blocks agree that there is nothing below them."""
+    """Whether enough of the lowest blocks agree."""
     lowest = floor(times)
     return len(times) >= LEAST and lowest[-1] <= (1 + _NEAR) * lowest[0]

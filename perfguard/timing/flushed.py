@@ -1,11 +1,11 @@
 """Device time by captured graphs of one call, with the cache flushed before each replay, outside the event pair.
 
-Id: `graph-flushed-r16`, replays of 16 captures by turns, each on inputs of its own (the first two on the call's). For
-calls on so few bytes that no number of copies leaves the cache cold. In a graph a launch costs the same in every
-process; behind a filled queue thirty launches of a microsecond took 160 to 186 µs, by process. But a capture keeps a
-time of its own for as long as it lives, likely by where its memory lies (thirty launches backward took 73.4 to 76.4 µs,
-by capture), so a block gives the mean over several that lie apart: of each the median, since a replay that was
-disturbed tells nothing of it.
+Id: `graph-flushed-r16`, replays of 16 captures in turn, each on its own inputs (the first two on those of the call).
+For calls on so few bytes that no number of copies leaves the cache cold. In a graph a launch costs the same in every
+process. Behind a filled queue thirty launches of a microsecond took 160 to 186 µs, depending on the process. But each
+capture has a time of its own as long as it lives, probably because of the addresses of its memory: thirty launches
+backward took 73.4 to 76.4 µs, depending on the capture. So a block is the mean over several captures at different
+addresses. Each contributes its median, since disturbed replays are outliers.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def understands(timer: str) -> bool:
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
     """Device time of one call by replays of its graphs in a cold cache.
 
-    As many captures as last 1 ms together, 16 at most. None where the call cannot be captured or needs no flush, and,
-    unless a stored id asks for it, where it is so short that the event pair costs as much.
+    Uses as many captures as last 1 ms together, 16 at most. None if the call cannot be captured or needs no flush, or
+    if it is so short that the event pair costs as much and no stored id requires this timer.
     """
     if workload.cache != "cold":
         return None
@@ -64,7 +64,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
             count = count or power_of_two(SAMPLE_US / estimate.call_us, _MOST_CAPTURES)
             replays = [*first, *_captured(workload, device, count - 1, seconds)]
     except DeviceError:
-        return None  # why not stands in the reading of `capturable`
+        return None  # the reading of `capturable` has the reason
     timer = f"graph-flushed-r{count}"
     meter = queue.metered(
         timer, _rounds(replays, device), device, calls=1, turns=count, estimate=estimate, seconds=seconds
@@ -73,7 +73,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
 
 def _captured(workload: Workload, device: Device, count: int, seconds: float) -> list[_Call]:
-    """Replays of `count` captures of the call, whose memory lies apart."""
+    """Replays of `count` captures of the call, each with its own memory."""
     calls = [workload.run] * count if workload.copies is None or not count else workload.copies(count)
     replays: list[_Call] = []
     for call in calls:
@@ -85,12 +85,12 @@ def _captured(workload: Workload, device: Device, count: int, seconds: float) ->
 
 
 def _replay(graph: Graph, call: _Call) -> None:
-    """Replay `graph`, which reads the memory of `call`."""
+    """Replay `graph`; `call` keeps the memory that it reads alive."""
     graph.replay()
 
 
 def _rounds(replays: Sequence[_Call], device: Device) -> queue.Enqueue:
-    """What enqueues n rounds over all `replays`, each replay between events of its own and behind a flush."""
+    """A function that enqueues n rounds over all `replays`, each replay behind a flush and between its own events."""
     turns = [queue.pairs(replay, device, "cold", 1) for replay in replays]
 
     def enqueue(count: int) -> list[queue.Pair]:

@@ -1,8 +1,8 @@
-"""Device time by captured graphs: many calls over rotated inputs, one event pair round each replay.
+"""Device time by captured graphs: many calls over rotated inputs, one event pair around each replay.
 
-Ids: `graph-cold-u64-r16`, 64 calls over 16 copies of the inputs, so many that a copy has left the cache before it is
-used again; `graph-warm-u64`, 64 calls on the same inputs. The host launches a replay as a whole, so its time never
-enters, and the event pair's own time is shared by all calls.
+Ids: `graph-cold-u64-r16`, 64 calls over 16 copies of the inputs, enough for a copy to leave the cache before its next
+use; `graph-warm-u64`, 64 calls on the same inputs. The host launches a replay as a whole, so host time is excluded.
+The event pair's own time is divided by all calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 _MOST_CALLS = 256
-_CACHES = 5  # what the copies must fill together, times the cache: then no copy survives in it (FlashInfer's rule)
+_CACHES = 5  # size of all copies in caches, so that no copy survives there (FlashInfer's rule)
 _LEAST_WARM_UPS = 3
 _MOST_AHEAD = 16  # replays in a batch
 _ID = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(?P<warm>\d{1,3}))")
@@ -39,7 +39,7 @@ _ID = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(
 
 @dataclass(frozen=True)
 class _Method:
-    """What the id says."""
+    """The parameters in the id."""
 
     cache: Cache
     calls: int | None  # per replay; None: not decided yet
@@ -74,10 +74,10 @@ def understands(timer: str) -> bool:
 
 
 def copies_for_cold(bytes: int, cache_bytes: int) -> int | None:
-    """How many copies of inputs and outputs of `bytes` keep each one out of a cache of `cache_bytes`.
+    """Number of copies of inputs and outputs of `bytes` that keeps each out of a cache of `cache_bytes`.
 
-    ⌈5·cache/bytes⌉ + 1, and 1 where a call alone overfills the cache five times. Rounded up to a power of two, so
-    that the copies of one replay join on to those of the next. None where that takes more than 256.
+    ⌈5·cache/bytes⌉ + 1, or 1 if a single call fills the cache five times. Rounded up to a power of two, so that the
+    copies of one replay join on to those of the next. None if more than 256 are needed.
     """
     if bytes <= 0 or cache_bytes <= 0:
         return None
@@ -88,7 +88,7 @@ def copies_for_cold(bytes: int, cache_bytes: int) -> int | None:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call by replays of a graph; None where it cannot be captured or made cold.
+    """Device time of one call by replays of a graph; None if it cannot be captured or made cold.
 
     The graph is captured once, and replayed for all blocks.
     """
@@ -103,17 +103,17 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
             captured = calls_in_sample(count, call_us)
             graph = device.capture([calls[index % len(calls)] for index in range(captured)], keep=len(calls))
     except DeviceError:
-        return None  # why not stands in the reading of `capturable`
+        return None  # the reading of `capturable` has the reason
     method = _Method(method.cache, count, method.copies)
 
-    def replay(kept: Sequence[Callable[[], object]] = calls) -> None:  # the graph reads the copies' memory
+    def replay(kept: Sequence[Callable[[], object]] = calls) -> None:  # keeps the copies' memory for the graph
         graph.replay()
 
     return _replayed(replay, method, captured, workload, device, seconds)
 
 
 def _method(workload: Workload, device: Device, stored: str | None) -> _Method | None:
-    """The stored method where it fits; else a new one whose number of calls is still open."""
+    """The stored method if it fits, else a new one whose number of calls is still open."""
     wanted = _parse(stored)
     if wanted is None or wanted.cache != workload.cache:
         copies = 1
@@ -129,7 +129,7 @@ def _copies(workload: Workload, count: int) -> Sequence[Callable[[], object]]:
 
 
 def _warmed_up(workload: Workload, calls: Sequence[Callable[[], object]], device: Device, seconds: float) -> float:
-    """Run every copy, and all together until they are warm; about the device time of one call, µs."""
+    """Run every copy, then all in turn until they are warm; returns the approximate device time of one call, µs."""
     for call in calls:
         call()
     turns = itertools.cycle(calls)
@@ -143,7 +143,7 @@ def _warmed_up(workload: Workload, calls: Sequence[Callable[[], object]], device
 def _replayed(
     replay: Callable[[], object], method: _Method, calls: int, workload: Workload, device: Device, seconds: float
 ) -> Meter | None:
-    """Blocks of replays, several of them enqueued ahead: a launch costs the host time that must stay hidden."""
+    """A meter of replays, several of them enqueued ahead to hide the host time of their launches."""
     grid_us = event_grid_us(device)
     enqueue = pairs(replay, device, "warm", 1)
     first = FilledQueue(device, enqueue, size=2, smallest=1).run(enqueue)

@@ -1,8 +1,8 @@
-"""Host time per call on asynchronous devices: what enqueueing costs while the device sleeps.
+"""Host time per call on asynchronous devices: the time of enqueueing while the device sleeps.
 
-Ids: `host-low-u16`, 16 calls per group, fewer of long ones, and of several groups the lowest, since other work on the
-processor and a process that has just woken up only add; `host-low-u16-blocked` where the call itself waits for the
-device, so that its host time holds device time too.
+Ids: `host-low-u16`, 16 calls per group, fewer of long ones; `host-low-u16-blocked` if the call itself waits for the
+device, so that its host time includes device time. The lowest of several groups counts, since other work on the
+processor, or a process that has just woken up, only adds time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from perfguard.timing.timing import Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
-_WARM_UP_US = 5_000.0  # where nothing else was timed before: the device's clock need not settle
+_WARM_UP_US = 5_000.0  # if nothing was timed before; the device's clock need not settle
 _CALLS = 16
-_GROUPS = 5  # in a block; one after another, as the first one finds the caches cold
+_GROUPS = 5  # in a block, back to back, as the first one finds the caches cold
 _LEAST_CALLS = 4
-_GROUP_US = 10_000.0  # of a group: twice as much is waited for, and tells nothing more about the host
+_GROUP_US = 10_000.0  # of a group; longer groups improve nothing, and twice their length is waited for
 _IN_PASS = 1
 _CLOCK_GRID_US = 0.1
 _ID = re.compile(r"host-low-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
@@ -37,7 +37,7 @@ def _parse(timer: str | None) -> tuple[int, bool] | None:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """Host time of one call, µs, in groups each of which is proven not to have waited for the device."""
+    """Host time of one call, µs, in groups that are proven not to have waited for the device."""
     run = workload.run
 
     def enqueue(count: int) -> None:
@@ -60,7 +60,7 @@ def _calls_in_group(waited_us: float) -> int:
 
 def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter | None:
     while calls >= _LEAST_CALLS:
-        queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # its size stands in the id
+        queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # the id contains its size
 
         if queue.run(enqueue) is not None:
 

@@ -1,4 +1,4 @@
-"""The last resort on asynchronous devices: event pairs that hold host time, round calls that cannot be kept apart.
+"""The last resort on asynchronous devices: event pairs that include host time.
 
 Ids: `queue-cold-hostbound` (one call per pair, the cache flushed before) and `queue-warm-u64-hostbound` (64 calls per
 pair, no flush). For calls that wait for the device or overfill its queue, cannot be captured, and cannot be profiled.
@@ -41,7 +41,7 @@ def understands(timer: str) -> bool:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """Time on an idle device, each sample by itself: what is read is the host's pace, so let nothing hide it."""
+    """Time on an idle device, each sample by itself, so that no queue hides the host's pace."""
     waited_us = warmed_up(workload, workload.run, device, seconds)
     grid_us = event_grid_us(device)
     counted = _parse(stored, workload.cache) or calls_in_pair(workload.cache, waited_us)

@@ -1,4 +1,4 @@
-"""Blocks of many cases in shuffled passes: those of one case lie apart in time, so that no moment decides on it."""
+"""Blocks of many cases in shuffled passes. A case's blocks are spread over time, so no single moment decides."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from perfguard.timing.blocks import Collect
 
 PASSES = 3
-_SHARE_OF_MEMORY = 4  # kept meters take a quarter of the device's memory at most: cases need theirs
+_SHARE_OF_MEMORY = 4  # kept meters take at most a quarter of the device's memory; cases need the rest
 
 
 @dataclass
 class _Kept:
-    """A meter between its passes, and what it read so far."""
+    """A meter between its passes, with the times read so far."""
 
     meter: Meter
     most_us: float  # for one pass
@@ -32,10 +32,10 @@ class _Kept:
 
 
 class Interleaved:
-    """Collects the blocks of a session: a first pass when a case is met, two more at the end over all cases.
+    """Collects the blocks of a session: a first pass when a case runs, two more at the end over all cases.
 
-    Meters stay alive until then, as long as together they hold no more than a quarter of the device's memory; what
-    does not fit gets all its blocks at once. Use::
+    Meters stay alive until then, as long as together they hold no more than a quarter of the device's memory. A meter
+    that does not fit gets all its blocks at once. Use::
 
         session = Interleaved(device)
         ...  # subject.collect = session.of(case.key) for each case
@@ -44,14 +44,14 @@ class Interleaved:
     """
 
     def __init__(self, device: Device, *, seed: int = 0) -> None:
-        """`seed` of the order in the later passes."""
+        """`seed`: of the order in the later passes."""
         self._device = device
         self._random = random.Random(seed)
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._free_bytes = (device.identity.memory_bytes or 0) // _SHARE_OF_MEMORY
 
     def of(self, case: str) -> Collect:
-        """What collects the blocks of `case` (any text that tells it from the others)."""
+        """A function that collects the blocks of `case`, which is any unique text."""
 
         def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             if meter.bytes > self._free_bytes:
@@ -67,7 +67,7 @@ class Interleaved:
         return first_pass
 
     def finish(self) -> dict[tuple[str, str], Blocks]:
-        """The later passes over all kept meters, then their blocks by case and metric; lets go of the meters."""
+        """Run the later passes over all kept meters and release these; returns their blocks by case and metric."""
         for _ in range(1, PASSES):
             order = list(self._kept.values())
             self._random.shuffle(order)
@@ -78,7 +78,7 @@ class Interleaved:
         return found
 
     def _read(self, kept: _Kept) -> None:
-        """One pass: three blocks as a rule, fewer where they take too long."""
+        """Read one pass: usually three blocks, fewer if they take too long."""
         started = self._device.now_us()
         wanted = len(kept.times) + kept.meter.in_pass
         with collector_paused():

@@ -1,8 +1,8 @@
-"""Device time on asynchronous devices by the profiler: when each kernel and copy of a call ran.
+"""Device time on asynchronous devices by the profiler: the intervals in which kernels and copies of a call ran.
 
-Ids: `profile-cold` (the cache flushed before each call) and `profile-warm`. A call's time is what its intervals cover
-together: gaps between its kernels do not count, and neither does the host. Preferred over event pairs for short calls,
-where the pair costs as much as the call, and for calls that wait for the device or overfill its queue.
+Ids: `profile-cold` (the cache flushed before each call) and `profile-warm`. A call's time is the length of the union
+of its intervals: gaps between kernels and host time do not count. Preferred over event pairs for short calls, where
+the pair costs as much as the call, and for calls that wait for the device or overfill its queue.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from perfguard.timing.timing import Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.hardware.device import Device, Interval
 
-_MOST_CALLS = 50  # in a block: the profiler keeps tens of events for each
+_MOST_CALLS = 50  # in a block; the profiler keeps tens of events per call
 _ID = re.compile(r"profile-(?P<cache>cold|warm)")
 
 
 def suits(device: Device) -> bool:
-    """Whether the device works on its own; whether it can be profiled shows when it is asked."""
+    """Whether the device is asynchronous. `prepare` finds out whether it can be profiled."""
     return device.asynchronous
 
 
@@ -36,7 +36,7 @@ def understands(timer: str) -> bool:
 
 
 def covered_us(intervals: Iterable[Interval]) -> float:
-    """Length of the union of `intervals`, µs: what runs at the same time counts once."""
+    """Length of the union of `intervals`, µs: overlapping work counts once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reached))
@@ -45,10 +45,10 @@ def covered_us(intervals: Iterable[Interval]) -> float:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call, as the profiler tells it.
+    """Device time of one call, as the profiler reports it.
 
-    None where it tells nothing, and, unless the stored id asks for it, where event pairs do as well: the host can be
-    kept ahead, and the call is so long that a pair costs little.
+    None if it reports nothing. Also None, unless the stored id requires this timer, if event pairs are as good: the
+    host can be kept ahead, and the call is so long that a pair costs little.
     """
     timer = f"profile-{workload.cache}"
     waited_us = warmed_up(workload, workload.run, device, seconds)
@@ -66,7 +66,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         except DeviceError:
             return None
         times = [covered_us(intervals) for intervals in calls]
-        return statistics.median(times) if all(times) else None  # else the profiler lost what a call did
+        return statistics.median(times) if all(times) else None  # a zero means that the profiler lost a call's work
 
     if block() is None:
         return None

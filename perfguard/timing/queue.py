@@ -1,4 +1,4 @@
-"""Device time on asynchronous devices: event pairs round calls that wait, complete, behind a device sleep.
+"""Device time on asynchronous devices: event pairs around calls that are all enqueued behind a device sleep.
 
 Ids: `queue-cold` (one call per pair, the cache flushed before each, outside the pair) and `queue-warm-u64` (64 calls
 per pair, no flush).
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 Pair = tuple["Event", "Event"]
 Enqueue = Callable[[int], list[Pair]]
 
-SHORT_US = 20.0  # an event pair round a shorter call costs as much as the call
+SHORT_US = 20.0  # an event pair around a shorter call costs as much as the call
 MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
 _MOST_PAIRS = 32  # in a batch
-_LEAST_CALLS = 4  # in a batch: below, the host is not ahead in any way that lasts
+_LEAST_CALLS = 4  # in a batch; with fewer, the host's lead does not last
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
-_LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # samples, those of half a millisecond and more
+_LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # number of samples; they last half a millisecond or more
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
 
 @dataclass(frozen=True)
 class _Method:
-    """What the id says."""
+    """The parameters in the id."""
 
     cache: Cache
     calls: int = 1  # per event pair
@@ -51,10 +51,10 @@ class _Method:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a first batch of single calls told; µs."""
+    """Times from a first batch of single calls, µs."""
 
-    call_us: float  # of the device, with what an event pair adds
-    pair_host_us: float  # of the host, for one event pair with its call
+    call_us: float  # device time, including the event pair's
+    pair_host_us: float  # host time of one event pair with its call
 
 
 def _parse(timer: str | None) -> _Method | None:
@@ -78,7 +78,7 @@ def understands(timer: str) -> bool:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call, free of host time; None where the host cannot be kept ahead of the device.
+    """Device time of one call, without host time; None if the host cannot be kept ahead of the device.
 
     A stored id that fits the workload's `cache` is reproduced, unless its batches no longer fit into the queue.
     """
@@ -97,7 +97,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
 
 def estimated(call: Callable[[], object], device: Device, cache: Cache) -> Estimate | None:
-    """A first look at a warmed-up call behind a filled queue; None where the host cannot be kept ahead."""
+    """A first estimate of a warmed-up call behind a filled queue; None if the host cannot be kept ahead."""
     grid_us = event_grid_us(device)
     enqueue = pairs(call, device, cache, 1)
     batch = FilledQueue(device, enqueue, size=_ESTIMATE_PAIRS, smallest=1).run(enqueue)
@@ -108,7 +108,7 @@ def estimated(call: Callable[[], object], device: Device, cache: Cache) -> Estim
 
 
 def calls_in_pair(cache: Cache, call_us: float) -> int:
-    """How many calls one event pair holds: as many as last 1 ms, but one where each needs a cold cache."""
+    """Number of calls in one event pair: as many as last 1 ms, or one if each needs a cold cache."""
     return 1 if cache == "cold" else power_of_two(SAMPLE_US / max(call_us, 1e-3), MOST_CALLS)
 
 
@@ -129,13 +129,13 @@ def metered(
     estimate: Estimate,
     seconds: float,
 ) -> Meter | None:
-    """A meter of samples of `calls` calls each; None where the host falls behind.
+    """A meter of samples of `calls` calls each; None if the host falls behind.
 
-    `enqueue(n)` puts n rounds on the queue, each an event pair for every one of `turns` things.
+    `enqueue(n)` puts n rounds on the queue; a round has one event pair for each of `turns` callables.
     """
     per_round = turns * calls
     rounds = samples_in_block(per_round * estimate.call_us, seconds)
-    # A batch that costs the host little needs a short sleep (clocks sag in long ones) and fits into the queue.
+    # A batch with little host time fits into the queue and needs a short sleep only (clocks drop in long ones).
     size = min(rounds, _MOST_PAIRS, int(_BATCH_HOST_US / max(per_round * estimate.pair_host_us, 1e-3)))
     smallest = min(rounds, max(1, _LEAST_CALLS // per_round))
     batches = Batches(
@@ -158,20 +158,20 @@ class Batches:
         calls: int,
         turns: int = 1,
     ) -> None:
-        """`enqueue(n)` puts n rounds on the queue, each an event pair round `calls` calls for every one of `turns`
-        things.
+        """`enqueue(n)` puts n rounds on the queue. A round has one event pair around `calls` calls for each of `turns`
+        callables.
 
         Args:
-            size: rounds in a batch.
-            smallest: rounds that a batch keeps at least.
-            rounds: in a block.
+            size: rounds in a batch at first.
+            smallest: least number of rounds in a batch.
+            rounds: number of rounds in a block.
         """
         self._enqueue = enqueue
         self._device = device
         self._samples, self._calls, self._turns = turns * rounds, calls, turns
         self._grid_us = event_grid_us(device)
-        self._marks: list[tuple[ClockMark, ClockMark]] = []  # round the batches of the last block
-        device.clock_mark()  # what reads the clock may have to be compiled, and no block shall wait for that
+        self._marks: list[tuple[ClockMark, ClockMark]] = []  # around the batches of the last block
+        device.clock_mark()  # compiles the clock's kernel, where there is one, before the first block
         self._queue = FilledQueue(device, self._marked, size=size, smallest=smallest)
 
     def proven(self) -> bool:
@@ -197,7 +197,7 @@ class Batches:
             first, found, last = batch.result
             if first is not None and last is not None:
                 self._marks.append((first, last))
-            # A call that launches nothing takes no time.
+            # A call without launches takes no time.
             times += [max(start.elapsed_us(end), self._grid_us) / self._calls for start, end in found]
         return middle(times, self._turns)
 
@@ -208,10 +208,10 @@ class Batches:
 
 
 def middle(times: Sequence[float], turns: int = 1) -> float:
-    """The time that a block is kept as: the median of its samples; of `turns` things in turn, the mean of theirs.
+    """The time of a block: the median of its samples, or with several `turns` the mean of the median of each turn.
 
-    A few long samples give their mean without the least and the greatest: where a kernel takes one of two times, the
-    median of nine is now the one and now the other.
+    For a few long samples it is the mean without the smallest and the largest. If a kernel takes one of two times, the
+    median of nine would jump between the two.
     """
     if turns > 1:
         return statistics.fmean(statistics.median(times[turn::turns]) for turn in range(turns))
@@ -221,7 +221,7 @@ def middle(times: Sequence[float], turns: int = 1) -> float:
 
 
 def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Enqueue:
-    """What enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
+    """A function that enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
 
     def enqueue(count: int) -> list[Pair]:
         marks = []

@@ -1,4 +1,4 @@
-"""What every timer returns, and the interface that a timer module has."""
+"""The results of all timers, and the interface of a timer module."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 Cache = Literal["cold", "warm"]
 
-# Of MAD to SD for normal data, and of the median's standard error to the mean's.
+# Factors from MAD to SD for normal data, and from the mean's standard error to the median's.
 _MAD_TO_SD = 1.4826
 _MEDIAN_TO_MEAN = 1.2533
 
-# No device clock that we know of resolves a change of less than this, whatever its event grid.
+# No device clock known to us resolves a smaller change, whatever its event grid.
 _LEAST_FLOOR_US = 0.05
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Times of blocks (`Meter.block`), µs per call, and how many blocks were dropped."""
+    """Times of blocks (`Meter.block`), µs per call, and the number of rejected blocks."""
 
     times: tuple[float, ...]
     rejected: int
@@ -40,12 +40,12 @@ class Timing:
 
     Attributes:
         timer: the method, e.g. `queue-cold`; times under different timers are never compared.
-        blocks: times of blocks, µs per call, in the order of measuring; at least one.
-        rejected: blocks dropped because the device was throttled.
-        floor_us: the smallest change of the time that this timer can tell, µs.
+        blocks: times of blocks, µs per call, in the order of measurement; at least one.
+        rejected: number of rejected blocks: unreadable, or read on a throttled device.
+        floor_us: the smallest change of the time that this timer can resolve, µs.
         samples: samples per block.
-        note: what a reader must know about the method; empty for the usual.
-        bytes: about how much device memory stays allocated while the meter lives.
+        note: anything unusual about the method that a reader must know; usually empty.
+        bytes: approximate device memory that stays allocated while the meter lives.
     """
 
     timer: str
@@ -57,7 +57,7 @@ class Timing:
 
     @classmethod
     def of(cls, meter: Meter, blocks: Blocks) -> Timing:
-        """What `meter` read in `blocks`."""
+        """The timing of `blocks` that `meter` read."""
         return cls(meter.timer, blocks.times, blocks.rejected, meter.floor_us, meter.samples, meter.note)
 
     @property
@@ -71,9 +71,9 @@ class Timing:
         return spread(self.blocks)
 
     def reading(self, metric: str, *, promise: float, floor: float = 0.0) -> Reading:
-        """The session's reading of a timed metric. `floor`, µs: smaller changes do not matter even where they
-        can be told; where it is much of the time, the promise is what it allows (the ladder fails from a third
-        of the promise)."""
+        """The session's reading of a timed metric. `floor`, µs: smaller changes do not matter even if they can be
+        resolved. If it is a large part of the time, it raises the promise (the ladder fails from a third of the
+        promise)."""
         return Reading(
             metric,
             Unit.MICROSECONDS,
@@ -98,7 +98,7 @@ def spread(blocks: Sequence[float]) -> float:
 
 
 def renewed(reading: Reading, blocks: Blocks) -> Reading:
-    """A timed reading with other blocks of the same timer: what more passes of the same session gave."""
+    """A timed reading with its blocks replaced by those of more passes of the same session and timer."""
     return msgspec.structs.replace(
         reading,
         value=statistics.median(blocks.times),
@@ -109,21 +109,21 @@ def renewed(reading: Reading, blocks: Blocks) -> Reading:
 
 
 def floor_us(grid_us: float, calls: int) -> float:
-    """Smallest change of one call's time that a clock of this grid tells, µs: two steps over the calls."""
+    """Smallest change of one call's time that a clock with this grid resolves, µs: two steps divided by the calls."""
     return max(_LEAST_FLOOR_US, 2 * grid_us / calls)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a timer times: one pass of one guarded call.
+    """The subject of a timer: one pass of one guarded call.
 
     Attributes:
-        run: does the pass once.
+        run: runs the pass once.
         cache: state of the last-level cache when a timed call starts.
-        copies: `copies(n)` gives n calls like `run`, each on a copy of the inputs of its own with the same strides,
-            alignment and shared memory (the first may be `run` itself); None where the inputs cannot be copied.
+        copies: `copies(n)` returns n calls like `run`, each on its own copy of the inputs with the same strides,
+            alignment and shared memory (the first may be `run` itself); None if the inputs cannot be copied.
         bytes: device memory that one call touches: its inputs and outputs, each storage once; 0 if unknown.
-        warmed: once it is warmed up, what a waited-for call took, µs (`perfguard.timing.blocks.warmed_up`).
+        warmed: after warm-up, the time of one call with its wait, µs (`perfguard.timing.blocks.warmed_up`).
     """
 
     run: Callable[[], object]
@@ -134,26 +134,26 @@ class Workload:
 
 
 def unknown_clock() -> float | None:
-    """The clock where nobody tells it."""
+    """The clock of a device that does not report it."""
     return None
 
 
 @dataclass(frozen=True)
 class Meter:
-    """A timer that stands ready for one workload: compiled, warmed up, captured, proven by a first block.
+    """A timer ready for one workload: compiled, warmed up, captured, proven by a first block.
 
     Attributes:
-        timer: the method's id; belongs to the key of the reading.
-        block: measures one block (about 10 ms) and returns its time as the device ran it, µs per call; None where
-            this block could not be read. Blocks of several meters may alternate on one device.
-        floor_us: the smallest change of the time that this timer can tell, µs.
+        timer: the method's id; part of the reading's key.
+        block: measures one block (about 10 ms) and returns its time as the device ran it, µs per call; None if the
+            block could not be read. Blocks of several meters may alternate on one device.
+        floor_us: the smallest change of the time that this timer can resolve, µs.
         samples: samples per block.
-        note: what a reader must know about the method; empty for the usual.
-        bytes: about how much device memory stays allocated while the meter lives.
-        settled: relative standard error of the blocks' median below which more blocks tell nothing new.
-        in_pass: blocks in each pass of a session that passes over its cases several times.
-        clock_mhz: the mean clock of the device's processors during the last block, MHz; None where nobody tells.
-        lowest: other work lengthens blocks and never shortens them: the lowest count (`perfguard.timing.floor`).
+        note: anything unusual about the method that a reader must know; usually empty.
+        bytes: approximate device memory that stays allocated while the meter lives.
+        settled: relative standard error of the blocks' median below which no more blocks are needed.
+        in_pass: blocks per pass, in a session that passes over its cases several times.
+        clock_mhz: the mean clock of the device's processors during the last block, MHz; None if unknown.
+        lowest: only the lowest blocks count, since other work can only lengthen them (`perfguard.timing.floor`).
     """
 
     timer: str
@@ -169,7 +169,7 @@ class Meter:
 
 
 class Timer(Protocol):
-    """What a timer module of device time has: a new timer is one file and its place in `TIMERS`."""
+    """The interface of a timer module for device time. A new timer needs one file and a place in `TIMERS`."""
 
     def suits(self, device: Device) -> bool:
         """Whether the timer works on this kind of device."""
@@ -178,9 +178,9 @@ class Timer(Protocol):
         """Whether `timer` is an id that this module wrote."""
 
     def prepare(self, workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-        """A meter for `workload`; None where this timer cannot time it, so that the next one is asked.
+        """A meter for `workload`; None if this timer cannot time it, so that the next one is tried.
 
         Args:
-            seconds: most time that the blocks will get.
-            stored: id of the timer the baseline was read with, to be reproduced.
+            seconds: limit for all blocks together.
+            stored: timer id of the baseline, to be reproduced.
         """

@@ -1,6 +1,6 @@
-"""Time on the wall's clock, for devices whose calls return when the work is done (CPU): shown, judged by nobody.
+"""Wall time, for devices whose calls return when the work is done (CPU): shown, but not judged.
 
-Ids: `wall-u16`, 16 calls per sample. Always warm: what a case finds in the cache is what the last call left.
+Ids: `wall-u16`, 16 calls per sample. Always warm: the cache of a case holds whatever its last call left there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfguard.hardware.device import Device
 
 _MOST_CALLS = 2**16
-_CLOCK_GRID_US = 0.1  # reading the clock twice and storing the difference costs about as much
+_CLOCK_GRID_US = 0.1  # about the time of reading the clock twice and storing the difference
 _ID = re.compile(r"wall-u(?P<calls>\d{1,6})")
 
 
