@@ -6,8 +6,10 @@ float format and -1 in every integer format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 import torch
 
@@ -90,6 +92,23 @@ def within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     place = _new_tensor(0, dtype=tensor.dtype, device=tensor.device)
     offset = GUARD_BYTES // tensor.element_size() + tensor.storage_offset()
     return place.set_(guarded.untyped_storage(), offset, tensor.shape, tensor.stride())
+
+
+@contextmanager
+def empty_tensors_have_addresses() -> Iterator[None]:
+    """Within, `data_ptr` of an empty CPU tensor is its place in its storage, where torch answers 0.
+
+    A kernel that reads one element too far then reads a guard. From address 0 it would end the process.
+    """
+    original = torch.Tensor.data_ptr
+
+    def data_ptr(tensor: torch.Tensor) -> int:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.numel() or tensor.device.type != "cpu":
+            return original(tensor)
+        return int(tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.element_size())
+
+    with mock.patch.object(torch.Tensor, "data_ptr", data_ptr):
+        yield
 
 
 def _reach(tensor: torch.Tensor) -> int:

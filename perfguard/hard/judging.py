@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from perfguard.call import Call
-from perfguard.canaries import GUARD, Canaries
+from perfguard.canaries import GUARD, Canaries, empty_tensors_have_addresses
 from perfguard.errors import MeasurementError
 from perfguard.hard.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.hard.nearby import FLUSHED, Nearby, nearby
@@ -280,7 +280,7 @@ def _between_guards(
     if derivation.far_apart:  # gigabytes, which are not copied
         yield upstream
         return
-    with inputs.surrounded(canaries, lambda _: GUARD):
+    with inputs.surrounded(canaries, lambda _: GUARD), empty_tensors_have_addresses():
         yield [
             surrounded_gradient(gradient, f"the incoming gradient of output {place}", canaries)
             for place, gradient in enumerate(upstream)

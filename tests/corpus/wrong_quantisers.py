@@ -40,8 +40,8 @@ MUTANTS = [
         apply=(
             Edit(
                 LAUNCH,
-                "    zeros = torch.zeros(starts[-1] + 2 * last_panels + last_slices, dtype=torch.int32, device=device)",
-                "    size = starts[-1] + 2 * last_panels + last_slices\n"
+                "    zeros = torch.zeros(2 * panels + slices, dtype=torch.int32, device=device)",
+                "    size = 2 * panels + slices\n"
                 "    zeros = _KEPT.setdefault(size, torch.zeros(size, dtype=torch.int32, device=device))",
             ),
             Append(LAUNCH, "_KEPT: dict[int, torch.Tensor] = {}"),
@@ -214,10 +214,10 @@ MUTANTS = [
         apply=(
             Edit(
                 LAUNCH,
-                "    slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)",
+                "    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)",
                 "    mean = max(16, triton.next_power_of_2(rows // groups))\n"
                 "    config = replace(config, rows=mean, tail=0, chunks=1)\n"
-                "    slots, all_slots, wait_rows = slots_of(config, first.x, offs, code_rows)",
+                "    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)",
             ),
             Edit(LAUNCH, "from dataclasses import dataclass", "from dataclasses import dataclass, replace"),
             Edit(COLUMNS, "range(HELD, load_high, REST):  # what", "range(HELD, HELD, REST):  # what"),

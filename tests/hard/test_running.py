@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -268,3 +269,16 @@ def test_what_lies_a_column_past_an_input_is_nobodys_value(columns: int) -> None
     outcome = judged(derived_call(call, derivation), derivation)
     assert outcome.left_out == ""
     assert "are NaN or Inf unlike the oracle's" in outcome.problem
+
+
+def test_an_empty_input_has_an_address_that_can_be_read() -> None:
+    """torch gives address 0 for it, and a read there ends the process."""
+
+    def first_byte(x: torch.Tensor) -> torch.Tensor:
+        address = x.data_ptr()
+        return torch.full((x.shape[0], 1), float(ctypes.c_uint8.from_address(address).value) if address else 0.0)
+
+    derivation = Derivation((Part("sizes", {0: "dim 1 cut to 0"}),))
+    call = Call(first_byte, (normal(3, 8),), lambda x: torch.zeros(x.shape[0], 1))
+    outcome = judged(derived_call(call, derivation), derivation)
+    assert outcome.problem.startswith("output: RMSE ")
