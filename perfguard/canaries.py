@@ -98,7 +98,8 @@ def within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 def empty_tensors_have_addresses() -> Iterator[None]:
     """Within, `data_ptr` of an empty CPU tensor is its place in its storage, where torch answers 0.
 
-    A kernel that reads one element too far then reads a guard. From address 0 it would end the process.
+    A kernel that reads one element too far then reads its input's storage or a guard. From address 0 the read would end
+    the process.
     """
     original = torch.Tensor.data_ptr
 
