@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -130,8 +129,6 @@ def _has_render_node(root: Path, vendor: str) -> bool:
 def _tools(root: Path, load: Import) -> Iterator[Finding]:
     present = {vendor for vendor, found, _ in _vendors(root) if found}
     if "NVIDIA" in present:
-        smi = shutil.which("nvidia-smi")
-        yield Finding("nvidia-smi", smi or "", "" if smi else "not on PATH", "" if smi else "install nvidia-utils")
         yield _module(load, "pynvml", "pip install nvidia-ml-py")
     if "AMD" in present:
         yield _module(load, "amdsmi", "install it from ROCm: /opt/rocm/share/amd_smi")

@@ -22,15 +22,14 @@ class NvidiaDevice(TorchGpu):
     Args:
         index: torch's number of the device.
         backend: `torch.cuda`, or a stand-in for it.
-        pynvml, run: see `nvml.read`.
+        pynvml: see `nvml.read`.
     """
 
     captures = True
 
-    def __init__(self, index: int = 0, *, backend: Any = None, pynvml: Any = None, run: nvml.Run | None = None) -> None:
+    def __init__(self, index: int = 0, *, backend: Any = None, pynvml: Any = None) -> None:
         super().__init__(index, backend=backend)
         self._pynvml = pynvml
-        self._run = run
 
     @cached_property
     def identity(self) -> Hardware:
@@ -91,7 +90,7 @@ class NvidiaDevice(TorchGpu):
         return self._state()
 
     def _state(self) -> nvml.State:
-        return nvml.read(self._uuid, self._index, pynvml=self._pynvml, run=self._run)
+        return nvml.read(self._uuid, self._index, pynvml=self._pynvml)
 
     @property
     def _uuid(self) -> str | None:

@@ -1,20 +1,16 @@
-"""The state of an NVIDIA GPU as reported by its driver: through pynvml if installed, else through nvidia-smi."""
+"""The state of an NVIDIA GPU as reported by its driver, through pynvml."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from perfguard.records import Conditions
-
-Run = Callable[[list[str]], str]
 
 #: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU, which is no slowdown.
 THROTTLE_REASONS: dict[int, str] = {
@@ -28,15 +24,6 @@ THROTTLE_REASONS: dict[int, str] = {
     0x100: "display_clock_setting",
 }
 
-_FIELDS = (
-    "driver_version",
-    "enforced.power.limit",
-    "clocks.sm",
-    "clocks.mem",
-    "temperature.gpu",
-    "power.draw",
-    "clocks_throttle_reasons.active",
-)
 _VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -49,24 +36,18 @@ class State(Struct, frozen=True):
     warning: str = ""
 
 
-def read(uuid: str | None, index: int = 0, *, pynvml: Any = None, run: Run | None = None) -> State:
+def read(uuid: str | None, index: int = 0, *, pynvml: Any = None) -> State:
     """The state of the GPU with this UUID, or with number `index` if there is none. Never raises.
 
     Args:
         pynvml: the module, if not the installed one.
-        run: runs a command and returns its output; by default a subprocess.
     """
-    problem = ""
     try:
         return _through_pynvml(pynvml or importlib.import_module("pynvml"), uuid, index)
     except ImportError:
         problem = "pynvml is not installed"
     except Exception as error:  # pynvml's errors have no common base class outside the module
         problem = f"pynvml: {error}"
-    try:
-        return _through_smi(run or _run, uuid, index)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        problem += f"; nvidia-smi: {error}"
     hint = "clocks and throttling are unknown: pip install nvidia-ml-py"
     return State(driver=_driver_from(_VERSION_FILE), warning=f"NVIDIA driver state: {problem}; {hint}")
 
@@ -129,56 +110,6 @@ def _handle(pynvml: Any, uuid: str | None, index: int) -> Any:
     if uuid is None:
         return pynvml.nvmlDeviceGetHandleByIndex(index)
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)
-
-
-def _through_smi(run: Run, uuid: str | None, index: int) -> State:
-    which = f"--id={index if uuid is None else uuid}"
-    line = run(["nvidia-smi", which, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
-    processes = run(["nvidia-smi", which, "--query-compute-apps=pid", "--format=csv,noheader,nounits"])
-    state = parse_smi(line)
-    pids = [int(word) for word in processes.split() if word.isdigit()]
-    conditions = state.conditions
-    return State(
-        conditions=Conditions(
-            clock_mhz=conditions.clock_mhz,
-            memory_clock_mhz=conditions.memory_clock_mhz,
-            temperature_celsius=conditions.temperature_celsius,
-            power_watts=conditions.power_watts,
-            throttle_reasons=conditions.throttle_reasons,
-            other_processes=others(pids),
-        ),
-        driver=state.driver,
-        power_limit_watts=state.power_limit_watts,
-    )
-
-
-def parse_smi(line: str) -> State:
-    """One CSV line of `nvidia-smi --query-gpu`; values in brackets ('[N/A]') are unknown.
-
-    Raises:
-        ValueError: not the columns that were asked for.
-    """
-    values = [value.strip() for value in line.strip().split(",")]
-    if len(values) != len(_FIELDS):
-        raise ValueError(f"{len(_FIELDS)} values expected, got {line.strip()!r}")
-    driver, limit, clock, memory_clock, temperature, power, mask = (
-        None if value.startswith("[") or value == "N/A" else value for value in values
-    )
-    return State(
-        conditions=Conditions(
-            clock_mhz=None if clock is None else int(clock),
-            memory_clock_mhz=None if memory_clock is None else int(memory_clock),
-            temperature_celsius=None if temperature is None else int(temperature),
-            power_watts=None if power is None else float(power),
-            throttle_reasons=throttle_reasons(0 if mask is None else int(mask, 16)),
-        ),
-        driver=driver,
-        power_limit_watts=None if limit is None else float(limit),
-    )
-
-
-def _run(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
 
 
 def _driver_from(version_file: Path) -> str | None:

@@ -84,7 +84,7 @@ def test_torch_without_its_driver(tmp_path: Path) -> None:
 
 
 def test_tools_only_where_they_matter(tmp_path: Path) -> None:
-    assert not {"pynvml", "amdsmi", "nvidia-smi"} & set(found(tmp_path, torch=torch()))
+    assert not {"pynvml", "amdsmi"} & set(found(tmp_path, torch=torch()))
     write(tmp_path / "dev/nvidiactl")
     write(tmp_path / "dev/kfd")
     findings = found(tmp_path, torch=torch(cuda="13"), pynvml=SimpleNamespace(__version__="13.0"))

@@ -8,20 +8,18 @@ from typing import Any
 import pytest
 
 from perfguard.hardware.nvidia import NvidiaDevice
+from tests.hardware.test_nvml import BASIC, missing, pynvml
 
-SMI_LINE = "580.159.04, 700.00, 1980, 3201, 40, 83.03, 0x0000000000000004\n"
-
-
-class NoPynvml:
-    def __getattr__(self, name: str) -> Any:
-        raise ImportError("pynvml")
+DRIVER = pynvml(
+    **BASIC,
+    nvmlSystemGetDriverVersion="580.159.04",
+    nvmlDeviceGetEnforcedPowerLimit=700_000,
+    nvmlDeviceGetCurrentClocksEventReasons=0x4,
+)
 
 
 def opened(backend: Any, index: int = 0, **properties: Any) -> NvidiaDevice:
-    def run(command: list[str]) -> str:
-        return SMI_LINE if "--query-compute-apps=pid" not in command else ""
-
-    return NvidiaDevice(index, backend=backend(index + 1, **properties), pynvml=NoPynvml(), run=run)
+    return NvidiaDevice(index, backend=backend(index + 1, **properties), pynvml=DRIVER)
 
 
 def test_identity(backend: Any) -> None:
@@ -84,10 +82,7 @@ def test_a_board_is_told_from_its_like_without_its_serial(backend: Any) -> None:
     assert opened(backend, uuid=None).board is None
 
 
-def test_missing_driver_tools_are_a_warning(backend: Any) -> None:
-    def run(command: list[str]) -> str:
-        raise FileNotFoundError("nvidia-smi")
-
-    device = NvidiaDevice(backend=backend(), pynvml=NoPynvml(), run=run)
+def test_a_missing_pynvml_is_a_warning(backend: Any) -> None:
+    device = NvidiaDevice(backend=backend(), pynvml=missing())
     assert len(device.identity.warnings) == 1
     assert device.identity.power_limit_watts is None

@@ -1,9 +1,8 @@
-"""The driver's words: NVML's bits, nvidia-smi's CSV, and what happens when neither is there."""
+"""The driver's words: NVML's bits, and what happens when nobody can read them."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,6 @@ import pytest
 
 from perfguard.hardware import nvml
 from perfguard.records import Conditions
-
-# one line as nvidia-smi of driver 580 writes it for an idle H200, its mask changed
-SMI_LINE = "580.159.04, 700.00, 1980, 3201, 40, 83.03, 0x0000000000000044\n"
 
 
 class NVMLError(Exception):
@@ -49,30 +45,6 @@ def pynvml(**answers: Any) -> Any:
 
 
 BASIC: dict[str, Any] = {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetHandleByUUID": "gpu"}
-
-
-def test_smi_line() -> None:
-    state = nvml.parse_smi(SMI_LINE)
-    assert state.driver == "580.159.04"
-    assert state.power_limit_watts == 700
-    assert state.conditions == Conditions(
-        clock_mhz=1980,
-        memory_clock_mhz=3201,
-        temperature_celsius=40,
-        power_watts=83.03,
-        throttle_reasons=["sw_power_cap", "hw_thermal_slowdown"],
-    )
-
-
-def test_smi_values_in_brackets_are_unknown() -> None:
-    state = nvml.parse_smi("550.54.15, [N/A], [N/A], 1593, 31, [Not Supported], [Unknown Error]")
-    assert state == nvml.State(driver="550.54.15", conditions=Conditions(memory_clock_mhz=1593, temperature_celsius=31))
-
-
-@pytest.mark.parametrize("line", ["", "No devices were found", "1, 2", "580, 700, fast, 3201, 40, 83, 0x0"])
-def test_smi_line_that_is_none(line: str) -> None:
-    with pytest.raises(ValueError):
-        nvml.parse_smi(line)
 
 
 def test_idle_is_no_throttling() -> None:
@@ -122,37 +94,16 @@ def test_clocks_of_a_mig_partition_are_the_board_s() -> None:
     assert nvml.read("MIG-1", pynvml=module).conditions.temperature_celsius == 50
 
 
-def test_smi_where_pynvml_is_missing() -> None:
-    commands = []
-
-    def run(command: list[str]) -> str:
-        commands.append(command)
-        return SMI_LINE if "--query-compute-apps=pid" not in command else f"{os.getpid()}\n1\n"
-
-    state = nvml.read(None, 3, pynvml=missing(), run=run)
-    assert state.conditions.clock_mhz == 1980
-    assert state.conditions.other_processes == 1
-    assert state.warning == ""
-    assert all("--id=3" in command for command in commands)
-
-
 @pytest.mark.parametrize(
-    "error",
-    [FileNotFoundError("nvidia-smi"), subprocess.CalledProcessError(9, "nvidia-smi"), ValueError("0 values")],
+    ("module", "problem"),
+    [(missing(), "pynvml is not installed"), (pynvml(nvmlInit=None, nvmlShutdown=None), "pynvml: not supported")],
+    ids=["absent", "broken"],
 )
-def test_neither_leaves_fields_empty_and_says_what_to_install(error: Exception) -> None:
-    def run(command: list[str]) -> str:
-        raise error
-
-    state = nvml.read("GPU-1", pynvml=missing(), run=run)
+def test_without_nvml_fields_are_empty_and_it_says_what_to_install(module: Any, problem: str) -> None:
+    state = nvml.read("GPU-1", pynvml=module)
     assert state.conditions == Conditions()
-    assert "pynvml is not installed" in state.warning
+    assert problem in state.warning
     assert state.warning.endswith("pip install nvidia-ml-py")
-
-
-def test_broken_pynvml_falls_back_too() -> None:
-    module = pynvml(nvmlInit=None, nvmlShutdown=None)
-    assert nvml.read("GPU-1", pynvml=module, run=lambda _command: SMI_LINE).driver == "580.159.04"
 
 
 def test_other_processes() -> None:
