@@ -28,10 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.metrics import cpu_time
-from perfguard.metrics.subject import Subject
-from perfguard.timing.cpu import one_thread, used_us
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.metrics import cpu_time
+from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.timers.cpu import one_thread, used_us
 
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = "while True: pass"

@@ -71,11 +71,11 @@ def found(seen: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
     """Every call's derived inputs in as many orders as are asked for, each within its own budget."""
-    from perfguard.hard import running
+    from perfguard.check.hard_inputs import search
 
-    once = running.run_hard
+    once = search.run_hard
 
-    def run(call: Any, seconds: float, rotation: int = 0) -> running.HardResult:
+    def run(call: Any, seconds: float, rotation: int = 0) -> search.HardResult:
         for turn in range(int(os.environ[NUMBER])):
             began = time.thread_time()
             result = once(call, seconds, rotation + turn)
@@ -91,9 +91,9 @@ def pytest_configure() -> None:
             }
             with open(os.environ[WRITTEN], "a", encoding="utf-8") as file:
                 file.write(json.dumps(seen) + "\n")
-        return running.HardResult()
+        return search.HardResult()
 
-    running.run_hard = run
+    search.run_hard = run
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from perfguard.records import CaseResult
-from perfguard.reports import read_report
+from perfguard.model.records import CaseResult
+from perfguard.store.report_file import read_report
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = ("a", "another/checkout-with-a-longer-name")

@@ -4,8 +4,9 @@
 
 `check` is all of the numerics; the others are metrics, by their files in `perfguard/metrics`. What a phase left to do
 on the device is waited for and counts as its own. `cases` is how many were checked or had a reading, or else were asked
-for one. Seconds are of the wall; run it twice, since the first compiles. `--also perfguard.check:_Check._beside` adds a
-line for any function, whose seconds are within those of its phase.
+for one. Seconds are of the wall; run it twice, since the first compiles.
+`--also perfguard.check.correctness:_Check._beside` adds a line for any function, whose seconds are within those of its
+phase.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard import runner
-from perfguard.metrics import all_metrics
+from perfguard.measure.metrics import all_metrics
+from perfguard.session import case_pipeline
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Phase:
 def follow(also: Sequence[str]) -> list[Phase]:
     """Count the phases of every case from here on, and the functions in `also`."""
     phases = [Phase("check")]
-    runner.check_configurations = phases[0].around(runner.check_configurations)  # type: ignore[attr-defined]
+    case_pipeline.check_configurations = phases[0].around(case_pipeline.check_configurations)  # type: ignore[attr-defined]
     for metric in all_metrics():
         phases.append(Phase(metric.__name__.rpartition(".")[2], metric.TIMED))  # type: ignore[attr-defined]
         metric.read = phases[-1].around(metric.read)  # type: ignore[method-assign]

@@ -1,7 +1,9 @@
 """perfguard: a guard for GPU-kernel performance and correctness, as a pytest plugin and a command line."""
 
-from perfguard.call import Hard, Tolerance, Work
-from perfguard.errors import (
+from perfguard.check.hard_inputs import derived
+from perfguard.check.hard_inputs.marks import ids, offsets
+from perfguard.model.call import Hard, Tolerance, Work
+from perfguard.model.errors import (
     BaselineError,
     DeviceError,
     ExitStatus,
@@ -12,8 +14,6 @@ from perfguard.errors import (
     UsageError,
     WrongResult,
 )
-from perfguard.hard import derived
-from perfguard.hard.marks import ids, offsets
 
 __version__ = "0.1.0"
 

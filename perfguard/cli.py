@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from perfguard import __version__, reporting
-from perfguard.accepting import command as accepting
-from perfguard.compare import command as compare
-from perfguard.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
-from perfguard.posting import command as posting
+from perfguard import __version__
+from perfguard.github.accept import command as accepting
+from perfguard.github.post import command as posting
+from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 from perfguard.selfcheck import command as selfcheck
+from perfguard.session import report_command
+from perfguard.session.compare import command as compare
 
 _FILE_WIDTH = 250  # columns where output is no terminal: a log, a pipe
 
@@ -61,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser(
         "report", help="show reports that pytest --perfguard saved, of one lane or several, in one of six forms"
     )
-    reporting.add_arguments(report)
-    report.set_defaults(command=reporting.run)
+    report_command.add_arguments(report)
+    report.set_defaults(command=report_command.run)
     accept = commands.add_parser("accept", help="write what a report measured into the baselines, with a reason")
     accepting.add_arguments(accept)
     accept.set_defaults(command=accepting.run)
@@ -88,8 +89,8 @@ def run_doctor(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from perfguard.config import read_settings
-    from perfguard.hardware import Finding, diagnose
+    from perfguard.measure.devices import Finding, diagnose
+    from perfguard.model.config import read_settings
 
     try:
         read_settings(Path.cwd())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from perfguard.guard import Guarded
+    from perfguard.pytest_plugin.fixture import Guarded
 
 OPTIONS_HELP = """\
 exit status: 0 passed, 1 a test failed otherwise or a case is BROKEN, 2 interrupted, 3 internal error, 4 usage,
@@ -70,7 +70,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     """
     if "--perfguard-update" not in args:
         return
-    from perfguard.config import is_categories
+    from perfguard.model.config import is_categories
 
     alone = [
         place
@@ -88,7 +88,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
     """In a process that measures for another one, drop options not meant for it, before any plugin acts on them."""
     if config.option.perfguard_session:
-        from perfguard.hooks.child import take_options_back
+        from perfguard.pytest_plugin.child_options import take_options_back
 
         take_options_back(config)
     return (yield)
@@ -98,7 +98,7 @@ def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     if option.perfguard_session:
-        from perfguard.hooks.child import drop_plugins
+        from perfguard.pytest_plugin.child_options import drop_plugins
 
         drop_plugins(config)
     worker = hasattr(config, "workerinput")
@@ -108,7 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
-    from perfguard.hooks import start, start_worker
+    from perfguard.pytest_plugin.start import start, start_worker
 
     (start_worker if worker else start)(config)
 
@@ -118,7 +118,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """`-n auto` of a measuring run: one worker per device if times are read."""
     if not _measures(config.option) or config.option.perfguard_lane == "cpu":
         return None
-    from perfguard.hooks import count_devices
+    from perfguard.pytest_plugin.start import count_devices
 
     return count_devices(config)
 
@@ -131,7 +131,7 @@ def _measures(option: Any) -> bool:
 def perfguard(request: pytest.FixtureRequest) -> Any:
     """Guard one call: `perfguard(fn, *args, reference=…)` checks it against its reference and, under
     `--perfguard`, measures it and compares it with its baseline. `perfguard.device` is where inputs belong."""
-    from perfguard.guard import guarded
+    from perfguard.pytest_plugin.fixture import guarded
 
     guard: Guarded
     with guarded(request) as guard:

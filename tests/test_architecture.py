@@ -18,84 +18,35 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfguard"
 KERNELS = ROOT / "kernels"
 
-# A module imports only from floors below its own (or from its own package).
+# The rooms of the house and their floors. A file imports from its own room and from floors below.
 FLOORS = {
-    "errors": 0,
-    "units": 0,
-    "records": 1,
-    "call": 1,
-    "places": 0,
-    "naming": 0,
-    "canaries": 1,
-    "collector": 1,
-    "dispatching": 1,
-    "config": 2,
-    "reports": 2,
-    "overview": 4,
-    "numerics": 2,
-    "poison": 2,
-    "hardware": 2,
-    "timing": 3,
-    "binaries": 3,
-    "configurations": 4,
-    "lanes": 5,
-    "remembering": 5,
-    "judge": 3,
-    "baselines": 4,
-    "render": 5,
-    "github": 3,
+    "model": 0,
+    "_compat": 1,
+    "tensors": 2,
     "check": 3,
-    "hard": 4,
-    "compiling": 2,
-    "passes": 3,
-    "metrics": 4,
-    "reporting": 6,
-    "runner": 5,
-    "sessions": 4,
-    "locking": 2,
-    "controls": 4,
-    "pairing": 5,
-    "history": 2,
-    "coldstart": 5,
-    "answering": 6,
-    "run": 7,
-    "benchmark_fixture": 7,
-    "watchdog": 7,
-    "accepting": 8,
-    "posting": 8,
-    "compare": 8,
-    "selfcheck": 8,
-    "guard": 8,
-    "hooks": 9,
-    "plugin": 10,
-    "cli": 10,
-    "__main__": 11,
+    "judge": 3,
+    "measure": 3,
+    "render": 3,
+    "store": 3,
+    "session": 4,
+    "github": 5,
+    "pytest_plugin": 5,
+    "selfcheck": 5,
+    "cli": 6,
+    "plugin": 6,
+    "__main__": 7,
 }
-TORCH = {
-    "binaries",
-    "canaries",
-    "check",
-    "compiling",
-    "dispatching",
-    "hard",
-    "hardware",
-    "metrics",
-    "numerics",
-    "passes",
-    "places",
-    "poison",
-    "runner",
-    "timing",
-}
-# In these packages files do not import each other, but for the base that they all stand on.
+# Who imports torch when imported: rooms, and files of other rooms.
+TORCH = {"_compat", "check", "measure", "tensors"}
+TORCH_FILES = {"session/case_pipeline.py", "selfcheck/delayed"}
+# In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
-    "metrics": {"subject"},
-    "hardware": {
+    "measure/metrics": {"subject"},
+    "measure/devices": {
         "activity",
-        "device",
-        "torch_gpu",
+        "architectures",
         "cpu_memory",
-        "facts",
+        "device",
         "fake_clock",
         "fake_memory",
         "fingerprints",
@@ -107,6 +58,7 @@ SIBLINGS = {
         "nvml",
         "operators",
         "sm_clock",
+        "torch_gpu",
         "waiting",
     },
     "render": {"words", "escaping", "survey"},
@@ -153,34 +105,34 @@ def ids(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
-def test_a_file_imports_only_from_floors_below(path: Path) -> None:
+def test_a_file_imports_only_from_its_own_room_and_from_floors_below(path: Path) -> None:
     own = module_of(path)[1]
     if own == "__init__":
         return
-    assert own in FLOORS, f"{own}: give it a floor in FLOORS"
+    assert own in FLOORS, f"{own}: no room of the house; put the file into one, or give the room a floor"
     for name in imports(path):
         parts = name.split(".")
-        if parts[0] != "perfguard" or len(parts) < 2 or parts[1] not in FLOORS:
-            continue
-        assert parts[1] == own or FLOORS[parts[1]] < FLOORS[own], f"{own} may not import {name}"
+        if parts[0] == "perfguard" and len(parts) > 1 and parts[1] in FLOORS:
+            assert parts[1] == own or FLOORS[parts[1]] < FLOORS[own], f"{own} may not import {name}"
 
 
 @pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
 def test_siblings_do_not_import_each_other(path: Path) -> None:
-    parts = module_of(path)
-    if len(parts) < 3 or parts[1] not in SIBLINGS or parts[2] == "__init__":
+    folder = path.parent.relative_to(PACKAGE)
+    if folder.as_posix() not in SIBLINGS or path.stem == "__init__":
         return
-    siblings = {other.stem for other in path.parent.glob("*.py")} - {"__init__"} - SIBLINGS[parts[1]]
+    siblings = {other.stem for other in path.parent.glob("*.py")} - {"__init__"} - SIBLINGS[folder.as_posix()]
+    depth = 1 + len(folder.parts)
     for name in imports(path):
-        named = name.split(".")
-        if named[:2] == ["perfguard", parts[1]] and len(named) > 2:
-            assert named[2] not in siblings - {parts[2]}, f"{path.name} may not import its sibling {name}"
+        named = tuple(name.split("."))
+        if named[:depth] == ("perfguard", *folder.parts) and len(named) > depth:
+            assert named[depth] not in siblings - {path.stem}, f"{path.name} may not import its sibling {name}"
 
 
 @pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
-def test_only_measuring_modules_import_torch(path: Path) -> None:
-    # A kernel of selfcheck's own, with the call that a guarded test makes: runs in sessions only.
-    if module_of(path)[1] in TORCH or module_of(path)[1:3] == ("selfcheck", "delayed"):
+def test_only_rooms_that_measure_import_torch(path: Path) -> None:
+    own = path.relative_to(PACKAGE).as_posix()
+    if own.split("/")[0] in TORCH or any(own.startswith(place) for place in TORCH_FILES):
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typing_only = {
@@ -195,12 +147,13 @@ def test_only_measuring_modules_import_torch(path: Path) -> None:
             assert not any(name.split(".")[0] in ("torch", "triton") for name in names), f"{path.name}: {names}"
 
 
-def test_github_stands_on_errors_alone_and_knows_no_kernel_verdict_or_layout() -> None:
-    for path in files(PACKAGE / "github"):
+def test_the_github_client_stands_on_errors_alone_and_knows_no_kernel_verdict_or_layout() -> None:
+    own = ([], ["__version__"], ["model", "errors"], ["github", "api"])
+    for path in files(PACKAGE / "github" / "api"):
         for name in imports(path):
             parts = name.split(".")
             if parts[0] == "perfguard":
-                assert parts[1:2] in ([], ["__version__"], ["errors"], ["github"]), f"{path.name} may not import {name}"
+                assert parts[1:3] in own or parts[1:2] == ["__version__"], f"{path.name} may not import {name}"
             else:
                 assert parts[0] in {"msgspec", "requests"} | sys.stdlib_module_names, f"{path.name}: {name}"
 
@@ -212,7 +165,7 @@ def loaded_after(code: str) -> set[str]:
 
 
 def test_github_loads_nothing_heavy() -> None:
-    extra = loaded_after("import perfguard.github") - loaded_after("")
+    extra = loaded_after("import perfguard.github.api") - loaded_after("")
     assert {name.partition(".")[0] for name in extra} & {"perfguard", "msgspec"} == {"perfguard", "msgspec"}
     assert not extra & {"torch", "numpy", "scipy", "yaml", "rich", "pytest", "requests"}
 
@@ -235,8 +188,8 @@ def test_the_plugin_loads_nothing_heavy() -> None:
 
 def test_report_runs_without_torch(tmp_path: Path) -> None:
     """From JSON, on a machine that has no torch."""
-    from perfguard.records import SCHEMA, Hardware, Report, Toolchain
-    from perfguard.reports import save_report
+    from perfguard.model.records import SCHEMA, Hardware, Report, Toolchain
+    from perfguard.store.report_file import save_report
 
     hardware = Hardware(slug="nvidia-h200", vendor="nvidia", name="NVIDIA H200", architecture="sm_90")
     report = Report(schema=SCHEMA, hardware=hardware, toolchain=Toolchain(), started="2026-11-21T00:00:00")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.call import Call, Tolerance
-from perfguard.check import Checked, check
-from perfguard.errors import MeasurementError, UsageError
-from perfguard.numerics.trial import Inputs, expanded, transposed
-from perfguard.poison import poisoned
+from perfguard.check.correctness import Checked, check
+from perfguard.check.numerics.trial import Inputs, expanded, transposed
+from perfguard.check.poison import poisoned
+from perfguard.model.call import Call, Tolerance
+from perfguard.model.errors import MeasurementError, UsageError
 
 GROUPS = torch.tensor([10, 10, 40, 60], dtype=torch.int32)  # the second group is empty
 FN, FNUZ = torch.float8_e4m3fn, torch.float8_e4m3fnuz
@@ -611,7 +611,7 @@ def test_a_reference_that_refuses_float64_says_what_to_do() -> None:
 
 
 def test_an_oracle_that_would_not_fit_is_float32_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfguard.numerics.oracle.free_bytes", lambda _: 1e3)
+    monkeypatch.setattr("perfguard.check.numerics.oracle.free_bytes", lambda _: 1e3)
     result = checked(matmul, normal(40, 64), normal(64, 40, seed=1), reference=matmul)
     assert result.wrong == []
     assert result.notes == ["oracle: float32, since float64 would take over a quarter of the free memory"]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from perfguard import ExitStatus, hardware
+from perfguard import ExitStatus
 from perfguard.cli import main
-from perfguard.errors import EXIT_MEANINGS
-from perfguard.hardware import Finding, open_device
-from perfguard.reports import read_report, save_report
+from perfguard.measure import devices
+from perfguard.measure.devices import Finding, open_device
+from perfguard.model.errors import EXIT_MEANINGS
+from perfguard.store.report_file import read_report, save_report
 from tests.test_reports import REPORT
 
 
@@ -67,7 +68,7 @@ def test_doctor_prints_brackets_and_reads_the_settings(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.perfguard]\ncase_secnds = 1\n")
     step = "pip install 'perfguard[kernels]'"
-    monkeypatch.setattr(hardware, "diagnose", lambda: [Finding("torch", "", "cannot be imported: [x]", step)])
+    monkeypatch.setattr(devices, "diagnose", lambda: [Finding("torch", "", "cannot be imported: [x]", step)])
     assert main(["doctor"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert step in output

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard import coldstart
-from perfguard.call import Call
-from perfguard.coldstart import ASKED, Asked, asked, first_results, starter
-from perfguard.errors import MeasurementError
-from perfguard.hardware.fake import FakeDevice
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.statistics import least_effect
-from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Word
-from perfguard.reports import save_report
-from perfguard.sessions import ANSWER, REQUEST, Command
-from perfguard.units import Unit
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.call import Call
+from perfguard.model.errors import MeasurementError
+from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Word
+from perfguard.model.units import Unit
+from perfguard.session import cold_start
+from perfguard.session.cold_start import ASKED, Asked, asked, first_results, starter
+from perfguard.session.fresh_processes import ANSWER, REQUEST, Command
+from perfguard.store.report_file import save_report
 
 CASE = Case("suite", "f[64]", "forward", "test_suite.py::test_f[64]")
 REPORT = Report(SCHEMA, Hardware("any", "fake", "Any", "x"), Toolchain(), "2026-11-21T10:00:00+00:00")
@@ -81,7 +81,7 @@ COMMAND = Command(("--perfguard",), Path("/project"))
 
 def test_how_the_process_is_started_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Started([CaseResult(CASE, readings=[READING])], compiled=3)
-    monkeypatch.setattr(coldstart, "run_fresh", started)
+    monkeypatch.setattr(cold_start, "run_fresh", started)
     cold, compiled = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
     assert cold == READING
     assert (compiled.metric, compiled.value, compiled.details) == ("compiled_kernels", 3, "cold_start_us")
@@ -124,7 +124,7 @@ class Compiling:
 
 def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
-    monkeypatch.setattr(coldstart, "run_fresh", started)
+    monkeypatch.setattr(cold_start, "run_fresh", started)
     readings = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE, (1, 4))
     values = {reading.metric: reading.value for reading in readings}
     assert started.begun == [(layers, caches) for layers in (None, 1, 4) for caches in ("cold", "warm")]
@@ -139,7 +139,7 @@ def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.Monk
 
 def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
-    monkeypatch.setattr(coldstart, "run_fresh", started)
+    monkeypatch.setattr(cold_start, "run_fresh", started)
     names = {reading.metric for reading in starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)}
     assert started.begun == [(None, "cold"), (None, "warm")]
     assert "warm_compile_time_us" in names
@@ -147,7 +147,7 @@ def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_graph_that_no_cache_holds_any_more_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coldstart, "run_fresh", Compiling(misses=1))
+    monkeypatch.setattr(cold_start, "run_fresh", Compiling(misses=1))
     readings = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
     (misses,) = (reading for reading in readings if reading.metric == "graph_cache_misses")
     assert judge_exact(misses, 0).word is Word.CHANGED
@@ -182,7 +182,7 @@ def test_what_compiling_takes_is_told_from_running() -> None:
 def test_a_process_without_a_result_is_an_error(
     results: list[CaseResult] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coldstart, "run_fresh", Started(results, "a fresh process ended with status 7"))
+    monkeypatch.setattr(cold_start, "run_fresh", Started(results, "a fresh process ended with status 7"))
     with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*leave cold_start out$"):
         starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.config import CATEGORIES, Settings, parse_categories, read_settings
-from perfguard.errors import UsageError
+from perfguard.model.config import CATEGORIES, Settings, parse_categories, read_settings
+from perfguard.model.errors import UsageError
 
 
 def write(folder: Path, text: str) -> Path:

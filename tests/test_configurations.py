@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard import configurations
-from perfguard.call import Call
-from perfguard.configurations import check_configurations
+from perfguard.check import all_configs
+from perfguard.check.all_configs import check_configurations
+from perfguard.model.call import Call
 
 
 def twice(x: torch.Tensor, candidate: int = 0) -> torch.Tensor:
@@ -60,7 +60,7 @@ def test_configurations_may_be_asked_for_late() -> None:
 
 
 def test_what_is_not_cheap_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configurations, "CHEAP_SECONDS", 0.0)
+    monkeypatch.setattr(all_configs, "CHEAP_SECONDS", 0.0)
     checked = check_configurations(CALL)
     assert not checked.wrong
     (note,) = checked.notes

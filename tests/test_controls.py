@@ -7,17 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.controls import CONTROLS, Controls
-from perfguard.judge import Lane
-from perfguard.records import (
-    Baseline,
-    Case,
-    CaseBaseline,
-    CaseResult,
-    Hardware,
-    TimedEntry,
-    Toolchain,
-)
+from perfguard.judge.control_cases import CONTROLS, Controls
+from perfguard.judge.lane import Lane
+from perfguard.model.records import Baseline, Case, CaseBaseline, CaseResult, Hardware, TimedEntry, Toolchain
 
 METRIC = "device_time_us"
 HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake", architecture="fake")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutation.report import page as mutation_page
-from perfguard.config import CATEGORIES, Settings
-from perfguard.errors import EXIT_MEANINGS
-from perfguard.guard import Guarded
-from perfguard.records import Word
+from perfguard.model.config import CATEGORIES, Settings
+from perfguard.model.errors import EXIT_MEANINGS
+from perfguard.model.records import Word
+from perfguard.pytest_plugin.fixture import Guarded
 from tests import documents
 
 ROOT = Path(__file__).parents[1]

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from perfguard.baselines import Store, apply
-from perfguard.baselines.changes import Change
 from perfguard.cli import main
-from perfguard.errors import ExitStatus
-from perfguard.history import MOST_COMMITS, Recorded, read_history
-from perfguard.records import Entry, Provenance, TimedEntry
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import Entry, Provenance, TimedEntry
+from perfguard.model.records.baseline import Recorded
+from perfguard.model.records.change import Change
 from perfguard.render.html import render_html
-from perfguard.reports import save_report
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_history import MOST_COMMITS, read_history
+from perfguard.store.baseline_update import apply
+from perfguard.store.report_file import save_report
 from tests.render.browser import probe
 from tests.render.examples import lane, overview, result
 

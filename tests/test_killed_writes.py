@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.baselines import Store
-from perfguard.reports import save_report, write_atomically
+from perfguard.model.atomic_files import write_atomically
+from perfguard.store.baseline_files import Store
+from perfguard.store.report_file import save_report
 from tests.test_reports import REPORT
 
 KILLED = """

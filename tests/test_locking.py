@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.errors import DeviceError
-from perfguard.locking import DeviceLock
+from perfguard.model.errors import DeviceError
+from perfguard.session.device_lock import DeviceLock
 
 HOLD = """
 import sys, time

@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from perfguard.call import Tolerance
-from perfguard.numerics.rule import compare
+from perfguard.check.numerics.rule import compare
+from perfguard.model.call import Tolerance
 
 NAMED = re.compile(r"; if it is to be as loose: Tolerance\((k|phi)=([\d.e+]+), reason='…'\)")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.baselines import Store
-from perfguard.naming import file_of, name_of, suite_of
+from perfguard.model.suite_names import file_of, name_of, suite_of
+from perfguard.store.baseline_files import Store
 
 ROOT = Path("/repo")
 # Close relatives: what a rule for names that drops or joins something takes for one another.

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.call import Tolerance
-from perfguard.numerics import compare, seeding
-from perfguard.numerics.codes import FP8_DTYPES, compare_codes, compare_scales
-from perfguard.numerics.jagged import jagged
-from perfguard.numerics.oracle import NARROW, Widen, fits_in_float64, run_wide, unrounded_codes
-from perfguard.numerics.rule import Groups, bits
-from perfguard.records import Accuracy
+from perfguard.check.numerics.fp8_codes import FP8_DTYPES, compare_codes, compare_scales
+from perfguard.check.numerics.jagged import jagged
+from perfguard.check.numerics.oracle import NARROW, Widen, fits_in_float64, run_wide, unrounded_codes
+from perfguard.check.numerics.rule import Groups, compare
+from perfguard.model.call import Tolerance
+from perfguard.model.records import Accuracy
+from perfguard.tensors import seeding
+from perfguard.tensors.bits import bits
 
 LOOSE = "the test needs it"
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.call import Call
-from perfguard.errors import DeviceError
-from perfguard.passes import Followed, backward, copies, forward, steps, touched_bytes
+from perfguard.measure.replay import Followed, backward, copies, forward, steps, touched_bytes
+from perfguard.model.call import Call
+from perfguard.model.errors import DeviceError
 
 
 def made(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perfguard.call import Call
-from perfguard.check import check
-from perfguard.numerics.patterns import looks_like
+from perfguard.check.correctness import check
+from perfguard.check.numerics.patterns import looks_like
+from perfguard.model.call import Call
 
 X = torch.randn(32, 32, generator=torch.Generator().manual_seed(0))
 

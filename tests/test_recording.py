@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.baselines import Change
-from perfguard.records import TimedEntry
-from perfguard.run.recording import MOST_LINES, describe_changes, describe_left
-from perfguard.units import Unit
+from perfguard.model.records import TimedEntry
+from perfguard.model.records.change import Change
+from perfguard.model.units import Unit
+from perfguard.render.update_text import MOST_LINES, describe_changes, describe_left
 
 
 def change(number: int, *, folder: str = "gpu", suite: str = "suite", before: int | None = None) -> Change:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.baselines import Store
-from perfguard.hardware.fake import FakeDevice
-from perfguard.remembering import lost_suites
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.session.load_baselines import lost_suites
+from perfguard.store.baseline_files import Store
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.repeated import differences, facts
-from perfguard.records import Case, CaseResult, Reading, Verdict, Word
-from perfguard.units import Unit
+from perfguard.model.records import Case, CaseResult, Reading, Verdict, Word
+from perfguard.model.units import Unit
 
 
 def result(**fields: Any) -> CaseResult:

@@ -9,12 +9,12 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from perfguard.baselines import Store
 from perfguard.cli import main
-from perfguard.errors import ExitStatus, UsageError
-from perfguard.overview import Headline
-from perfguard.reporting import NO_REPORT, merge, read_lanes
-from perfguard.reports import save_report
+from perfguard.model.errors import ExitStatus, UsageError
+from perfguard.model.lane_summary import Headline
+from perfguard.session.report_command import NO_REPORT, merge, read_lanes
+from perfguard.store.baseline_files import Store
+from perfguard.store.report_file import save_report
 from tests.render.examples import EXAMPLES, SLOWER, lane, result
 
 SLOW, FINE = lane("nvidia-h200", result("rms_norm", SLOWER)).report, lane("amd-mi300x", result("rms_norm")).report

@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.errors import UsageError
-from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
-from perfguard.reports import make_folder, read_report, save_report, write_atomically
-from perfguard.units import Unit
+from perfguard.model.atomic_files import make_folder, write_atomically
+from perfguard.model.errors import UsageError
+from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.model.units import Unit
+from perfguard.store.report_file import read_report, save_report
 
 HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake", architecture="fake_1")
 CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")

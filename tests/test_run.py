@@ -10,13 +10,12 @@ import msgspec
 import pytest
 import torch
 
-from perfguard.baselines.writing import render
-from perfguard.call import Call
-from perfguard.config import Config, Settings
-from perfguard.errors import UsageError
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hardware.fake import FakeDevice
-from perfguard.records import (
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.call import Call
+from perfguard.model.config import Config, Settings
+from perfguard.model.errors import UsageError
+from perfguard.model.records import (
     Baseline,
     BaseTree,
     Case,
@@ -32,8 +31,10 @@ from perfguard.records import (
     TimedEntry,
     Word,
 )
-from perfguard.run import Run, open_run
-from perfguard.units import Unit
+from perfguard.model.units import Unit
+from perfguard.session.open_run import open_run
+from perfguard.session.run import Run
+from perfguard.store.baseline_writer import render
 
 
 def run_of(tmp_path: Path, **settings: object) -> Run:
@@ -145,8 +146,8 @@ def test_a_long_report_is_not_written_anew_after_every_case(tmp_path: Path, monk
         now += 1e-4 * len(report.results)
         writing += 1e-4 * len(report.results)
 
-    monkeypatch.setattr("perfguard.run.run.save_report", save)
-    monkeypatch.setattr("perfguard.run.run.time.monotonic", lambda: now)
+    monkeypatch.setattr("perfguard.session.run.save_report", save)
+    monkeypatch.setattr("perfguard.session.run.time.monotonic", lambda: now)
     run = run_of(tmp_path)
     for number in range(2_000):
         now += 0.02

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from perfguard.binaries.calls import Binaries, OnTarget
-from perfguard.binaries.compiling import Compiler
-from perfguard.call import Call, Work
-from perfguard.config import Settings
-from perfguard.guard import Guarded, seed_of
-from perfguard.hardware import fake
-from perfguard.hardware.device import Device
-from perfguard.passes import Followed, backward, seeded
-from perfguard.records import Case, CaseResult, Word
-from perfguard.runner import Runner
-from perfguard.timing.blocks import collect
-from perfguard.timing.timing import Blocks, Meter
+from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
+from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.device import Device
+from perfguard.measure.replay import Followed, backward, seeded
+from perfguard.measure.timers.blocks import collect
+from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.model.call import Call, Work
+from perfguard.model.config import Settings
+from perfguard.model.records import Case, CaseResult, Word
+from perfguard.pytest_plugin.fixture import Guarded, seed_of
+from perfguard.session.case_pipeline import Runner
 
 CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
 

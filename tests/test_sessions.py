@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard import sessions
-from perfguard.errors import UsageError
-from perfguard.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
-from perfguard.reports import save_report
-from perfguard.sessions import ANSWER, Command, given_arguments, measure_fresh, read_answer
+from perfguard.model.errors import UsageError
+from perfguard.model.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
+from perfguard.session import fresh_processes
+from perfguard.session.fresh_processes import ANSWER, Command, given_arguments, measure_fresh, read_answer
+from perfguard.store.report_file import save_report
 from tests.test_reports import CASE, READINGS, REPORT
 
 
@@ -69,7 +69,7 @@ def test_answers_are_collected_in_order(tmp_path: Path) -> None:
 
 
 def test_a_process_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "PROGRESS_SECONDS", 0.5)
+    monkeypatch.setattr(fresh_processes, "PROGRESS_SECONDS", 0.5)
     script = "time.sleep(0.7); ANSWER; time.sleep(0.7)"  # the answer grows while it measures
     fresh, said = measure(script, tmp_path)
     assert (fresh.problem, len(fresh.reports)) == ("", 2)
@@ -83,8 +83,8 @@ def test_a_process_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatc
 
 def test_what_is_left_is_told_from_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(sessions.time, "monotonic", lambda: now)
-    progress = sessions.Progress(tests=20, processes=5)
+    monkeypatch.setattr(fresh_processes.time, "monotonic", lambda: now)
+    progress = fresh_processes.Progress(tests=20, processes=5)
     assert progress.line(1) == "fresh process 1 of 5: 20 tests"
     now = 130.0
     assert progress.line(1, done=5) == "fresh process 1 of 5: 5 of 20 tests, 0:30 gone, about 9:30 to go"

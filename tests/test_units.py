@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.units import (
+from perfguard.model.units import (
     Unit,
     format_bandwidth,
     format_bytes,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.call import Call
-from perfguard.check import check
-from perfguard.watchdog import Watchdog, describe_step
+from perfguard.check.correctness import check
+from perfguard.model.call import Call
+from perfguard.session.watchdog import Watchdog, describe_step
 
 ROOT = Path(__file__).parents[1]
 

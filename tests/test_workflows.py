@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfguard.naming import suite_of
+from perfguard.model.suite_names import suite_of
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".github" / "workflows"

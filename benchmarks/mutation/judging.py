@@ -17,8 +17,8 @@ import yaml
 
 from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
-from perfguard.errors import ExitStatus
-from perfguard.records import Word, load_report
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import Word, load_report
 
 SECONDS = 240.0  # of one mutant in a lane of plain cases, after which it hangs
 MOST_TESTS = 10  # of those that reach a line, the cheapest

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from perfguard.call import Call
-from perfguard.records import Case, CaseResult
-from perfguard.runner import Runner
+from perfguard.model.call import Call
+from perfguard.model.records import Case, CaseResult
+from perfguard.session.case_pipeline import Runner
 
 os.environ["KERNELS_SHAPES"] = "small"  # before a conftest imports the paths of the tests
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from perfguard.baselines.store import load
-from perfguard.records import Report, TimedEntry
+from perfguard.model.records import Report, TimedEntry
 from perfguard.selfcheck.measuring import measure_sessions, read_sessions, suite_command
+from perfguard.store.baseline_files import load
 
 SUITE = "benchmarks/noise"
 LIMITS = (0.3, 0.5)  # %

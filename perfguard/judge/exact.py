@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfguard.judge.parts import describe_parts, judge_parts
-from perfguard.records import Better, Reading, Value, Verdict, Word
-from perfguard.units import Unit, format_change, format_list_change, format_value, significant
+from perfguard.model.records import Better, Reading, Value, Verdict, Word
+from perfguard.model.units import Unit, format_change, format_list_change, format_value, significant
 
 
 def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> Verdict:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
-from perfguard.records import (
+from perfguard.model.records import (
     NO_BASE,
     Baseline,
     BaseTree,

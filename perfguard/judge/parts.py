@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfguard.records import Better, Parts, Reading, Verdict, Word
-from perfguard.units import Unit, format_change, format_value, significant
+from perfguard.model.records import Better, Parts, Reading, Verdict, Word
+from perfguard.model.units import Unit, format_change, format_value, significant
 
 Part = int | float | str
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from perfguard.judge.pairs import judge_pairs, noisy
+from perfguard.judge.pair_test import judge_pairs, noisy
 from perfguard.judge.screen import MOST_REJECTED
 from perfguard.judge.statistics import UNLEARNT, least_effect
-from perfguard.records import Reading, Verdict, Word
+from perfguard.model.records import Reading, Verdict, Word
 
 PROCESSES = 3  # fresh processes that re-measure a slower time; as many again if it stays undecided
 

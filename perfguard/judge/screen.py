@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from perfguard.judge.lane import Lane, same_board, timer_class
+from perfguard.judge.same_code import covered
 from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
-from perfguard.judge.unchanged import covered
-from perfguard.records import CaseResult, Reading, TimedEntry
+from perfguard.model.records import CaseResult, Reading, TimedEntry
 
 LEAST_CONTROLS = 15  # unchanged cases; fewer show too little about board and day
 MOST_REJECTED = 3  # a session with this many rejected blocks is not compared

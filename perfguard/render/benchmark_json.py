@@ -6,7 +6,7 @@ import json
 import statistics
 from typing import Any
 
-from perfguard.records import CaseResult, Reading, Report
+from perfguard.model.records import CaseResult, Reading, Report
 
 
 def render_benchmark_json(report: Report) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from perfguard.overview import Overview
-from perfguard.records import CaseResult, Verdict, Word
+from perfguard.model.lane_summary import Overview
+from perfguard.model.records import CaseResult, Verdict, Word
 from perfguard.render.survey import QUIET, LaneSurvey, survey
 from perfguard.render.words import describe_verdict, environment, tally
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perfguard.judge import is_guarded
-from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
-from perfguard.records import CaseResult, Provenance, Report, Verdict, Word
+from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview
+from perfguard.model.records import CaseResult, Provenance, Report, Verdict, Word
+from perfguard.model.records.case import is_guarded
+from perfguard.model.units import counted
 from perfguard.render.words import NOT_TIMED, most_common
-from perfguard.units import counted
 
 SIGNS = {
     Headline.WRONG: "🔴", Headline.WORSE: "❌", Headline.INCOMPLETE: "⚠️", Headline.INCONCLUSIVE: "❓",

@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.records import CaseResult, Reading, Report, Verdict, Word
+from perfguard.model.records import CaseResult, Reading, Report, Verdict, Word
+from perfguard.model.units import counted, format_bandwidth, format_flops, format_percent, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.survey import INCONCLUSIVE, Finding, LaneSurvey, by_kernel, survey_report
 from perfguard.render.words import (
@@ -29,7 +30,6 @@ from perfguard.render.words import (
     reproduce_command,
     tally,
 )
-from perfguard.units import counted, format_bandwidth, format_flops, format_percent, format_value
 
 FAILING = tuple(word for word in Word if word.fails)
 #: The text of a word's one line; True: with the most common cause.

@@ -8,9 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.judge import PairVerdict, judge_exact, timer_class
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.records import Word
+from perfguard.judge.exact import judge_exact
+from perfguard.judge.lane import timer_class
+from perfguard.judge.pair_test import MOST_PAIRS, PairVerdict
+from perfguard.model.records import Word
+from perfguard.model.units import significant
 from perfguard.selfcheck.draws import SUITE_CASES, independent_runs, random_tenth, resampled_pairs, runs_apart
 from perfguard.selfcheck.findings import SCREENED, SLOWDOWNS, Acquittal, Detector, Power, Runs, TimerNoise
 from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
@@ -18,7 +20,6 @@ from perfguard.selfcheck.rates import Rate, clustered_rate
 from perfguard.selfcheck.rivals import Pair, Rival, all_rivals
 from perfguard.selfcheck.sample import CaseId, Sample
 from perfguard.selfcheck.screening import screen
-from perfguard.units import significant
 
 Progress = Callable[[str], None]
 _SEED = 20261121  # fixed, so that judging a sample again gives the same numbers

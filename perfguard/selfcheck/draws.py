@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perfguard.judge.pairs import LEAST_PAIRS, MOST_PAIRS
+from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.selfcheck.sample import CaseId
 
 SUITE_CASES = 200  # suite size of the promises

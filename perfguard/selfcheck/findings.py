@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from perfguard.records import Hardware, Toolchain
+from perfguard.model.records import Hardware, Toolchain
+from perfguard.model.units import format_percent
 from perfguard.selfcheck.rates import Rate, exact_interval
-from perfguard.units import format_percent
 
 SCHEMA = 2
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)

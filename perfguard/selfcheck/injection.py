@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from perfguard.config import Settings
-from perfguard.errors import MeasurementError
-from perfguard.judge import PairVerdict
-from perfguard.judge.pairs import LEAST_PAIRS
-from perfguard.metrics import host_time
-from perfguard.records import CaseResult, Report, Word
-from perfguard.reports import write_atomically
+from perfguard.judge.pair_test import LEAST_PAIRS, PairVerdict
+from perfguard.measure.metrics import host_time
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.config import Settings
+from perfguard.model.errors import MeasurementError
+from perfguard.model.records import CaseResult, Report, Word
 from perfguard.selfcheck import delayed
 from perfguard.selfcheck.delayed.plan import PLAN, Delay, read_plan
 from perfguard.selfcheck.draws import SIDES, SUITE_CASES, independent_runs, resampled_pairs

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perfguard.judge import PairVerdict, judge_pairs, judge_tracks, timer_class
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.judge.session import track_of
+from perfguard.judge.lane import timer_class
+from perfguard.judge.pair_test import MOST_PAIRS, PairVerdict, judge_pairs, judge_tracks
+from perfguard.judge.session_verdicts import track_of
 from perfguard.judge.statistics import fit_prior, least_effect, spread_of
-from perfguard.records import CaseResult, PairedTime, PairReading, Reading
+from perfguard.model.records import CaseResult, PairedTime, PairReading, Reading
 from perfguard.selfcheck.draws import Triple
 from perfguard.selfcheck.sample import CaseId, Sample, primary, value_of
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from perfguard.answering import RIVALS, UNREAD
-from perfguard.errors import MeasurementError, UsageError
-from perfguard.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
-from perfguard.reports import read_report, save_report, write_atomically
-from perfguard.sessions import Command, given_arguments, measure_fresh
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
+from perfguard.session.child_answer import RIVALS, UNREAD
+from perfguard.session.fresh_processes import Command, given_arguments, measure_fresh
+from perfguard.store.report_file import read_report, save_report
 
 DEVICE_OPTION = "--perfguard-device"
 _PLUGIN = "perfguard.selfcheck.guarded_only"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from perfguard.model.units import format_percent
 from perfguard.selfcheck.findings import Detector, Findings
-from perfguard.units import format_percent
 
 _NAMES = ("selfcheck.png", "selfcheck.svg")
 _SIZE = (8.0, 5.0)  # inches

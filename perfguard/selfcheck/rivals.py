@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from perfguard.records import CaseResult, Reading
+from perfguard.model.records import CaseResult, Reading
 from perfguard.selfcheck.sample import primary
 
 ERROR = 0.05

@@ -11,13 +11,12 @@ from pathlib import Path
 import msgspec
 
 from perfguard import __version__
-from perfguard.config import Settings, read_settings
-from perfguard.errors import ExitStatus, MeasurementError, UsageError
-from perfguard.hardware import find_devices
 from perfguard.judge.statistics import MIN_SESSIONS
-from perfguard.locking import DeviceLock
-from perfguard.records import Report
-from perfguard.reports import write_atomically
+from perfguard.measure.devices import find_devices
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.config import Settings, read_settings
+from perfguard.model.errors import ExitStatus, MeasurementError, UsageError
+from perfguard.model.records import Report
 from perfguard.selfcheck.analysis import (
     judge_apart,
     judge_exact_metrics,
@@ -34,6 +33,7 @@ from perfguard.selfcheck.measuring import DEVICE_OPTION, measure_sessions, read_
 from perfguard.selfcheck.plot import plot
 from perfguard.selfcheck.sample import gather, primary
 from perfguard.selfcheck.table import show
+from perfguard.session.device_lock import DeviceLock
 
 RESULT = "selfcheck.json"
 _DELAYED = "delayed"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfguard.errors import UsageError
-from perfguard.records import CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.model.errors import UsageError
+from perfguard.model.records import CaseResult, Hardware, Reading, Report, Toolchain
 
 CaseId = tuple[str, str]  # suite, case key
 Session = Mapping[CaseId, CaseResult]

@@ -8,7 +8,7 @@ import msgspec
 
 from perfguard.judge.lane import Lane, same_board, timer_class
 from perfguard.judge.screen import Controls, learn_controls, within_record
-from perfguard.records import (
+from perfguard.model.records import (
     Baseline,
     CaseBaseline,
     CaseResult,
@@ -19,8 +19,8 @@ from perfguard.records import (
     TimedEntry,
     Toolchain,
 )
+from perfguard.model.units import Unit, significant
 from perfguard.selfcheck.sample import CaseId, Session, primary, value_of
-from perfguard.units import Unit, significant
 
 _SAME_CODE = "same_code"  # an exact reading that equals its record, which makes the case a control
 

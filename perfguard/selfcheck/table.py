@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from perfguard.model.units import counted, format_change, format_percent, format_time
 from perfguard.selfcheck.findings import SLOWDOWNS, Detector, Findings, Runs, describe_rate
 from perfguard.selfcheck.rates import Rate
-from perfguard.units import counted, format_change, format_percent, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console

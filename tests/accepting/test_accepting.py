@@ -15,12 +15,12 @@ from hypothesis import example, settings
 from hypothesis import given as any_of
 from hypothesis import strategies as st
 
-from perfguard.baselines import load
-from perfguard.baselines.writing import as_stored
 from perfguard.cli import main
-from perfguard.errors import ExitStatus
-from perfguard.records import Report, TimedEntry, Verdict, Word, dump_report
-from perfguard.units import significant
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import Report, TimedEntry, Verdict, Word, dump_report
+from perfguard.model.records.baseline import as_stored
+from perfguard.model.units import significant
+from perfguard.store.baseline_files import load
 from tests.github.conftest import FakeClock, _no_outside, _sockets, clock, github
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import sha

@@ -13,10 +13,13 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.baselines import Store, apply, plan, select
-from perfguard.config import CATEGORIES
-from perfguard.records import Better, Case, CaseResult, Hardware, Provenance, Reading, Verdict, Word
-from perfguard.units import Unit
+from perfguard.judge.update_plan import plan
+from perfguard.model.config import CATEGORIES
+from perfguard.model.records import Better, Case, CaseResult, Hardware, Provenance, Reading, Verdict, Word
+from perfguard.model.records.change import select
+from perfguard.model.units import Unit
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_update import apply
 
 SLUG, SUITE, TIME = "nvidia-h200", "fp8", "device_time_us"
 GPU = Hardware(slug=SLUG, vendor="nvidia", name="NVIDIA H200", architecture="sm_90")

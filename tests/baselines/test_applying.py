@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perfguard.baselines import Change, Store, apply
-from perfguard.errors import BaselineError
-from perfguard.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.errors import BaselineError
+from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records.change import Change
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_update import apply
 
 FIRST = Provenance(torch="2.11.0", driver="580.1", commit="1a", recorded="2026-11-20")
 LATER = replace(FIRST, commit="2b", recorded="2026-11-21")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.baselines import Change, Store, apply
-from perfguard.errors import BaselineError
-from perfguard.records import CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.errors import BaselineError
+from perfguard.model.records import CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records.change import Change
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_update import apply
 
 FOLDER, SUITE = "nvidia-h200", "fp8"
 MERGED = "merged"

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.baselines import Store, apply, plan
-from perfguard.baselines.reading import parse
-from perfguard.baselines.writing import render
-from perfguard.errors import BaselineError
-from perfguard.judge import Lane, judge_case
-from perfguard.records import (
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.lane import Lane
+from perfguard.judge.update_plan import plan
+from perfguard.model.errors import BaselineError
+from perfguard.model.records import (
     Baseline,
     Case,
     CaseBaseline,
@@ -24,7 +23,11 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_parser import parse
+from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_writer import render
 
 CASE = Case("suite", "scale[64]", "forward", "test_suite.py::test_scale[64]")
 CPU = Hardware(slug="cpu-x", vendor="cpu", name="x", architecture="x86_64", target="cpu")

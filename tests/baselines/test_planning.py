@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from perfguard.baselines import Change, Store, category_of, plan, recordable, select
-from perfguard.baselines.writing import render
-from perfguard.config import CATEGORIES, Category
-from perfguard.judge import Lane
+from perfguard.judge.lane import Lane
 from perfguard.judge.screen import Controls, within_record
 from perfguard.judge.statistics import UNLEARNT, remember
-from perfguard.records import (
+from perfguard.judge.update_plan import plan, recordable
+from perfguard.model.config import CATEGORIES, Category
+from perfguard.model.records import (
     Accuracy,
     Baseline,
     Better,
@@ -32,7 +31,10 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.records.change import Change, category_of, select
+from perfguard.model.units import Unit
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_writer import render
 
 SLUG, SUITE, KEY = "nvidia-h200", "fp8", "quantize[64x48]/forward"
 NODEID = "tests/test_fp8.py::test_quantize[64x48]"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.baselines import Store, load
-from perfguard.baselines.reading import parse
-from perfguard.errors import BaselineError
-from perfguard.records import Baseline, CaseBaseline, Provenance, TimedEntry
+from perfguard.model.errors import BaselineError
+from perfguard.model.records import Baseline, CaseBaseline, Provenance, TimedEntry
+from perfguard.store.baseline_files import Store, load
+from perfguard.store.baseline_parser import parse
 
 # A file as docs/baselines.md shows it.
 GOOD = """\

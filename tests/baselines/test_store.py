@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.baselines import Store
-from perfguard.baselines.writing import render
-from perfguard.errors import BaselineError
-from perfguard.records import Baseline, CaseBaseline
+from perfguard.model.errors import BaselineError
+from perfguard.model.records import Baseline, CaseBaseline
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_writer import render
 
 
 def put(root: Path, folder: str, suite: str, *keys: str) -> Path:

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perfguard.baselines import Store, plan, select
-from perfguard.baselines.times import OTHER_BOARD, anchor_of, grow, is_stored
-from perfguard.config import CATEGORIES
-from perfguard.records import Better, Provenance, TimedEntry
+from perfguard.judge.time_record import OTHER_BOARD, anchor_of, grow, is_stored
+from perfguard.judge.update_plan import plan
+from perfguard.model.config import CATEGORIES
+from perfguard.model.records import Better, Provenance, TimedEntry
+from perfguard.model.records.change import select
+from perfguard.store.baseline_files import Store
 from tests.baselines.creep import GPU, READING, SLUG, SUITE, TIME, read, record, recording, simulated
 
 levels = st.floats(1.0, 1e4)

@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.baselines.reading import CASE_FIELDS, parse
-from perfguard.baselines.writing import as_stored, render, revise
-from perfguard.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records.baseline import as_stored
+from perfguard.store.baseline_parser import CASE_FIELDS, parse
+from perfguard.store.baseline_writer import render, revise
 
 PATH = Path("x.yaml")
 

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from perfguard.binaries import compiling
-from perfguard.binaries.compiling import Compiler
-from perfguard.binaries.records import Built, Facts, Launch
-from perfguard.binaries.targets import Target
+from perfguard.measure.binaries import compiler as compiling
+from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.binaries.launch_records import Built, Facts, Launch
+from perfguard.measure.binaries.targets import Target
 
 # Answers as the worker does, after what its argument asks for.
 PROGRAM = """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.binaries.limits import unfit
-from perfguard.binaries.reading import _amd_warps, _nvidia_warps
-from perfguard.binaries.records import Facts
-from perfguard.binaries.targets import KB, TARGETS, target_of
-from perfguard.errors import UsageError
+from perfguard.measure.binaries.kernel_facts import _amd_warps, _nvidia_warps
+from perfguard.measure.binaries.launch_records import Facts
+from perfguard.measure.binaries.occupancy import unfit
+from perfguard.measure.binaries.targets import KB, TARGETS, target_of
+from perfguard.model.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.binaries.sources import Sources
+from perfguard.measure.binaries.source_hash import Sources
 
 HELPER = "FACTOR = 2\n\n\ndef helped(x):\n    return x * FACTOR\n"
 KERNEL = "import json\n\nimport torch\nfrom {helper} import helped\n\n\ndef kernel(x):\n    return helped(x)\n"

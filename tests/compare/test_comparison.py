@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from perfguard.compare.comparison import exact_rows, rows_of
-from perfguard.compare.records import Row
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.pairing.conductor import Difference, Outcome, Track
-from perfguard.pairing.processes import Side
-from perfguard.pairing.tally import Tally
-from perfguard.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Verdict, Word
-from perfguard.units import Unit
+from perfguard.judge.pair_test import MOST_PAIRS
+from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Verdict, Word
+from perfguard.model.records.comparison import Row
+from perfguard.model.units import Unit
+from perfguard.session.compare.rows import exact_rows, rows_of
+from perfguard.session.pairing.conductor import Difference, Outcome, Track
+from perfguard.session.pairing.processes import Side
+from perfguard.session.pairing.tally import Tally
 
 CASE = Case("suite", "double[64]", "forward", "test_suite.py::test_double[64]")
 TIME = Reading("device_time_us", Unit.MICROSECONDS, 50.0, timer="queue-cold", floor=0.05)

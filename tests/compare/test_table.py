@@ -7,10 +7,10 @@ import io
 import msgspec
 from rich.console import Console
 
-from perfguard.compare.records import SCHEMA, Comparison, Row, dump_comparison
-from perfguard.compare.table import print_comparison
-from perfguard.records import Hardware, Toolchain, Word
-from perfguard.units import Unit
+from perfguard.model.records import Hardware, Toolchain, Word
+from perfguard.model.records.comparison import SCHEMA, Comparison, Row, dump_comparison
+from perfguard.model.units import Unit
+from perfguard.render.comparison_table import print_comparison
 
 ROWS = [
     Row("suite", "double[bold]/forward", "device_time_us", Word.SLOWER, "because: launches 1 -> 2", 50.0,

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from perfguard import UsageError
-from perfguard.call import Call
-from perfguard.check import check
-from perfguard.guard import Guarded
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.passes import steps
-from perfguard.records import Case
+from perfguard.check.correctness import check
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.replay import steps
+from perfguard.model.call import Call
+from perfguard.model.records import Case
+from perfguard.pytest_plugin.fixture import Guarded
 
 CASE = Case("suite", "case", "forward")
 

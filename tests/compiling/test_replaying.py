@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch._functorch.config
 
-from perfguard.call import Call
-from perfguard.compiling import forget_compiled, settings
-from perfguard.passes import backward, copies
+from perfguard.measure.compiled.compiler_settings import settings
+from perfguard.measure.compiled.walk import forget_compiled
+from perfguard.measure.replay import backward, copies
+from perfguard.model.call import Call
 
 
 def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

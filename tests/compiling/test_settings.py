@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from perfguard.compiling import settings
-from perfguard.compiling.settings import left_changed
+from perfguard.measure.compiled.compiler_settings import left_changed, settings
 
 
 @pytest.fixture(autouse=True)

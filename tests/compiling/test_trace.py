@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from perfguard.compiling import traced
-from perfguard.compiling.trace import Break, break_of, function_of, guard_of
+from perfguard.measure.compiled.trace import Break, break_of, function_of, guard_of, traced
 
 BREAK = """\
 Graph break in user code at /home/me/model/router.py:15

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.compiling import walk
+from perfguard.measure.compiled.walk import walk
 
 
 def over(fn: Callable[..., Any], *inputs: Any) -> list[Callable[[], Any]]:

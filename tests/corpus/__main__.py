@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from perfguard.records import Word
+from perfguard.model.records import Word
 from perfguard.render.words import describe_verdict
 from tests.corpus.catalogue import shown
 from tests.corpus.mutant import Append, Mutant, Place

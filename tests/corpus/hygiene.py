@@ -19,7 +19,7 @@ def full(path, data):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-perfguard.reports.write_atomically = full
+perfguard.store.report_file.write_atomically = full
 """
 
 

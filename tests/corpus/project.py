@@ -16,8 +16,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from perfguard.pairing.worktrees import environment as without_git
-from perfguard.records import Report, load_report
+from perfguard.model.records import Report, load_report
+from perfguard.session.pairing.worktrees import environment as without_git
 from tests.corpus.mutant import Change
 from tests.corpus.suites import ON_A_GPU, SETTINGS
 from tests.nursery import Nursery

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfguard.records import Word
+from perfguard.model.records import Word
 from tests.corpus.mutant import Mutant, Place
 from tests.corpus.rivals import NAMES, Seen
 from tests.corpus.saved import Judged, Part, key

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.records import Case, CaseResult, Hardware, Report, Toolchain, Verdict, Word
-from perfguard.units import Unit
+from perfguard.model.records import Case, CaseResult, Hardware, Report, Toolchain, Verdict, Word
+from perfguard.model.units import Unit
 from tests.corpus.catalogue import all_mutants, shown
 from tests.corpus.mutant import Append, Edit, Expect, NotApplied
 from tests.corpus.project import ROOT, Ran

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from perfguard.errors import ExitStatus
-from perfguard.records import CaseResult, Report, Verdict, Word
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import CaseResult, Report, Verdict, Word
 from perfguard.render.words import describe_verdict
 from tests.corpus.mutant import Expect
 from tests.corpus.project import Ran

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.lanes.judging import judge_again
-from perfguard.lanes.remembered import read_files
-from perfguard.reports import read_report
+from perfguard.github.lanes.baselines_at_commit import read_files
+from perfguard.github.lanes.judge_again import judge_again
+from perfguard.store.report_file import read_report
 from tests.flows.conftest import PYTHON, TEST, Project
 
 # Notes which device every call runs on, and in which worker.

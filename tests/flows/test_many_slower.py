@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.baselines.writing import render
-from perfguard.lanes.judging import judge_again
-from perfguard.lanes.remembered import read_files
-from perfguard.records import Baseline, CaseBaseline, Entry, TimedEntry
-from perfguard.reports import read_report
+from perfguard.github.lanes.baselines_at_commit import read_files
+from perfguard.github.lanes.judge_again import judge_again
+from perfguard.model.records import Baseline, CaseBaseline, Entry, TimedEntry
+from perfguard.store.baseline_writer import render
+from perfguard.store.report_file import read_report
 from tests.flows.conftest import Project
 from tests.flows.test_unchanged import SPREAD, as_recorded
 

@@ -11,8 +11,8 @@ import pytest
 
 from perfguard import ExitStatus
 from perfguard.cli import main
-from perfguard.config import read_settings
-from perfguard.posting.job import Job, post
+from perfguard.github.post.post_job import Job, post
+from perfguard.model.config import read_settings
 from tests.flows.conftest import Project
 from tests.github.conftest import FakeClock, _no_outside, _sockets, clock, github
 from tests.github.fake import FakeGitHub

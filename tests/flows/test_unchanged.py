@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.baselines.writing import render
-from perfguard.controls import CONTROLS
-from perfguard.records import (
+from perfguard.judge.control_cases import CONTROLS
+from perfguard.model.records import (
     Baseline,
     CaseBaseline,
     CaseResult,
@@ -21,6 +20,7 @@ from perfguard.records import (
     TimedEntry,
     load_report,
 )
+from perfguard.store.baseline_writer import render
 from tests.flows.conftest import Project
 
 CASES = CONTROLS + 4  # of these four hardly all are audited

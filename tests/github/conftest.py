@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.github import Client, Clock, Pull, State, open_client
-from perfguard.github.transport import Timeouts
+from perfguard.github.api.client import Client, open_client
+from perfguard.github.api.clock import Clock
+from perfguard.github.api.comment_identity import State
+from perfguard.github.api.pulls import Pull
+from perfguard.github.api.transport import Timeouts
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN, sha
 

@@ -11,7 +11,11 @@ import time
 
 import msgspec
 
-from perfguard.github import Clock, Pull, State, open_client, post_comment
+from perfguard.github.api.client import open_client
+from perfguard.github.api.clock import Clock
+from perfguard.github.api.comment_identity import State
+from perfguard.github.api.comments import post_comment
+from perfguard.github.api.pulls import Pull
 
 
 class Job(msgspec.Struct):

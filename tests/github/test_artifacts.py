@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.errors import GitHubError, UsageError
-from perfguard.github import Client, LaneArtifact, Run, fetch_artifacts, fetch_run
+from perfguard.github.api.artifacts import LaneArtifact, fetch_artifacts
+from perfguard.github.api.client import Client
+from perfguard.github.api.runs import Run, fetch_run
+from perfguard.model.errors import GitHubError, UsageError
 from tests.github.fake import FakeGitHub
 
 

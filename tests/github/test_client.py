@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 import trustme
 
-from perfguard.errors import GitHubError, UsageError
-from perfguard.github import Action, Client, Pull, State, fetch_artifacts, open_client, post_comment, set_statuses
-from perfguard.github.runs import fetch_run
-from perfguard.github.statuses import Status
-from perfguard.github.troubles import NoToken
+from perfguard.github.api.artifacts import fetch_artifacts
+from perfguard.github.api.client import Client, open_client
+from perfguard.github.api.comment_identity import State
+from perfguard.github.api.comments import Action, post_comment
+from perfguard.github.api.pulls import Pull
+from perfguard.github.api.runs import fetch_run
+from perfguard.github.api.statuses import Status, set_statuses
+from perfguard.github.api.troubles import NoToken
+from perfguard.model.errors import GitHubError, UsageError
 from tests.github.conftest import NOW, FakeClock
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import ALL_PERMISSIONS, TOKEN, Repository, sha

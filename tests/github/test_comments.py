@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from perfguard.errors import UsageError
-from perfguard.github import Action, Client, Pull, Rules, State, post_comment
-from perfguard.github.comments import BUDGET
-from perfguard.github.identity import Comment, Identity, Ours, User, compose, digest, marker
+from perfguard.github.api.client import Client
+from perfguard.github.api.comment_identity import Comment, Identity, Ours, State, User, compose, digest, marker
+from perfguard.github.api.comments import BUDGET, Action, Rules, post_comment
+from perfguard.github.api.pulls import Pull
+from perfguard.model.errors import UsageError
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import BOT, sha
 

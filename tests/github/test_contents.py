@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.errors import GitHubError
-from perfguard.github import Client, fetch_tree, find_merge_base
-from perfguard.github.troubles import NotFound, Unexpected
+from perfguard.github.api.client import Client
+from perfguard.github.api.contents import fetch_tree, find_merge_base
+from perfguard.github.api.troubles import NotFound, Unexpected
+from perfguard.model.errors import GitHubError
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import ALL_PERMISSIONS, TOKEN, sha
 
@@ -85,7 +86,7 @@ def test_large_files_links_and_full_folders_are_named(github: FakeGitHub, client
 def test_more_files_than_are_listed_or_read(
     github: FakeGitHub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfguard.github.contents.MOST_FILES", 3)
+    monkeypatch.setattr("perfguard.github.api.contents.MOST_FILES", 3)
     github.world.files[BASE] = {f"baselines/x/{number:04}.yaml": b"same" for number in range(1_001)}
     tree = fetch_tree(client, "baselines", BASE)
     assert len(tree.files) == 3

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.github.deciding import Create, Drop, Edit, Mine, Rest, Retire, Step, decide
-from perfguard.github.identity import Ours, State, digest
+from perfguard.github.api.comment_identity import Ours, State, digest
+from perfguard.github.api.comment_steps import Create, Drop, Edit, Mine, Rest, Retire, Step, decide
 
 
 def ours(number: int, run: int = 0, text: str = "text", *, alarm: bool = False, nonce: str = "") -> Ours:

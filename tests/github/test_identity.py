@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.github.identity import Comment, Identity, State, User, compose, digest, marker
+from perfguard.github.api.comment_identity import Comment, Identity, State, User, compose, digest, marker
 
 BOT = User("github-actions[bot]", "Bot")
 STATE = State(5001, 2, "a" * 40, ["nvidia-h200"], True, 1, digest("text"), digest("text, at length"), "0123")

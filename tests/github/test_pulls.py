@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from perfguard.errors import UsageError
-from perfguard.github import Client, Run, fetch_run, find_pull, read_event, reason_to_stop
+from perfguard.github.api.client import Client
+from perfguard.github.api.pulls import find_pull
+from perfguard.github.api.runs import Run, fetch_run, read_event, reason_to_stop
+from perfguard.model.errors import UsageError
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import Repository, sha
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.github import Action, Posted
+from perfguard.github.api.comments import Action, Posted
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import ALL_PERMISSIONS, sha
 from tests.github.poster import Job

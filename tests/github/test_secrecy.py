@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from perfguard.errors import UsageError
-from perfguard.github.token import read_token
+from perfguard.github.api.token import read_token
+from perfguard.model.errors import UsageError
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN
 

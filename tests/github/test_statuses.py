@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.github import Client, Status, set_statuses
+from perfguard.github.api.client import Client
+from perfguard.github.api.statuses import Status, set_statuses
 from tests.github.conftest import FakeClock
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import sha

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.github import warning_command, without_commands, write_summary
+from perfguard.github.api.job_summary import warning_command, without_commands, write_summary
 
 LIMIT = 2**20
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from perfguard.github.token import Token
-from perfguard.github.transport import Timeouts, Transport
-from perfguard.github.troubles import Outage
+from perfguard.github.api.token import Token
+from perfguard.github.api.transport import Timeouts, Transport
+from perfguard.github.api.troubles import Outage
 
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4000\r\n\r\n"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.call import Call
-from perfguard.check import check
-from perfguard.hard.running import LEAST_SECONDS, run_hard
+from perfguard.check.correctness import check
+from perfguard.check.hard_inputs.search import LEAST_SECONDS, run_hard
+from perfguard.model.call import Call
 from tests.hard.buggy import BUGGY
 from tests.hard.foreign import FOREIGN
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import perfguard
-from perfguard.call import Call
-from perfguard.errors import UsageError
-from perfguard.hard.derivation import derived_tensor
-from perfguard.hard.integers import integers_of
-from perfguard.hard.marks import mark_of
-from perfguard.hard.running import HardResult, run_hard
+from perfguard.check.hard_inputs.derivation import derived_tensor
+from perfguard.check.hard_inputs.integers import integers_of
+from perfguard.check.hard_inputs.marks import mark_of
+from perfguard.check.hard_inputs.search import HardResult, run_hard
+from perfguard.model.call import Call
+from perfguard.model.errors import UsageError
 
 SECONDS = 60.0
 ENDS = torch.tensor([8, 24, 40, 64], dtype=torch.int32)

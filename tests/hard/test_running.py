@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from perfguard import Hard, derived
-from perfguard.call import Call
-from perfguard.hard.derivation import Derivation, Part, derived_call
-from perfguard.hard.judging import judged
-from perfguard.hard.running import run_hard
-from perfguard.hard.values import FINITE
+from perfguard.check.hard_inputs.derivation import Derivation, Part, derived_call
+from perfguard.check.hard_inputs.search import run_hard
+from perfguard.check.hard_inputs.values import FINITE
+from perfguard.check.hard_inputs.verdict import judged
+from perfguard.model.call import Call
 
 SECONDS = 60.0  # enough for all derived inputs of so small calls
 

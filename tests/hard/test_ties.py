@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perfguard.call import Call
-from perfguard.hard.running import run_hard
-from perfguard.hard.ties import LastOfEqual
+from perfguard.check.hard_inputs.search import run_hard
+from perfguard.check.hard_inputs.ties import LastOfEqual
+from perfguard.model.call import Call
 
 CHOICES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "topk": lambda x: x.topk(2).indices,

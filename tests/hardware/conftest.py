@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.hardware.fake import FakeDevice, FakeEvent
-from perfguard.hardware.fake_memory import Allocation, FakeMemory
+from perfguard.measure.devices.fake import FakeDevice, FakeEvent
+from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
 
 H200 = {
     "name": "NVIDIA H200",

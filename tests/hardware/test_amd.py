@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.hardware.amd import AmdDevice
-from perfguard.records import Conditions
+from perfguard.measure.devices.amd import AmdDevice
+from perfguard.model.records import Conditions
 
 MI300X = {
     "name": "AMD Instinct MI300X",

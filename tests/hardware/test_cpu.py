@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import cpu
-from perfguard.hardware.cpu import CpuDevice
+from perfguard.measure.devices import cpu
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.model.errors import DeviceError
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz\n\nprocessor\t: 1\nmodel name\t: x"
 SHORT = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n"

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import diagnose, diagnosis
-from perfguard.hardware.diagnosis import Finding
-from perfguard.hardware.fake import FakeDevice
+from perfguard.measure.devices import diagnose, doctor
+from perfguard.measure.devices.doctor import Finding
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.errors import DeviceError
 
 
 def modules(**present: Any) -> Callable[[str], ModuleType]:
@@ -30,7 +30,7 @@ def torch(**versions: str) -> SimpleNamespace:
 
 
 def found(root: Path, open_device: Callable[[], Any] = FakeDevice, **present: Any) -> dict[str, Finding]:
-    findings = diagnosis.findings(open_device, root=root, load=modules(**present))
+    findings = doctor.findings(open_device, root=root, load=modules(**present))
     return {finding.topic: finding for finding in findings}
 
 
@@ -94,10 +94,10 @@ def test_tools_only_where_they_matter(tmp_path: Path) -> None:
 
 def test_counters_for_administrators_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(diagnosis.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
     findings = found(tmp_path)
     assert findings["NVIDIA counters"].next_step
-    monkeypatch.setattr(diagnosis.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
     assert found(tmp_path)["NVIDIA counters"] == Finding("NVIDIA counters", "readable")
 
 

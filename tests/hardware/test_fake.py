@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import fake
-from perfguard.hardware.fake import FakeDevice
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.errors import DeviceError
 
 
 def quiet(**options: object) -> FakeDevice:

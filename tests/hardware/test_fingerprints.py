@@ -18,9 +18,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.hardware import fingerprints
-from perfguard.hardware.fingerprints import Launch, fingerprint, machine_code
-from perfguard.hardware.kineto import Work
+from perfguard.measure.devices import fingerprints
+from perfguard.measure.devices.fingerprints import Launch, fingerprint, machine_code
+from perfguard.measure.devices.kineto import Work
 
 ROOT = Path(__file__).parents[2]
 ALLOCATED = 2

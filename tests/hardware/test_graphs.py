@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import graphs, torch_gpu
-from perfguard.hardware.torch_gpu import TorchGpu
-from perfguard.records import Conditions, Hardware
+from perfguard.measure.devices import graphs, torch_gpu
+from perfguard.measure.devices.torch_gpu import TorchGpu
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Conditions, Hardware
 
 FORBIDDEN = "CUDA error: operation not permitted when stream is capturing\nCompile with TORCH_USE_CUDA_DSA"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from perfguard.errors import DeviceError
-from perfguard.hardware.intel import IntelDevice
-from perfguard.records import Conditions
+from perfguard.measure.devices.intel import IntelDevice
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Conditions
 
 MAX = {
     "name": "Intel(R) Data Center GPU Max 1550",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
 
-from perfguard.hardware import intervals, kineto
+from perfguard.measure.devices import intervals, kineto
 
 CPU, GPU = DeviceType.CPU, DeviceType.CUDA
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.hardware import cpu_memory, kineto
+from perfguard.measure.devices import cpu_memory, kineto
 
 # names as the profiler gave them on an H200 with torch 2.11, the long ones cut as marked
 COPY = (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.hardware import cpu_memory, gpu_memory
-from perfguard.hardware.activity import Growth, MemoryUse
+from perfguard.measure.devices import cpu_memory, gpu_memory
+from perfguard.measure.devices.activity import Growth, MemoryUse
 from tests.hardware.conftest import STEP
 
 SIZE = 4 << 12

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.hardware.nvidia import NvidiaDevice
+from perfguard.measure.devices.nvidia import NvidiaDevice
 from tests.hardware.test_nvml import BASIC, missing, pynvml
 
 DRIVER = pynvml(

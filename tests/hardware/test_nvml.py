@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.hardware import nvml
-from perfguard.records import Conditions
+from perfguard.measure.devices import nvml
+from perfguard.model.records import Conditions
 
 
 class NVMLError(Exception):

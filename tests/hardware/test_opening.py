@@ -1,4 +1,4 @@
-"""`open_device` and its errors; what `import perfguard.hardware` must not load."""
+"""`open_device` and its errors; what `import perfguard.measure.devices` must not load."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard import hardware
-from perfguard.errors import DeviceError, UsageError
-from perfguard.hardware import find_devices, open_device
-from perfguard.hardware.torch_gpu import device_key
+from perfguard.measure import devices
+from perfguard.measure.devices import find_devices, open_device
+from perfguard.measure.devices.torch_gpu import device_key
+from perfguard.model.errors import DeviceError, UsageError
 
 
 def test_fakes() -> None:
@@ -69,11 +69,11 @@ def test_torch_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
         open_device("cuda")
     assert open_device("auto").identity.vendor == "cpu"
     assert open_device("fake").identity.vendor == "fake"
-    assert any(finding.topic == "torch" and finding.missing for finding in hardware.diagnose())
+    assert any(finding.topic == "torch" and finding.missing for finding in devices.diagnose())
 
 
 def test_importing_loads_no_torch() -> None:
-    code = "import sys, perfguard.hardware, perfguard.hardware.fake; sys.exit('torch' in sys.modules)"
+    code = "import sys, perfguard.measure.devices, perfguard.measure.devices.fake; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

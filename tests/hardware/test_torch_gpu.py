@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import torch_gpu, waiting
-from perfguard.hardware.torch_gpu import TorchGpu
-from perfguard.records import Conditions, Hardware
+from perfguard.measure.devices import torch_gpu, waiting
+from perfguard.measure.devices.torch_gpu import TorchGpu
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Conditions, Hardware
 
 
 class Gpu(TorchGpu):

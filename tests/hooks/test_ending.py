@@ -11,10 +11,9 @@ import pytest
 from _pytest.junitxml import LogXML, xml_key
 
 from perfguard import __version__
-from perfguard.config import Config, Settings
-from perfguard.hardware.fake import FakeDevice
-from perfguard.hooks.ending import Ending, add_verdict, cut_short
-from perfguard.records import (
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.config import Config, Settings
+from perfguard.model.records import (
     Baseline,
     BaseTree,
     Case,
@@ -25,8 +24,10 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.run import Run, open_run
-from perfguard.units import Unit
+from perfguard.model.units import Unit
+from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short
+from perfguard.session.open_run import open_run
+from perfguard.session.run import Run
 
 CASES = [Case("suite", f"double[{n}]", "forward", f"test_suite.py::test_double[{n}]") for n in (1, 2, 3)]
 FIRST, SECOND, THIRD = CASES

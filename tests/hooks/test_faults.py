@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perfguard.hardware import fake
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hooks.faults import describe_error, is_lost, is_out_of_memory
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 512.50 MiB is "

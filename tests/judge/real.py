@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from perfguard.judge import Lane
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.judge.session import case_id
+from perfguard.judge.lane import Lane
+from perfguard.judge.pair_test import MOST_PAIRS
+from perfguard.judge.session_verdicts import case_id
 from perfguard.judge.statistics import MIN_SESSIONS
-from perfguard.records import (
+from perfguard.model.records import (
     Baseline,
     Case,
     CaseBaseline,
@@ -34,7 +34,7 @@ from perfguard.records import (
     TimedEntry,
     Toolchain,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
 from tests.judge.runs import BASE, HARDWARE, Counts, count, judge, seeded
 from tests.judge.worlds import Random
 

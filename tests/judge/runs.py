@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from perfguard.judge import Lane, judge_session, judge_tracks, screen_session
-from perfguard.judge.session import CaseId, case_id, count_suspects, track_of
-from perfguard.records import (
+from perfguard.judge.lane import Lane
+from perfguard.judge.pair_test import judge_tracks
+from perfguard.judge.session_verdicts import CaseId, case_id, count_suspects, judge_session, screen_session, track_of
+from perfguard.model.records import (
     BaseTree,
     CaseResult,
     Hardware,

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from perfguard.judge import Lane
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.judge.session import case_id
-from perfguard.records import Toolchain
+from perfguard.judge.lane import Lane
+from perfguard.judge.pair_test import MOST_PAIRS
+from perfguard.judge.session_verdicts import case_id
+from perfguard.model.records import Toolchain
 from tests.judge import real, tables
 from tests.judge.runs import BASE, HARDWARE, Counts, count, judge, seeded
 from tests.judge.worlds import (

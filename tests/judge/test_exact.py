@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge import judge_exact
-from perfguard.records import Better, Reading, Value, Verdict, Word
-from perfguard.units import Unit
+from perfguard.judge.exact import judge_exact
+from perfguard.model.records import Better, Reading, Value, Verdict, Word
+from perfguard.model.units import Unit
 
 MIB = 2**20
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.judge import judge_case
-from perfguard.judge.explaining import because, machine_change, spelled_out
-from perfguard.records import NO_BASE, BaseTree, Conditions, Provenance, Reading, TimedEntry, Value, Verdict, Word
-from perfguard.units import Unit
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.causes import because, machine_change, spelled_out
+from perfguard.model.records import NO_BASE, BaseTree, Conditions, Provenance, Reading, TimedEntry, Value, Verdict, Word
+from perfguard.model.units import Unit
 from tests.judge.test_ladder import EQUAL, PROVENANCE, QUIET, SLOW, SPAN, STEPS, lane, result
 
 

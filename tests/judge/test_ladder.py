@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.judge import Lane, judge_case
-from perfguard.judge.ladder import unpaired
+from perfguard.judge.case_verdicts import judge_case, unpaired
+from perfguard.judge.lane import Lane
 from perfguard.judge.screen import Controls
-from perfguard.records import (
+from perfguard.model.records import (
     Accuracy,
     Baseline,
     BaseTree,
@@ -29,7 +29,7 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
 
 QUIET = [100.0, 100.2, 99.9, 100.1, 100.0, 99.8, 100.1, 99.9]
 CASE = Case("area", "f[64]", "forward")

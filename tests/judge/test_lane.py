@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.judge import Lane, differing_versions, timer_class
-from perfguard.judge.lane import other_power, same_board
+from perfguard.judge.lane import Lane, differing_versions, other_power, same_board, timer_class
 from perfguard.judge.statistics import UNLEARNT
-from perfguard.records import (
+from perfguard.model.records import (
     Baseline,
     BaseTree,
     Case,

@@ -11,10 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge import PairVerdict, judge_pairs, judge_tracks
-from perfguard.judge.pairs import LEAST_PAIRS, MOST_PAIRS, Track, contrast, in_cycles, noisy
+from perfguard.judge.pair_test import (
+    LEAST_PAIRS,
+    MOST_PAIRS,
+    PairVerdict,
+    Track,
+    contrast,
+    in_cycles,
+    judge_pairs,
+    judge_tracks,
+    noisy,
+)
 from perfguard.judge.statistics import UNLEARNT, Prior
-from perfguard.records import PairReading, Word
+from perfguard.model.records import PairReading, Word
 
 THETA, CASES = 0.01, 200
 PRIOR = Prior(8.0, 0.003)

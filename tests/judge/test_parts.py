@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perfguard.judge.exact import describe_difference, judge_exact
-from perfguard.records import Better, Parts, Reading, Word
-from perfguard.units import Unit
+from perfguard.model.records import Better, Parts, Reading, Word
+from perfguard.model.units import Unit
 
 
 def reading(value: Parts, better: Better = Better.LOWER, unit: Unit = Unit.COUNT, **options: object) -> Reading:

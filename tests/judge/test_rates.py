@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from perfguard.judge.pairs import contrast
+from perfguard.judge.pair_test import contrast
 from tests.judge import real, tables
 from tests.judge.runs import Counts, seeded
 from tests.judge.simulation import DOCUMENT, KINDS, RATES, pooled, simulate

@@ -8,11 +8,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfguard.baselines.changes import category_of
-from perfguard.judge import Lane, judge_case
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.lane import Lane
 from perfguard.judge.rival import PROCESSES, judge_rival
-from perfguard.records import Baseline, BaseTree, Case, CaseBaseline, CaseResult, Hardware, Reading, Toolchain, Word
-from perfguard.units import Unit
+from perfguard.model.records import (
+    Baseline,
+    BaseTree,
+    Case,
+    CaseBaseline,
+    CaseResult,
+    Hardware,
+    Reading,
+    Toolchain,
+    Word,
+)
+from perfguard.model.records.change import category_of
+from perfguard.model.units import Unit
 
 HARDWARE = Hardware("here", "fake", "Here", "x1")
 

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.judge import Lane, judge_case
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.lane import Lane
 from perfguard.judge.screen import LEAST_CONTROLS, Controls, learn_controls, within_record
 from perfguard.judge.statistics import Prior
-from perfguard.records import (
+from perfguard.model.records import (
     Baseline,
     BaseTree,
     Case,
@@ -25,7 +26,7 @@ from perfguard.records import (
     Toolchain,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
 
 QUIET = [100.0, 100.2, 99.9, 100.1, 100.0, 99.8, 100.1, 99.9]
 ENTRY = TimedEntry(QUIET, "clock")

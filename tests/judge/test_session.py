@@ -9,9 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.judge import Lane, judge_session, screen_session, with_verdicts
-from perfguard.judge.session import NO_PAIRS, by_device, case_id, count_suspects
-from perfguard.records import (
+from perfguard.judge.lane import Lane
+from perfguard.judge.session_verdicts import (
+    by_device,
+    case_id,
+    count_suspects,
+    judge_session,
+    screen_session,
+    with_verdicts,
+)
+from perfguard.model.records import (
     Baseline,
     BaseTree,
     Case,
@@ -29,7 +36,8 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.records.pair import NO_PAIRS
+from perfguard.model.units import Unit
 
 BASE = BaseTree(commit="c0ffee" + "0" * 34)
 HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1")

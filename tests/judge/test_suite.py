@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.errors import ExitStatus
-from perfguard.judge import Lane, count_guarded, exit_status, find_stale, is_inconclusive
-from perfguard.records import (
+from perfguard.judge.lane import Lane
+from perfguard.judge.run_verdict import count_guarded, exit_status, find_stale
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import (
     Baseline,
     Case,
     CaseBaseline,
@@ -18,7 +19,8 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.records.case import is_inconclusive
+from perfguard.model.units import Unit
 
 HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1", target="any")
 

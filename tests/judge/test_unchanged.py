@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.judge import Lane, count_guarded, covered, judge_case
-from perfguard.judge.unchanged import covered_beside
-from perfguard.records import (
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.lane import Lane
+from perfguard.judge.run_verdict import count_guarded
+from perfguard.judge.same_code import covered, covered_beside
+from perfguard.model.records import (
     NO_BASE,
     Baseline,
     BaseTree,
@@ -24,7 +26,7 @@ from perfguard.records import (
     Toolchain,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
 
 HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1", power_limit_watts=700)
 TOOLCHAIN = Toolchain(torch="2.11.0", driver="580.1")

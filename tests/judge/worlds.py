@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.records import (
+from perfguard.judge.pair_test import MOST_PAIRS
+from perfguard.model.records import (
     Baseline,
     Case,
     CaseBaseline,
@@ -23,7 +23,7 @@ from perfguard.records import (
     Reading,
     TimedEntry,
 )
-from perfguard.units import Unit, significant
+from perfguard.model.units import Unit, significant
 
 Logs = npt.NDArray[np.float64]
 Random = np.random.Generator

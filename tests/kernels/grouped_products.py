@@ -13,7 +13,7 @@ import torch
 
 from kernels.fp8.shapes import Split
 from kernels.grouped import reference
-from perfguard.numerics import compare
+from perfguard.check.numerics.rule import compare
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
 Tensors = tuple[torch.Tensor, ...]

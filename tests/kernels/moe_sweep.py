@@ -14,9 +14,9 @@ from functools import partial
 import torch
 
 from kernels.operators.configs import MAX_CANDIDATES
-from perfguard.call import Call
-from perfguard.hardware import open_device
-from perfguard.passes import touched_bytes
+from perfguard.measure.devices import open_device
+from perfguard.measure.replay import touched_bytes
+from perfguard.model.call import Call
 from tests.kernels.moe_targets import SIZES, calls
 from tests.kernels.operator_sweep import time
 

@@ -20,11 +20,11 @@ from kernels import operators
 from kernels.operators import reference, shapes
 from kernels.operators.configs import MAX_CANDIDATES
 from perfguard import Work
-from perfguard.call import Call
-from perfguard.hardware import Device, open_device
-from perfguard.passes import backward, copies, forward, touched_bytes
-from perfguard.timing import prepare_device_time
-from perfguard.timing.timing import Workload
+from perfguard.measure.devices import Device, open_device
+from perfguard.measure.replay import backward, copies, forward, touched_bytes
+from perfguard.measure.timers import prepare_device_time
+from perfguard.measure.timers.timing import Workload
+from perfguard.model.call import Call
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 
 BLOCKS = 5

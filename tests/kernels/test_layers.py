@@ -11,7 +11,7 @@ from kernels.layers import BlockConfig, MoEBlock, Transformer, build_block, refe
 from kernels.layers.shapes import BLOCKS, LOADS, BlockShape, Kind, Load, block_config, set_load
 from kernels.moe import MoEConfig
 from kernels.moe.shapes import MODELS
-from perfguard.numerics.oracle import run_wide
+from perfguard.check.numerics.oracle import run_wide
 from tests.kernels.layers_cases import CONFIGS, LOOP
 
 MOE = MoEConfig(dim=32, hidden=48, experts=4, top_k=2)

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from kernels.layers import MoEBlock, Transformer, apply_compile
 from kernels.layers.shapes import LOADS, set_load
 from kernels.operators import clamped_swiglu
-from perfguard.compiling import settings, traced
+from perfguard.measure.compiled.compiler_settings import settings
+from perfguard.measure.compiled.trace import traced
 from tests.kernels.layers_cases import CONFIGS, model_of
 
 # What the compiler does by itself while it traces.

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from perfguard.baselines.reading import parse
-from perfguard.baselines.writing import render
-from perfguard.lanes.remembered import Remembered, read_files
-from perfguard.records import (
+from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.model.records import (
     SCHEMA,
     Baseline,
     BaseTree,
@@ -35,7 +33,9 @@ from perfguard.records import (
     Toolchain,
     dump_report,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
+from perfguard.store.baseline_parser import parse
+from perfguard.store.baseline_writer import render
 from tests.github.fake.world import sha
 
 SLUG, SUITE, TIMER = "nvidia-h200", "area", "graph-cold"

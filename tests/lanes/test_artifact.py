@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.errors import LaneError
-from perfguard.lanes import artifact
-from perfguard.lanes.artifact import unpack
+from perfguard.github.lanes import archive as artifact
+from perfguard.github.lanes.archive import unpack
+from perfguard.model.errors import LaneError
 from tests.lanes.reports import archive
 
 NAME = "report-nvidia-h200.json"

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.lanes.edits import Edited, list_edits
-from perfguard.lanes.reading import Received
-from perfguard.lanes.remembered import Remembered, read_files
-from perfguard.lanes.viewing import Arrived, Trusted, Views, view
-from perfguard.overview import BaselineEdit, Headline, LaneView, Overview
-from perfguard.records import Report, TimedEntry, Verdict, Word
+from perfguard.github.lanes.baseline_edits import Edited, list_edits
+from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.lanes.lane_views import Arrived, Trusted, Views, view
+from perfguard.github.lanes.stranger_report import Received
+from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview
+from perfguard.model.records import Report, TimedEntry, Verdict, Word
 from tests.lanes.reports import (
     CODE,
     PATH,

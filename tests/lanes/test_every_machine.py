@@ -6,12 +6,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perfguard.baselines.writing import render
-from perfguard.lanes.reading import receive
-from perfguard.lanes.remembered import Remembered, read_files
-from perfguard.lanes.viewing import Delivery, Trusted, Views, arrive, view
-from perfguard.overview import Headline, Overview
-from perfguard.records import (
+from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.lanes.lane_views import Delivery, Trusted, Views, arrive, view
+from perfguard.github.lanes.stranger_report import receive
+from perfguard.model.lane_summary import Headline, Overview
+from perfguard.model.records import (
     Baseline,
     BaseTree,
     Better,
@@ -25,11 +24,12 @@ from perfguard.records import (
     Verdict,
     Word,
 )
+from perfguard.model.units import Unit
 from perfguard.render.html import render_html
 from perfguard.render.junit import render_junit
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.terminal import render_summary
-from perfguard.units import Unit
+from perfguard.store.baseline_writer import render
 from tests.github.fake.world import sha
 from tests.lanes.reports import PROVENANCE, SUITE, archive, key, report
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.judge import Lane
-from perfguard.lanes.judging import judge_again, unmeasured
-from perfguard.lanes.reading import read_report_of_stranger
-from perfguard.records import (
+from perfguard.github.lanes.judge_again import judge_again, unmeasured
+from perfguard.github.lanes.stranger_report import read_report_of_stranger
+from perfguard.judge.lane import Lane
+from perfguard.model.records import (
     Accuracy,
     BaseTree,
     Better,
@@ -27,7 +27,7 @@ from perfguard.records import (
     Word,
     dump_report,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
 from tests.github.fake.world import sha
 from tests.lanes.reports import (
     CODE,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from perfguard.hardware import fake
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hardware.fake import FakeDevice
-from perfguard.lanes.limits import OWN, hold, lenient
-from perfguard.metrics.subject import Subject
-from perfguard.records import Better, Case, CaseResult, Reading
-from perfguard.units import Unit
+from perfguard.github.lanes.limits import OWN, hold, lenient
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.records import Better, Case, CaseResult, Reading
+from perfguard.model.units import Unit
 from tests.lanes.reports import CODE, measured
 from tests.metrics.reading import read_all
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.errors import LaneError
-from perfguard.lanes.reading import Received, read_report_of_stranger, receive
-from perfguard.records import dump_report
+from perfguard.github.lanes.stranger_report import Received, read_report_of_stranger, receive
+from perfguard.model.errors import LaneError
+from perfguard.model.records import dump_report
 from tests.github.fake.world import sha
 from tests.lanes.reports import SLUG, archive, compared
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from perfguard.binaries.calls import Binaries
-from perfguard.binaries.compiling import Compiler
-from perfguard.call import Call
-from perfguard.hardware import open_device
 from perfguard.judge.exact import judge_exact
-from perfguard.metrics import autotune, binary
-from perfguard.metrics.subject import Subject
-from perfguard.passes import Followed
-from perfguard.records import Pass, Reading, Verdict, Word
+from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.devices import open_device
+from perfguard.measure.metrics import autotune, binary
+from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.replay import Followed
+from perfguard.model.call import Call
+from perfguard.model.records import Pass, Reading, Verdict, Word
 
 COMPILER_SECONDS = 120.0
 _NUMBERS = count()

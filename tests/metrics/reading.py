@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from perfguard.hardware.device import Device
-from perfguard.metrics import read_exact, read_timed
-from perfguard.metrics.subject import Subject
-from perfguard.records import Reading
+from perfguard.measure.devices.device import Device
+from perfguard.measure.metrics import read_exact, read_timed
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.records import Reading
 
 
 def read_all(subject: Subject, device: Device) -> list[Reading]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from perfguard.binaries.tuners import pinned, tuners_of
-from perfguard.records import Word
+from perfguard._compat.autotuner import pinned, tuners_of
+from perfguard.model.records import Word
 from tests.metrics.binaries import SCALE, TUNED, Reader, changed, load
 
 X = torch.randn(64, 128)

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.binaries import sources
-from perfguard.binaries.calls import Binaries
-from perfguard.binaries.elsewhere import record_elsewhere
-from perfguard.binaries.targets import target_of
-from perfguard.call import Call
-from perfguard.metrics import binary
-from perfguard.passes import Followed
-from perfguard.records import Word
-from perfguard.units import Unit
+from perfguard.measure.binaries import source_hash
+from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.target_compile import record_elsewhere
+from perfguard.measure.binaries.targets import target_of
+from perfguard.measure.metrics import binary
+from perfguard.measure.replay import Followed
+from perfguard.model.call import Call
+from perfguard.model.records import Word
+from perfguard.model.units import Unit
 from tests.metrics.binaries import GLUON, PRODUCT, SCALE, TUNED, Reader, changed, load
 
 BOTH = ("sm_90", "gfx942")
@@ -192,14 +192,14 @@ def test_kernels_inside_a_compiled_function_are_followed(reader: Reader) -> None
 def test_modules_are_read_once_for_all_targets(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each target is followed in a process of its own; what the first one read the others know."""
     function, read = load(reader.folder, SCALE), reader.folder / "read.txt"
-    described = sources._described
+    described = source_hash._described
 
-    def told(module: ModuleType) -> sources.Described:
+    def told(module: ModuleType) -> source_hash.Described:
         with read.open("a") as file:
             file.write(f"{module.__name__}\n")
         return described(module)
 
-    monkeypatch.setattr(sources, "_described", told)
+    monkeypatch.setattr(source_hash, "_described", told)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})  # one after the other
     binaries = Binaries(BOTH, reader.compiler)
     binaries.of(Followed(Call(function, (X,), lambda *_, **__: None)), reader.device)
@@ -343,7 +343,7 @@ def test_what_the_interpreter_runs_is_checked_there(reader: Reader) -> None:
 
 def test_the_limits_that_lanes_hold_are_these(reader: Reader) -> None:
     """A report of a pull request is judged by no softer limits than the metrics write."""
-    from perfguard.lanes.limits import OF_TARGETS
+    from perfguard.github.lanes.limits import OF_TARGETS
 
     walk = tuple((X[:count],) for count in (1, 63))
     readings = reader.read(TUNED, X, walk=walk) | reader.read(SCALE, X, configurations={"default": {"block": 1024}})

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.hardware import fake
-from perfguard.hardware.device import Graph
-from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics.capture import read
-from perfguard.metrics.subject import Subject
-from perfguard.records import Better
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.device import Graph
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics.capture import read
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.records import Better
 
 
 def kernel() -> None:
@@ -170,10 +170,10 @@ def test_without_memory_for_a_copy_nothing_is_told() -> None:
 
 
 def test_a_wrong_replay_makes_the_case_wrong() -> None:
-    from perfguard.call import Call
-    from perfguard.config import Settings
-    from perfguard.records import Case, Word
-    from perfguard.runner import Runner
+    from perfguard.model.call import Call
+    from perfguard.model.config import Settings
+    from perfguard.model.records import Case, Word
+    from perfguard.session.case_pipeline import Runner
 
     device = Memory(reads_the_workspace)
     runner = Runner(device, Settings(case_seconds=0.05), lambda case: {}, numerics=False)

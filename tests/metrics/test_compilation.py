@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from perfguard.call import Call
-from perfguard.compiling import forget_compiled, settings
-from perfguard.hardware.cpu import CpuDevice
 from perfguard.judge.exact import judge_exact
-from perfguard.metrics import compilation
-from perfguard.metrics.subject import Subject
-from perfguard.passes import steps
-from perfguard.records import Reading, Word
+from perfguard.measure.compiled.compiler_settings import settings
+from perfguard.measure.compiled.walk import forget_compiled
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.metrics import compilation
+from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.replay import steps
+from perfguard.model.call import Call
+from perfguard.model.records import Reading, Word
 
 DEVICE = CpuDevice()
 

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics import contract
-from perfguard.metrics.subject import Subject
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics import contract
+from perfguard.measure.metrics.subject import Subject
 
 CPU = torch.device("cpu")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics import all_metrics, do_bench
-from perfguard.metrics.subject import Subject
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics import all_metrics, do_bench
+from perfguard.measure.metrics.subject import Subject
 
 
 class Gpu(FakeDevice):

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perfguard.hardware import fake
-from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics import fingerprint, launches
-from perfguard.metrics.subject import Subject
-from perfguard.records import Reading
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics import fingerprint, launches
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.records import Reading
 
 
 def launching(*names: str, binary: str | None = "code 1") -> Callable[[], None]:
@@ -112,7 +112,7 @@ def test_what_is_not_timed_needs_none() -> None:
 
 
 def test_nothing_on_a_cpu() -> None:
-    from perfguard.hardware.cpu import CpuDevice
+    from perfguard.measure.devices.cpu import CpuDevice
 
     assert fingerprint.read(BASE, CpuDevice()) == []
 

@@ -7,12 +7,12 @@ from types import ModuleType
 
 import pytest
 
-from perfguard import metrics
-from perfguard.hardware import fake
-from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics import all_metrics, read_exact, read_timed
-from perfguard.metrics.subject import Subject
-from perfguard.records import Better
+from perfguard.measure import metrics
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics import all_metrics, read_exact, read_timed
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.records import Better
 from tests.metrics.reading import read_all
 
 

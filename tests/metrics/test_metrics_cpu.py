@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from perfguard.call import Call, Work
-from perfguard.config import Settings
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hardware.device import Device
-from perfguard.hardware.fake import FakeDevice
-from perfguard.metrics import cpu_time, device_time, host_time, launches, memory, read_timed, wall_time
-from perfguard.metrics.subject import Subject
-from perfguard.records import Case, CaseResult, Reading
-from perfguard.runner import Runner
-from perfguard.timing.timing import Blocks, Meter
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.device import Device
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics import cpu_time, device_time, host_time, launches, memory, read_timed, wall_time
+from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.model.call import Call, Work
+from perfguard.model.config import Settings
+from perfguard.model.records import Case, CaseResult, Reading
+from perfguard.session.case_pipeline import Runner
 from tests.metrics.reading import read_all
 
 MIB = 2**20

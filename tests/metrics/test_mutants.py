@@ -15,14 +15,15 @@ import pytest
 import torch
 from torch import nn
 
-from perfguard.hardware import fake
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hardware.device import Device
-from perfguard.hardware.fake import FakeDevice
-from perfguard.judge import Lane, judge_case
-from perfguard.metrics import read_exact
-from perfguard.metrics.subject import Subject
-from perfguard.records import Baseline, Case, CaseBaseline, CaseResult, Reading, Toolchain, Verdict, Word
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.lane import Lane
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.device import Device
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics import read_exact
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.records import Baseline, Case, CaseBaseline, CaseResult, Reading, Toolchain, Verdict, Word
 
 CASE = Case("suite", "f", "forward")
 ROWS = 64  # of 64 columns: 16 KiB a tensor of float32

@@ -6,12 +6,12 @@ import statistics
 
 import pytest
 
-from perfguard.hardware import fake
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hardware.fake import FakeClock, FakeDevice
-from perfguard.metrics import rival
-from perfguard.metrics.subject import Subject
-from perfguard.timing.timing import Workload
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.fake import FakeClock, FakeDevice
+from perfguard.measure.metrics import rival
+from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.timers.timing import Workload
 
 
 def subject(ours_us: float, theirs_us: float, launches: int = 1, **options: object) -> Subject:

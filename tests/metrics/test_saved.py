@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.metrics.saved import read, saved_by
-from perfguard.metrics.subject import Subject
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.metrics.saved import read, saved_by
+from perfguard.measure.metrics.subject import Subject
 
 N = 16
 SIZE = 4 * N * N

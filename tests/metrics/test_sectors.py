@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from perfguard.records import Word
+from perfguard.model.records import Word
 from tests.metrics.binaries import Reader, changed
 
 X = torch.randn(4, 64)

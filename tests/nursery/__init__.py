@@ -25,18 +25,20 @@ ROOT = Path(__file__).parents[2]
 
 # Parts of perfguard that its processes import wherever they guard, with all that is below: pytest rewrites the
 # assertions of each file that it imports of a plugin's package, which takes as long as the rest of a process's start.
-_PARTS = ("baselines", "hard", "hooks", "judge", "metrics", "pairing", "run", "timing")
+_PARTS = (
+    "check/hard_inputs", "judge", "measure/metrics", "measure/timers", "pytest_plugin", "session", "session/pairing",
+    "store",
+)  # fmt: skip
 # Nothing that starts a thread: threads do not survive a fork. `perfguard.plugin` is left for pytest to import.
 SLOW = (
     "numpy", "scipy.stats", "torch", "torch._dynamo", "torch._library.custom_ops", "torch.utils._python_dispatch",
     "networkx", "torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile",  # of each compilation
     "triton", "triton.language", "triton.compiler", "triton.experimental.gluon", "xml.etree.ElementTree", "pdb",
-    "execnet", "pytest", "perfguard.guard", "perfguard.configurations", "perfguard.answering",
-    "perfguard.binaries.worker", "perfguard.hardware.cpu", "perfguard.hardware.cpu_memory", "perfguard.hardware.fake",
-    "perfguard.hardware.kineto", "perfguard.hardware.operators", "perfguard.render.terminal",
-    "perfguard.sessions",
+    "execnet", "pytest", "perfguard.check.all_configs", "perfguard.measure.binaries.compile_worker",
+    "perfguard.measure.devices.cpu", "perfguard.measure.devices.cpu_memory", "perfguard.measure.devices.fake",
+    "perfguard.measure.devices.kineto", "perfguard.measure.devices.operators", "perfguard.render.terminal",
     *(
-        f"perfguard.{part}.{module.name}"
+        f"perfguard.{part.replace('/', '.')}.{module.name}"
         for part in _PARTS for module in pkgutil.iter_modules([str(ROOT / "perfguard" / part)])
     ),
 )  # fmt: skip

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.pairing.base import find_base
-from perfguard.records import BaseTree
+from perfguard.model.records import BaseTree
+from perfguard.session.pairing.base_commit import find_base
 
 
 def git(folder: Path, *arguments: str) -> str:

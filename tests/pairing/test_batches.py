@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from perfguard.pairing.batches import FIRST, in_batches
-from perfguard.pairing.conductor import Track
-from perfguard.records import Case, CaseResult, Reading, Verdict, Word
-from perfguard.units import Unit
+from perfguard.model.records import Case, CaseResult, Reading, Verdict, Word
+from perfguard.model.units import Unit
+from perfguard.session.pairing.batches import FIRST, in_batches
+from perfguard.session.pairing.conductor import Track
 
 METRIC = "device_time_us"
 

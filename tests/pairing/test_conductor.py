@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.errors import UsageError
-from perfguard.pairing.conductor import Limit, Outcome, Track, conduct
-from perfguard.pairing.processes import SIDES, Side
-from perfguard.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Ready, read_order
+from perfguard.model.errors import UsageError
+from perfguard.session.pairing.conductor import Limit, Outcome, Track, conduct
+from perfguard.session.pairing.processes import SIDES, Side
+from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Ready, read_order
 
 TIMER = "queue-cold"
 ROUNDS = 3

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from perfguard.pairing.interrupts import SIGNALS, Interrupts
+from perfguard.session.pairing.interrupts import SIGNALS, Interrupts
 
 
 def send(number: int = signal.SIGTERM) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import perfguard
-from perfguard.errors import UsageError
-from perfguard.pairing.interrupts import Interrupts
-from perfguard.pairing.processes import SIDES, Plan, Side, run_setup
+from perfguard.model.errors import UsageError
+from perfguard.session.pairing.interrupts import Interrupts
+from perfguard.session.pairing.processes import SIDES, Plan, Side, run_setup
 
 
 @pytest.fixture

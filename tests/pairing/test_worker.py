@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.hardware.fake import FakeDevice
-from perfguard.pairing.worker import (
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.session.pairing.worker import (
     CONDUCTED,
     Announced,
     Conducted,
@@ -32,7 +33,6 @@ from perfguard.pairing.worker import (
     join,
     read_message,
 )
-from perfguard.timing.timing import Blocks, Meter
 from tests.test_reports import CASE
 
 
@@ -157,4 +157,4 @@ def test_code_from_the_user_s_checkout_is_foreign(file: str | None, foreign: boo
     module.__file__ = file
     found = foreign_module({"kernel": module}, Path("/repo"), Path("/repo/tmp/work"))
     assert found == (f"kernel ({file})" if foreign else "")
-    assert foreign_module({"perfguard.pairing.worker": module}, Path("/repo"), Path("/repo/tmp/work")) == ""
+    assert foreign_module({"perfguard.session.pairing.worker": module}, Path("/repo"), Path("/repo/tmp/work")) == ""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.errors import UsageError
-from perfguard.pairing.worktrees import Repository, find_repository
+from perfguard.model.errors import UsageError
+from perfguard.session.pairing.worktrees import Repository, find_repository
 
 
 def git(folder: Path, *arguments: str) -> str:

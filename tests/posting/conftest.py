@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from perfguard.config import Settings
-from perfguard.errors import ExitStatus
-from perfguard.github import Environ
-from perfguard.posting.job import Job, post
-from perfguard.records import Report
+from perfguard.github.api.token import Environ
+from perfguard.github.post.post_job import Job, post
+from perfguard.model.config import Settings
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import Report
 from tests.github.conftest import FakeClock, _no_outside, _sockets, clock, github
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import sha

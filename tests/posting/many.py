@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from perfguard.baselines.writing import render
-from perfguard.records import Baseline, CaseBaseline, dump_report
+from perfguard.model.records import Baseline, CaseBaseline, dump_report
+from perfguard.store.baseline_writer import render
 from tests.lanes.reports import PROVENANCE, SUITE, archive, compared, entries, key, measured
 
 

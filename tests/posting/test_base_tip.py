@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.errors import ExitStatus
+from perfguard.model.errors import ExitStatus
 from tests.github.fake.world import sha
 from tests.lanes.reports import PATH, SLUG, baseline_file, entries, measured, report
 from tests.posting.conftest import CONFIGURATION, PostJob

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perfguard.baselines import Store, apply, plan, select
-from perfguard.errors import ExitStatus
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.lanes.judging import judge_again
-from perfguard.lanes.remembered import read_files
-from perfguard.records import BaseTree, CaseResult, Report
+from perfguard.github.lanes.baselines_at_commit import read_files
+from perfguard.github.lanes.judge_again import judge_again
+from perfguard.judge.pair_test import MOST_PAIRS
+from perfguard.judge.update_plan import plan
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import BaseTree, CaseResult, Report
+from perfguard.model.records.change import select
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_update import apply
 from tests.github.fake.world import sha
 from tests.lanes.reports import (
     CODE,

@@ -23,12 +23,16 @@ def test_a_command_starts_without_torch_and_loads_little(command: str) -> None:
 
 
 def test_the_whole_job_needs_no_torch_and_not_the_measuring_side() -> None:
-    modules = ["perfguard.posting.job", "perfguard.accepting.accepting", "perfguard.accepting.sources"]
+    modules = ["perfguard.github.post.post_job", "perfguard.github.accept.accept", "perfguard.github.accept.sources"]
     code = f"{BLOCKED}import {', '.join(modules)}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert not {name for name in loaded if name.startswith(("perfguard.hardware", "perfguard.timing", "perfguard.run"))}
+    assert not {
+        name
+        for name in loaded
+        if name.startswith(("perfguard.measure.devices", "perfguard.measure.timers", "perfguard.session"))
+    }
     assert not loaded & {"numpy", "scipy", "requests"}
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perfguard.config import Settings, settings_from
-from perfguard.errors import ExitStatus, GitHubError, UsageError
-from perfguard.github import contents, summary
-from perfguard.lanes.judging import judge_again
-from perfguard.overview import Headline
-from perfguard.posting import keeping
-from perfguard.posting.telling import _state, wants_comment
-from perfguard.records import Report, dump_report
+from perfguard.github.api import contents, job_summary
+from perfguard.github.lanes.judge_again import judge_again
+from perfguard.github.post import report_copies
+from perfguard.github.post.what_to_tell import _state, wants_comment
+from perfguard.model.config import Settings, settings_from
+from perfguard.model.errors import ExitStatus, GitHubError, UsageError
+from perfguard.model.lane_summary import Headline
+from perfguard.model.records import Report, dump_report
 from tests.github.fake import FakeGitHub
 from tests.github.fake.world import TOKEN, sha
 from tests.lanes.reports import SLUG, archive, baseline_file, compared, entries, measured, remembered, report
@@ -235,7 +235,7 @@ def test_whoever_gives_up_says_so_where_green_stood(
     def give_up(*_: object, **__: object) -> None:
         raise raised
 
-    monkeypatch.setattr(f"perfguard.posting.job.{broken}", give_up)
+    monkeypatch.setattr(f"perfguard.github.post.post_job.{broken}", give_up)
     if isinstance(raised, GitHubError):
         assert job.post() is ExitStatus.NOT_POSTED
     else:
@@ -417,8 +417,8 @@ def test_row_44_without_a_pull_request_there_are_status_and_summary(job: PostJob
 def test_row_45_a_large_summary_ends_with_whole_parts(job: PostJob, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [measured(f"case_{number}") for number in range(300)]
     job.measured({SLUG: report([*cases, measured("f"), measured("g")])})
-    monkeypatch.setattr(keeping, "SUMMARY_BYTES", 20_000)
-    monkeypatch.setattr(summary, "MOST_BYTES", 22_000)
+    monkeypatch.setattr(report_copies, "SUMMARY_BYTES", 20_000)
+    monkeypatch.setattr(job_summary, "MOST_BYTES", 22_000)
     job.post()
     assert 0 < len(job.summary.encode()) < 22_000
     assert "Shortened" in job.summary

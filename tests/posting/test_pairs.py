@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perfguard.errors import ExitStatus
-from perfguard.records import BaseTree, Report, dump_report
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import BaseTree, Report, dump_report
 from tests.github.fake.world import sha
 from tests.lanes.reports import SLUG, archive, baseline_file, compared, entries, paired
 from tests.posting.conftest import PostJob

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfguard.overview import BaselineEdit, Headline, LaneView, Overview, Refused
-from perfguard.records import (
+from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview, Refused
+from perfguard.model.records import (
     SCHEMA,
     Accuracy,
     Baseline,
@@ -27,7 +27,7 @@ from perfguard.records import (
     Verdict,
     Word,
 )
-from perfguard.units import Unit
+from perfguard.model.units import Unit
 
 US = Unit.MICROSECONDS
 DEVICES = {

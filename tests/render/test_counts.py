@@ -9,13 +9,14 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from perfguard.config import Settings
-from perfguard.errors import ExitStatus
-from perfguard.judge import count_guarded, is_inconclusive
-from perfguard.judge.pairs import PairVerdict
-from perfguard.overview import Headline, LaneView, Overview
-from perfguard.posting.telling import exit_status, is_resolved, may_be_eased, statuses, wants_comment
-from perfguard.records import Reading, Report, Verdict, Word
+from perfguard.github.post.what_to_tell import exit_status, is_resolved, may_be_eased, statuses, wants_comment
+from perfguard.judge.pair_test import PairVerdict
+from perfguard.judge.run_verdict import count_guarded
+from perfguard.model.config import Settings
+from perfguard.model.errors import ExitStatus
+from perfguard.model.lane_summary import Headline, LaneView, Overview
+from perfguard.model.records import Reading, Report, Verdict, Word
+from perfguard.model.records.case import is_inconclusive
 from perfguard.render.html import render_html
 from perfguard.render.junit import render_junit
 from perfguard.render.markdown import render_markdown

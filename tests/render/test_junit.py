@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from perfguard.overview import Headline, Overview
+from perfguard.model.lane_summary import Headline, Overview
 from perfguard.render.junit import render_junit
 from tests.render.examples import EXAMPLES, FASTER, NOISY, WRONG, lane, overview, result
 from tests.render.test_markdown import hostile_overviews

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfguard.overview import Headline, LaneView, Overview
-from perfguard.records import CaseResult, Verdict, Word
+from perfguard.model.lane_summary import Headline, LaneView, Overview
+from perfguard.model.records import CaseResult, Verdict, Word
 from perfguard.render.markdown import COMMENT_BYTES, render_markdown
 from perfguard.render.survey import survey
 from tests.render.examples import (

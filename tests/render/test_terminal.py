@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.records import (
+from perfguard.model.records import (
     SCHEMA,
     Accuracy,
     BaseTree,
@@ -23,8 +23,8 @@ from perfguard.records import (
     Verdict,
     Word,
 )
+from perfguard.model.units import Unit
 from perfguard.render.terminal import MOST_QUIET, render_summary
-from perfguard.units import Unit
 
 
 def result(name: str, *verdicts: Verdict, us: float | None = 61.2) -> CaseResult:

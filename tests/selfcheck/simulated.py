@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfguard.records import SCHEMA, Case, CaseResult, Conditions, Hardware, Reading, Report, Toolchain
-from perfguard.units import Unit
+from perfguard.model.records import SCHEMA, Case, CaseResult, Conditions, Hardware, Reading, Report, Toolchain
+from perfguard.model.units import Unit
 
 HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake GPU", architecture="fake")
 TIMER = "clock-cold"

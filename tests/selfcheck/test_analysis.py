@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perfguard.judge.pairs import MOST_PAIRS
-from perfguard.records import CaseResult
+from perfguard.judge.pair_test import MOST_PAIRS
+from perfguard.model.records import CaseResult
 from perfguard.selfcheck.analysis import (
     Trials,
     judge_apart,

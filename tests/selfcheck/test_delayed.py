@@ -14,17 +14,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.errors import DeviceError, UsageError
-from perfguard.hardware import fake
-from perfguard.hardware.fake import FakeDevice
-from perfguard.records import Case, CaseResult, Reading, Report
-from perfguard.reports import save_report, write_atomically
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.errors import DeviceError, UsageError
+from perfguard.model.records import Case, CaseResult, Reading, Report
 from perfguard.selfcheck.delayed import __main__ as delayed_main
 from perfguard.selfcheck.delayed.__main__ import Bench
 from perfguard.selfcheck.delayed.call import delayed, expected, inputs
 from perfguard.selfcheck.delayed.plan import PLAN, Delay, read_plan
 from perfguard.selfcheck.delayed.tuning import Chain, alternate, calibrate, tune, tune_length, tune_tail
 from perfguard.selfcheck.injection import judge_injected
+from perfguard.store.report_file import save_report
 from tests.selfcheck.simulated import simulated_sessions
 
 INTERPRETED = """

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge.pairs import MOST_PAIRS
+from perfguard.judge.pair_test import MOST_PAIRS
 from perfguard.selfcheck.draws import independent_runs, least_sessions, random_tenth, resampled_pairs, runs_apart
 
 CASES = [("suite", f"case[{number:03d}]/forward") for number in range(250)]

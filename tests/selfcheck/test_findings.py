@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.records import Toolchain
+from perfguard.model.records import Toolchain
 from perfguard.selfcheck.findings import (
     SCHEMA,
     SLOWDOWNS,

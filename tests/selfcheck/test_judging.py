@@ -7,9 +7,9 @@ import math
 import msgspec
 import pytest
 
-from perfguard.judge.pairs import LEAST_PAIRS_ALIKE, MOST_PAIRS, judge_pairs
+from perfguard.judge.pair_test import LEAST_PAIRS_ALIKE, MOST_PAIRS, judge_pairs
 from perfguard.judge.statistics import UNLEARNT
-from perfguard.records import Word
+from perfguard.model.records import Word
 from perfguard.selfcheck.draws import Triple
 from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
 from perfguard.selfcheck.sample import gather

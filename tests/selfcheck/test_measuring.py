@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.errors import MeasurementError, UsageError
-from perfguard.records import Report
-from perfguard.reports import read_report, save_report
+from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.records import Report
 from perfguard.selfcheck.measuring import SuiteCommand, measure_sessions, read_sessions, suite_command
+from perfguard.store.report_file import read_report, save_report
 from tests.selfcheck.simulated import simulated_sessions
 
 PROLOGUE = "import pathlib, shutil, sys\nfolder, answer = map(pathlib.Path, sys.argv[1:])\n"

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from scipy import stats
 
-from perfguard.records import Case, CaseResult, Reading
+from perfguard.model.records import Case, CaseResult, Reading
+from perfguard.model.units import Unit
 from perfguard.selfcheck.rivals import Pair, all_rivals
-from perfguard.units import Unit
 
 RIVALS = {rival.name: rival for rival in all_rivals()}
 BLOCKS = [50.0, 50.1, 50.2, 50.3, 50.4]

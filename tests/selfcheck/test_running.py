@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.errors import MeasurementError, UsageError
-from perfguard.records import Report
-from perfguard.reports import save_report
+from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.records import Report
 from perfguard.selfcheck import command, running
 from perfguard.selfcheck.findings import SCHEMA, Findings
 from perfguard.selfcheck.running import Request, selfcheck
+from perfguard.store.report_file import save_report
 from tests.selfcheck.simulated import HARDWARE, simulated_sessions
 
 CPU = msgspec.structs.replace(HARDWARE, vendor="cpu", slug="cpu-test", target="cpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perfguard.errors import UsageError
-from perfguard.records import Report, Toolchain
+from perfguard.model.errors import UsageError
+from perfguard.model.records import Report, Toolchain
 from perfguard.selfcheck.sample import gather, primary, value_of
 from tests.selfcheck.simulated import HARDWARE, TIMER, simulated_sessions
 

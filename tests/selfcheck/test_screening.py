@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perfguard.records import Conditions
+from perfguard.model.records import Conditions
 from perfguard.selfcheck.sample import Session, gather
 from perfguard.selfcheck.screening import screen
 from tests.selfcheck.simulated import HARDWARE, simulated_sessions

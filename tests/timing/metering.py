@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perfguard.hardware.device import Device
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing import prepare_device_time
-from perfguard.timing.blocks import collect, collector_paused
-from perfguard.timing.timing import Cache, Meter, Timing, Workload
+from perfguard.measure.devices.device import Device
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers import prepare_device_time
+from perfguard.measure.timers.blocks import collect, collector_paused
+from perfguard.measure.timers.timing import Cache, Meter, Timing, Workload
 
 Copies = Callable[[int], Sequence[Callable[[], object]]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.hardware import fake
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing.ahead import FilledQueue, event_grid_us
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers.filled_queue import FilledQueue, event_grid_us
 
 
 def quiet(**options: object) -> FakeDevice:

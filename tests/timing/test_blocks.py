@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.errors import MeasurementError
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hardware.fake import FakeDevice
-from perfguard.records import Conditions
-from perfguard.timing import blocks
-from perfguard.timing.timing import Meter, Workload
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers import blocks
+from perfguard.measure.timers.timing import Meter, Workload
+from perfguard.model.errors import MeasurementError
+from perfguard.model.records import Conditions
 
 
 class AskedFake(FakeDevice):

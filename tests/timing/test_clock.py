@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from perfguard.hardware import fake
-from perfguard.hardware.fake import FakeDevice
-from perfguard.hardware.fake_clock import FakeClock
-from perfguard.timing import graph, prepare_device_time
-from perfguard.timing.timing import Meter, Workload
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.devices.fake_clock import FakeClock
+from perfguard.measure.timers import graph, prepare_device_time
+from perfguard.measure.timers.timing import Meter, Workload
 
 MUCH = 2**40  # bytes: overfills any cache in one call
 

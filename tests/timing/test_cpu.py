@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from perfguard.compiling import forget_compiled, traced
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing import cpu, wall
-from perfguard.timing.timing import Workload
+from perfguard.measure.compiled.trace import traced
+from perfguard.measure.compiled.walk import forget_compiled
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers import cpu, wall
+from perfguard.measure.timers.timing import Workload
 from tests.timing.metering import measured
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from perfguard.timing.floor import AGREEING, LEAST, floor, is_reached
+from perfguard.measure.timers.floor import AGREEING, LEAST, floor, is_reached
 
 
 def test_the_lowest_count() -> None:

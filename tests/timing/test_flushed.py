@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from perfguard.hardware import fake
-from perfguard.timing import flushed
-from perfguard.timing.timing import Cache, Workload
+from perfguard.measure.devices import fake
+from perfguard.measure.timers import flushed
+from perfguard.measure.timers.timing import Cache, Workload
 from tests.timing.metering import measured, quiet
 
 

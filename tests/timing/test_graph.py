@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import fake
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing import graph
-from perfguard.timing.timing import Cache, Meter, Timing, Workload
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers import graph
+from perfguard.measure.timers.timing import Cache, Meter, Timing, Workload
+from perfguard.model.errors import DeviceError
 from tests.timing.metering import measured, quiet, timed
 
 MIB = 2**20

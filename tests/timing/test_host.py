@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from perfguard.hardware import fake
-from perfguard.timing import host
-from perfguard.timing.blocks import collect
-from perfguard.timing.timing import Workload
+from perfguard.measure.devices import fake
+from perfguard.measure.timers import host
+from perfguard.measure.timers.blocks import collect
+from perfguard.measure.timers.timing import Workload
 from tests.timing.metering import measured, quiet
 
 

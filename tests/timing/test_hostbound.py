@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.hardware import fake
-from perfguard.timing import hostbound
-from perfguard.timing.timing import Cache
+from perfguard.measure.devices import fake
+from perfguard.measure.timers import hostbound
+from perfguard.measure.timers.timing import Cache
 from tests.timing.metering import measured, quiet
 
 

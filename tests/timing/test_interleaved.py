@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.errors import MeasurementError
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing.interleaved import Interleaved
-from perfguard.timing.timing import Blocks, Meter
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers.interleaved import Interleaved
+from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.model.errors import MeasurementError
 
 METRIC = "device_time_us"
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import fake
-from perfguard.hardware.device import Interval
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing import profile
-from perfguard.timing.timing import Cache, Workload
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.device import Interval
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers import profiler
+from perfguard.measure.timers.timing import Cache, Workload
+from perfguard.model.errors import DeviceError
 from tests.timing.metering import measured, quiet
 
 
@@ -27,13 +27,13 @@ from tests.timing.metering import measured, quiet
     ],
 )
 def test_union(intervals: list[Interval], covered: float) -> None:
-    assert profile.covered_us(intervals) == covered
+    assert profiler.covered_us(intervals) == covered
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))))
 def test_union_counts_each_moment_once(found: list[tuple[int, int]]) -> None:
     moments = {moment for start, length in found for moment in range(start, start + length)}
-    assert profile.covered_us((start, start + length) for start, length in found) == len(moments)
+    assert profiler.covered_us((start, start + length) for start, length in found) == len(moments)
 
 
 def waiting(device: FakeDevice) -> Callable[[], None]:
@@ -48,18 +48,18 @@ def waiting(device: FakeDevice) -> Callable[[], None]:
 @pytest.mark.parametrize("cache", ["cold", "warm"])
 def test_a_call_that_waits_is_timed_without_the_host(cache: Cache) -> None:
     device = quiet()
-    timing = measured(profile, waiting(device), device, cache=cache)
+    timing = measured(profiler, waiting(device), device, cache=cache)
     assert timing.timer == f"profile-{cache}"
     assert timing.value_us == pytest.approx(50.0)
 
 
 def test_a_short_call() -> None:
-    timing = measured(profile, lambda: fake.launch("kernel", us=3, host_us=30), quiet())
+    timing = measured(profiler, lambda: fake.launch("kernel", us=3, host_us=30), quiet())
     assert timing.value_us == pytest.approx(3.0)
 
 
 def prepared(call: Callable[[], object], device: FakeDevice, stored: str | None = None) -> bool:
-    return profile.prepare(Workload(call), device, seconds=0.1, stored=stored) is not None
+    return profiler.prepare(Workload(call), device, seconds=0.1, stored=stored) is not None
 
 
 def test_a_long_call_is_left_to_events_unless_it_was_profiled_before() -> None:
@@ -91,6 +91,6 @@ def test_a_profiler_that_fails() -> None:
     device = Losing(seed=1)
     assert not prepared(waiting(device), device)
     device.left = 3
-    timing = measured(profile, waiting(device), device)
+    timing = measured(profiler, waiting(device), device)
     assert timing.rejected == 3
     assert len(timing.blocks) == 2

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.hardware import fake
-from perfguard.hardware.device import Event
-from perfguard.hardware.fake import FakeDevice, FakeEvent
-from perfguard.timing import queue
-from perfguard.timing.timing import Cache, Workload
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.device import Event
+from perfguard.measure.devices.fake import FakeDevice, FakeEvent
+from perfguard.measure.timers import queue
+from perfguard.measure.timers.timing import Cache, Workload
 from tests.timing.metering import measured, quiet
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import fake
-from perfguard.hardware.device import Device
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing import TIMERS
-from perfguard.timing.timing import Blocks, Timing, floor_us, renewed, spread
+from perfguard.measure.devices import fake
+from perfguard.measure.devices.device import Device
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers import TIMERS
+from perfguard.measure.timers.timing import Blocks, Timing, floor_us, renewed, spread
+from perfguard.model.errors import DeviceError
 from tests.timing.metering import device_time
 
 
@@ -156,7 +156,7 @@ def test_other_times_are_no_device_times(timer: str) -> None:
 
 
 def test_a_device_that_no_timer_suits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfguard.timing.TIMERS", ())
+    monkeypatch.setattr("perfguard.measure.timers.TIMERS", ())
     with pytest.raises(DeviceError, match="fake-gpu: no timer suits"):
         device_time(kernel, FakeDevice(seed=1))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from perfguard.hardware.fake import FakeDevice
-from perfguard.timing import wall
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers import wall
 from tests.timing.metering import measured
 
 

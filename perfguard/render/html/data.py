@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfguard.history import Recorded
-from perfguard.records import CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records import CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records.baseline import Recorded
+from perfguard.model.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.survey import URGENCY, LaneSurvey, Survey
 from perfguard.render.words import lane_of, limit_text, moved, reproduce_command
-from perfguard.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
 
 MOST_REASON = 2000  # characters of a reason or note
 

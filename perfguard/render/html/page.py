@@ -14,13 +14,13 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from perfguard.overview import BaselineEdit, Overview
-from perfguard.records import Value
+from perfguard.model.lane_summary import BaselineEdit, Overview
+from perfguard.model.records import Value
+from perfguard.model.units import Unit, counted, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import NO_HISTORY, Histories, cases
 from perfguard.render.survey import SIGNS, LaneSurvey, Survey, survey
 from perfguard.render.words import NOT_TIMED, environment, tally
-from perfguard.units import Unit, counted, format_value
 
 
 def render_html(overview: Overview, histories: Histories = NO_HISTORY) -> str:

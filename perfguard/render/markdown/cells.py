@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from perfguard.records import Report, Value, Verdict
+from perfguard.model.records import Report, Value, Verdict
+from perfguard.model.units import Unit, counted, format_change, format_value
 from perfguard.render.escaping import code
 from perfguard.render.survey import MOVED
 from perfguard.render.words import change_text, interval_text, moved
-from perfguard.units import Unit, counted, format_change, format_value
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")

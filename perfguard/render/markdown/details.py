@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from perfguard.records import CaseResult, Verdict, Word
+from perfguard.model.records import CaseResult, Verdict, Word
+from perfguard.model.units import counted, format_percent
 from perfguard.render.escaping import code
 from perfguard.render.markdown.cells import NAME, before_and_after, change, text, together, value
 from perfguard.render.markdown.tables import Bounds, table
 from perfguard.render.survey import QUIET, LaneSurvey
 from perfguard.render.words import environment, folded, why
-from perfguard.units import counted, format_percent
 
 HEADER = ("Case", "Verdict", "Metric", "Before", "Now", "Change", "% of copy", "Why")
 Row = tuple[CaseResult, Verdict, str]  # the last: name of the verdict

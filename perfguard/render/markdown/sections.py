@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from perfguard.overview import BaselineEdit, Headline
-from perfguard.records import OTHER_CONDITIONS, Accuracy, Word
+from perfguard.model.lane_summary import BaselineEdit, Headline
+from perfguard.model.records import OTHER_CONDITIONS, Accuracy, Word
+from perfguard.model.units import counted, format_change
 from perfguard.render.escaping import code, link
 from perfguard.render.markdown.cells import NAME, before_and_after, change, device, text, together, value
 from perfguard.render.markdown.tables import MORE_BY_GROUP_BYTES, MORE_BYTES, Bounds, table
-from perfguard.render.survey import (
-    INCONCLUSIVE,
-    NOT_GUARDED,
-    SIGNS,
-    Finding,
-    LaneSurvey,
-    Survey,
-    by_kernel,
-)
+from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey, by_kernel
 from perfguard.render.words import NOT_TIMED, limit_text, more_lines, moved, next_step
-from perfguard.units import counted, format_change
 
 _ASKED = (
     "(only the report's word keeps these from a verdict: record them on that hardware, run the lane again, or have a "

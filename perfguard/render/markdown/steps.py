@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfguard.records import Word
+from perfguard.model.records import Word
 from perfguard.render.escaping import fenced, is_plain
 from perfguard.render.markdown.tables import Bounds
 from perfguard.render.survey import NOT_GUARDED, Finding, Survey

@@ -1,13 +1,13 @@
 """The comment in up to four sizes. Smaller sizes drop whole parts, never cut text, and name what is missing.
 
-The first two lines of the comment, marker and state, are added by `perfguard.github`.
+The first two lines of the comment, marker and state, are added by `perfguard.github.api`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perfguard.overview import Overview
+from perfguard.model.lane_summary import Overview
 from perfguard.render.escaping import code
 from perfguard.render.markdown import sections
 from perfguard.render.markdown.details import details

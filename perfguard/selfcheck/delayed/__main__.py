@@ -11,15 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from perfguard.collector import collector_paused
-from perfguard.errors import ExitStatus, MeasurementError, PerfguardError
-from perfguard.hardware import Device, open_device
-from perfguard.reports import write_atomically
+from perfguard.measure.devices import Device, open_device
+from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure.timers import prepare_device_time
+from perfguard.measure.timers.timing import Meter, Workload
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.errors import ExitStatus, MeasurementError, PerfguardError
 from perfguard.selfcheck.delayed.call import CACHE, delayed, inputs, runs_on
 from perfguard.selfcheck.delayed.plan import AIMS, LENGTHS_US, PLAN
 from perfguard.selfcheck.delayed.tuning import tune
-from perfguard.timing import prepare_device_time
-from perfguard.timing.timing import Meter, Workload
 
 _PREHEAT_US = 1e6  # clocks ramp up from idle
 _PREHEAT_STEPS = 100_000

@@ -10,8 +10,8 @@ from typing import Literal
 
 import torch
 
-from perfguard.errors import DeviceError
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
+from perfguard.model.errors import DeviceError
 
 COUNT = 2**16
 # The chain hardly uses memory. With a cold cache, so few bytes would be timed by the profiler instead of a graph.

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from perfguard.errors import UsageError
+from perfguard.model.errors import UsageError
 from perfguard.selfcheck.findings import SLOWDOWNS
 
 LENGTHS_US = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import kernels
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 fake.FakeDevice = functools.partial(fake.FakeDevice, session_noise=0.0005)  # type: ignore[assignment,misc]
 

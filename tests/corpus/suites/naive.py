@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from kernels import fp8
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 GROUPS, LAUNCHES = 8, 1
 DEFAULT_US, TUNED_US = 50.0, 45.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels import fp8
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 TILE_US = 0.5
 CODE = {"odd": "one"}  # stands for the kernel's binary: all but one case are launches of the same

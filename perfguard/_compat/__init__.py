@@ -1,0 +1,1 @@
+"""Private names of other projects, one file for each project."""

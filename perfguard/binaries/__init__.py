@@ -1,5 +1,0 @@
-"""What a call's Triton kernels become on architectures that need not be here: recorded, compiled, disassembled.
-
-`recording` lets a call launch without running anything and notes each launch as Triton's own compiler would be asked;
-`compiling` has child processes compile what no cache holds; `disassembly` reads the binaries; `targets` knows limits.
-"""

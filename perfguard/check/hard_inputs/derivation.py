@@ -1,0 +1,140 @@
+"""Derived inputs described by texts from which they can be made again: `transposed, row 3 zero`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from perfguard.check.hard_inputs.integers import with_integers
+from perfguard.check.hard_inputs.layouts import LAYOUTS
+from perfguard.check.hard_inputs.marks import carry
+from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, with_values
+from perfguard.model.call import Call
+from perfguard.model.errors import UsageError
+
+_ROW = re.compile(r"row (\d+) (.+)")
+_CUT = re.compile(r"dim (\d+) cut to (\d+)")
+
+
+INCOMING = -1
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps that belong together.
+
+    Attributes:
+        kind: its name in `Hard(without=…)`.
+        steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients.
+    """
+
+    kind: str
+    steps: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Parts in the order in which they are applied."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN,
+        which also arise from huge inputs."""
+        return any(part.kind == "non-finite" for part in self.parts) or self._scaled_by(LARGEST)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether gradients are residues of large terms that cancel, for example where a softmax has reached 1. The
+        terms cancel exactly in eager, but only up to their roundings in other kernels."""
+        return self._scaled_by(LARGE, OUTLIER) or any(str(SHIFT) in text for text in self._texts)
+
+    def _scaled_by(self, *powers: int) -> bool:
+        return any(f"2^{power}" in text for power in powers for text in self._texts)
+
+    @property
+    def _texts(self) -> list[str]:
+        return [text for part in self.parts if part.kind == "values" for text in part.steps.values()]
+
+    @property
+    def cuts(self) -> bool:
+        return any(part.kind == "sizes" for part in self.parts)
+
+    @property
+    def far_apart(self) -> bool:
+        return any("far apart" in text for part in self.parts for text in part.steps.values())
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether a candidate may refuse the input by raising. It must accept finite values and marked integers."""
+        dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
+        return dtypes or any(part.kind in ("layouts", "sizes", "non-finite") for part in self.parts)
+
+    def text(self, place: int) -> str:
+        """The steps of one input as text; empty if it is as given."""
+        return ", ".join(part.steps[place] for part in self.parts if place in part.steps)
+
+    def words(self, names: Sequence[str]) -> str:
+        """`argument 0 (transposed, row 3 zero) and argument 1 (sliced)`."""
+        texts = [(name, self.text(place)) for place, name in enumerate(names)]
+        texts += [("incoming gradients", self.text(INCOMING))]
+        return " and ".join(f"{name} ({text})" for name, text in texts if text)
+
+
+def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
+    """A tensor derived from another by a text: values, layouts and cuts, applied in order.
+
+    Raises:
+        UsageError: an unknown step.
+    """
+    made = tensor.detach()
+    for step in filter(None, text.split(", ")):
+        made = _step(made, step)
+    if made is tensor or made.data_ptr() == tensor.data_ptr():
+        made = made.clone()
+    made = made.detach().requires_grad_(tensor.requires_grad)
+    carry(tensor, made)
+    return made
+
+
+def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
+    if step in LAYOUTS:
+        return LAYOUTS[step](tensor)
+    integers = with_integers(tensor, step)
+    if integers is not None:
+        return integers
+    cut = _CUT.fullmatch(step)
+    try:
+        if cut:
+            dim, size = map(int, cut.groups())
+            return tensor.narrow(dim, 0, size).contiguous()
+        row = _ROW.fullmatch(step)
+        return with_values(tensor, row[2], int(row[1])) if row else with_values(tensor, step)
+    except (ValueError, IndexError, KeyError, RuntimeError) as error:
+        raise UsageError(
+            f"perfguard.derived(…, {step!r}): {error}; write the steps as a failure prints them"
+        ) from error
+
+
+def derived_call(call: Call, derivation: Derivation) -> Call:
+    """The call on derived inputs; one tensor in two places remains one tensor."""
+    leaves, spec = pytree.tree_flatten((call.args, dict(call.kwargs)))
+    made: dict[int, torch.Tensor] = {}
+    for place, leaf in enumerate(leaves):
+        text = derivation.text(place)
+        if isinstance(leaf, torch.Tensor) and text and id(leaf) not in made:
+            made[id(leaf)] = derived_tensor(leaf, text)
+    args, kwargs = pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
+    groups = made.get(id(call.groups), call.groups)
+    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups)
+
+
+def leaves_of(call: Call) -> list[Any]:
+    """All inputs, in the order of their places."""
+    return pytree.tree_leaves((call.args, dict(call.kwargs)))

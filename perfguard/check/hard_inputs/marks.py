@@ -1,0 +1,90 @@
+"""Marks for the meaning of a call's integers, set by the test that makes them. Unmarked integers keep their values.
+
+This file imports no torch: the marks are attributes of the tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from perfguard.model.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+_NAME = "_perfguard_mark"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`limit`: ids are below it, ends at most equal; 0 keeps the last end unchanged. `ignored`: a value for no id."""
+
+    kind: Literal["ids", "offsets"]
+    limit: int
+    ignored: int | None = None
+
+
+def ids(tensor: torch.Tensor, n: int, *, ignored: int | None = None) -> torch.Tensor:
+    """Mark a tensor of indices: any values from 0 to n - 1 are valid inputs of the call, however often each occurs.
+
+    Args:
+        ignored: a value outside this range that may also occur, such as -100 among the targets of a cross entropy.
+
+    Returns:
+        The same tensor.
+
+    Raises:
+        UsageError: the tensor has no integers, or values out of range.
+    """
+    _check(tensor, "ids", n)
+    known = tensor if ignored is None else tensor[tensor != ignored]
+    if known.numel() and not (int(known.min()) >= 0 and int(known.max()) < n):
+        raise UsageError(
+            f"perfguard.ids(…, {n}): holds values outside 0 to {n - 1}; give the number of places, and with "
+            "ignored= the value that stands for none"
+        )
+    return _marked(tensor, Mark("ids", n, ignored))
+
+
+def offsets(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+    """Mark a vector of cumulative ends of groups: any non-decreasing ends are valid inputs of the call.
+
+    Args:
+        rows: number of rows, if rows behind the last group are allowed; otherwise the last end is unchanged.
+
+    Returns:
+        The same tensor.
+
+    Raises:
+        UsageError: the tensor has no integers, or ends that decrease or lie past the rows.
+    """
+    _check(tensor, "offsets", rows)
+    ends = tensor.tolist()
+    if tensor.ndim != 1 or ends != sorted(ends) or (ends and (ends[0] < 0 or (rows is not None and ends[-1] > rows))):
+        raise UsageError("perfguard.offsets(…): give a vector of running ends, which do not fall nor lie past the rows")
+    return _marked(tensor, Mark("offsets", rows or 0))
+
+
+def mark_of(value: Any) -> Mark | None:
+    """The mark of a tensor, or None."""
+    return getattr(value, _NAME, None)
+
+
+def carry(old: Any, new: Any) -> None:
+    """Copy the mark of a tensor to one derived from it."""
+    if mark_of(old) is not None:
+        setattr(new, _NAME, mark_of(old))
+
+
+def _marked(tensor: torch.Tensor, mark: Mark) -> torch.Tensor:
+    setattr(tensor, _NAME, mark)
+    return tensor
+
+
+def _check(tensor: Any, name: str, limit: int | None) -> None:
+    dtype = str(getattr(tensor, "dtype", "no tensor")).removeprefix("torch.")
+    if not dtype.startswith(("int", "uint")):
+        raise UsageError(f"perfguard.{name}(…): is {dtype}; give a tensor of integers")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise UsageError(f"perfguard.{name}(…, {limit!r}): give a number of at least 0")

@@ -1,0 +1,141 @@
+"""The choice and order of a call's derived inputs: broad combinations first, then one change at a time.
+
+The first combination differs between cases and between commits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, Part, derived_call, leaves_of
+from perfguard.check.hard_inputs.integers import integers_of
+from perfguard.check.hard_inputs.layouts import layouts_of
+from perfguard.check.hard_inputs.marks import Mark, mark_of
+from perfguard.check.hard_inputs.sizes import cuts, holds_tensors, one_less
+from perfguard.check.hard_inputs.values import (
+    FINITE,
+    INCOMING_KINDS,
+    INFINITIES,
+    LARGE,
+    LARGEST,
+    NANS,
+    row_count,
+    takes_values,
+)
+from perfguard.model.call import Call
+
+_TURN = 4  # kinds of values that fit into even a few rows
+
+
+def planned(call: Call, seed: int) -> Iterator[Derivation]:
+    """Derivations of the call in the order in which they are tried.
+
+    Args:
+        seed: of the order, which decides what fits into the budget.
+    """
+    leaves = leaves_of(call)
+    left_out = call.hard.without if call.hard else ()
+    order = random.Random(seed)
+    floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
+    layouts = _layouts(call, leaves)
+    values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
+    sizes = [] if holds_tensors(call.fn) or holds_tensors(call.reference) else cuts(leaves)
+    laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
+    integers = _integers(call, leaves)
+    ends = [Part("integers", {place: texts[0]}) for place, texts in integers.items()]
+    gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
+    broad = [
+        (*values, *laid),
+        one_less(leaves) if sizes else (),
+        _cut_and_mixed(call, sizes[0], floats) if sizes else (),
+        (*ends, *laid) if ends else (),
+        tuple(nans),
+        tuple(_mixed(leaves, floats, INFINITIES, "non-finite")),
+        tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
+        *((Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST) if floats),
+        tuple(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names),
+        (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
+    ]
+    alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
+    alone += [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
+    moved = [Part("layouts", {place: name}) for place, names in layouts.items() for name in names]
+    others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
+    # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
+    order.shuffle(broad)
+    rest = [sizes[1:], alone, moved, others, gradients]
+    for parts in rest:
+        order.shuffle(parts)
+    single = [(part,) for trio in zip_longest(*rest) for part in trio if part is not None]
+    seen = set()
+    for together in (*broad, *single):
+        kept = tuple(part for part in together if part.kind not in left_out)
+        key = tuple(sorted((place, text) for part in kept for place, text in part.steps.items()))
+        if kept and key not in seen:
+            seen.add(key)
+            yield Derivation(kept)
+
+
+def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, ...]:
+    """Another size, and hard values in the remaining rows."""
+    leaves = leaves_of(derived_call(call, Derivation((cut,))))
+    later = FINITE[_TURN:] + FINITE[:_TURN]
+    return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
+
+
+def _layouts(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
+    """Names of layouts by place; inputs that share memory with others are left out."""
+    tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
+    written = bool(call.mutates or call.clobbers)
+    found = {}
+    for place, leaf in tensors.items():
+        if leaf.layout is torch.strided and storages.count(leaf.untyped_storage().data_ptr()) == 1:
+            names = layouts_of(leaf, written)
+            if names:
+                found[place] = names
+    return found
+
+
+def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
+    """Texts for marked integers by place; `groups` marks ends, of which the last is unchanged."""
+    found = {}
+    for place, leaf in enumerate(leaves):
+        mark = mark_of(leaf) or (Mark("offsets", 0) if leaf is call.groups and _is_vector(leaf) else None)
+        if isinstance(leaf, torch.Tensor) and mark is not None:
+            found[place] = integers_of(leaf, mark)
+    return {place: texts for place, texts in found.items() if texts}
+
+
+def _is_vector(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.ndim == 1 and not leaf.is_floating_point()
+
+
+def _has_gradients(call: Call, leaves: Sequence[Any]) -> bool:
+    parameters = call.fn.parameters() if isinstance(call.fn, torch.nn.Module) else ()
+    return any(getattr(each, "requires_grad", False) for each in (*leaves, *parameters))
+
+
+def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:
+    """One kind per row, in at most half of the rows; the others keep their values."""
+    parts = []
+    for turn, place in enumerate(floats):
+        rows = row_count(leaves[place])
+        if leaves[place].ndim == 1 or rows == 1:
+            if turn == 0:
+                parts.append(Part(kind, {place: kinds[2 % len(kinds)]}))
+            continue
+        if turn and kind == "non-finite":
+            continue  # one such tensor already affects all results of a product
+        for at, each in enumerate(kinds[: max(1, min(len(kinds), rows // 2))]):
+            parts.append(Part(kind, {place: f"row {_spread(at, rows)} {each}"}))
+    return parts
+
+
+def _spread(at: int, rows: int) -> int:
+    """The first row, the last, the second, the last but one …"""
+    return at // 2 if at % 2 == 0 else rows - 1 - at // 2

@@ -1,0 +1,368 @@
+"""The judgement of one derived call: outside the domain, right, or wrong. The reference defines the domain.
+
+The rule is coarser than that of the given inputs (docs/hard-inputs.md). If values are equal or cancel, eager may have
+no error by luck, while another correct kernel has one. So errors are allowed if some roundings explain them, or a
+change of the inputs by one float32 rounding or by a subnormal that the device flushes to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from perfguard.check.canaries import GUARD, Canaries, empty_tensors_have_addresses
+from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_tensor
+from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby
+from perfguard.check.hard_inputs.values import takes_values
+from perfguard.check.numerics.differences import real_numbers
+from perfguard.check.numerics.fp8_codes import FP8_DTYPES
+from perfguard.check.numerics.oracle import free_bytes
+from perfguard.check.numerics.rule import FINITE, NAN, ROUNDING, Groups, kinds, sum_groups
+from perfguard.check.numerics.trial import Inputs, Trial, run_trial, surrounded_gradient, upstream_gradients
+from perfguard.check.numerics.truth import Gradients, Reference, Truth, rmse
+from perfguard.check.poison import poisoned
+from perfguard.model.call import Call
+from perfguard.model.errors import MeasurementError
+from perfguard.tensors.bits import bits
+
+MULTIPLE = 4.0  # of eager's error
+NEARBY = 64.0  # of the change by inputs that are off by a rounding
+LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
+LOST = 0.1  # relative error from which on eager does not define the domain
+_CANARY_SHARE = 1 / 8
+NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
+JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
+SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
+AT_AN_EDGE = "at a tie or an edge of the reference"
+
+Tensor = torch.Tensor
+Maybe = Tensor | None
+Usual = Mapping[str, float]
+#: exceptions by which a reference refuses its inputs
+REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
+#: exceptions that are never a refusal, but a mistake in code that only such an input reaches
+SLIPS = (AttributeError, NameError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one derived input.
+
+    Attributes:
+        left_out: the reason why the input is outside the call's domain.
+        problem: the error; the result is right if both are empty.
+        backward: whether a gradient is wrong.
+    """
+
+    left_out: str = ""
+    problem: str = ""
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The requirements on results.
+
+    Attributes:
+        infinite: inputs are infinite, so that NaN may be right (`_unlike`).
+        saturated: gradients only have to be finite.
+        usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed.
+    """
+
+    infinite: bool
+    saturated: bool
+    usual: Usual = field(default_factory=dict)
+
+
+def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict) -> Outcome:
+    """Run the reference and the candidate on the inputs of `call`, which come from `derivation`.
+
+    The domain only matters if the two differ. The oracle is then run on the inputs and near them. If sizes were cut,
+    outputs of another structure mean that the reference interpreted the inputs differently.
+
+    Args:
+        usual: `Rule.usual`.
+    """
+    inputs = Inputs(call)
+    reference = Reference(call, inputs)
+    refused = Outcome(left_out="the reference raises")
+    try:
+        eager, upstream = _eager(call, inputs, reference, derivation)
+    except REFUSALS as error:
+        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
+            raise
+        return refused
+    if derivation.text(INCOMING) and not upstream:
+        return Outcome(left_out="there are no gradients")
+    trial, outcome = _candidate(call, eager, upstream, derivation)
+    if trial is None or _same_bits(trial, eager):
+        return outcome
+    infinite, finite = (_any(inputs, torch.isinf), not _any(inputs, _not_finite))
+    try:
+        truth = reference.truth(eager, upstream)
+        rule = Rule(infinite, derivation.saturates)
+        if not _wrong(trial, truth, truth.oracle, rule).problem:
+            return outcome
+        near = nearby(call, eager, upstream)
+    except REFUSALS as error:
+        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
+            raise
+        return refused
+    if unclear := _outside(truth, near, finite):
+        return Outcome(left_out=unclear)
+    return _wrong(trial, truth, near.rounded, replace(rule, usual=usual()))
+
+
+def _eager(call: Call, inputs: Inputs, reference: Reference, derivation: Derivation) -> tuple[Trial, Gradients]:
+    """The reference's results, and the incoming gradients; no gradients if nothing is differentiable."""
+    eager = reference.run([])
+    if derivation.forward_only or not inputs.leaf_names or not any(eager.differentiable):
+        return eager, []
+    incoming = derivation.text(INCOMING)
+    given = upstream_gradients(eager, call.seed)
+    upstream = [None if each is None else derived_tensor(each, incoming) for each in given]
+    return reference.run(upstream), upstream
+
+
+def _any(inputs: Inputs, is_so: Callable[[Tensor], Tensor]) -> bool:
+    return any(bool(is_so(tensor).any()) for tensor in inputs.tensors if takes_values(tensor))
+
+
+def _not_finite(tensor: Tensor) -> Tensor:
+    return ~tensor.isfinite()
+
+
+def _same_bits(trial: Trial, eager: Trial) -> bool:
+    pairs = zip(trial.tensors(), eager.tensors(), strict=True)
+    return all(
+        (a is None) == (b is None) and (a is None or b is None or (a.dtype == b.dtype and _equal(bits(a), bits(b))))
+        for a, b in pairs
+    )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def usual_scales(call: Call) -> Usual:
+    """The RMS of the reference's outputs and gradients by name; empty if it raises."""
+    inputs = Inputs(call)
+    try:
+        eager, upstream = _eager(call, inputs, Reference(call, inputs), Derivation(()))
+    except REFUSALS as error:
+        if _device_is_lost(error):
+            raise
+        return {}
+    names = [*eager.names, *inputs.written_names, *(f"gradient of {name}" for name in inputs.leaf_names if upstream)]
+    pairs = zip(names, eager.tensors(), strict=True)
+    return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and _by_rule(tensor)}
+
+
+def _by_rule(tensor: Tensor) -> bool:
+    return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
+
+
+def _outside(truth: Truth, near: Nearby, finite: bool) -> str:
+    """The reason why the input lies outside the domain, or ''.
+
+    Args:
+        finite: whether all inputs are finite. NaN, for example from the logarithm of a negative probability, then means
+            that they are outside the domain.
+    """
+    for position, eager in enumerate(truth.eager):
+        if eager is None or eager.numel() == 0:
+            continue
+        if not _by_rule(eager):
+            coded = eager.dtype in FP8_DTYPES
+            if not coded and _unstable(eager, near.chosen[position]):
+                return AT_AN_EDGE
+            if _unstable(eager, near.rounded[position]) or (not coded and _unstable(eager, near.untied[position])):
+                return AT_AN_EDGE
+            continue
+        if truth.is_scale(position):
+            moved = near.rounded[position]
+            if moved is None or bool(((moved - eager).abs() > SCALE_MOVES * eager.abs()).any()):
+                return AT_AN_EDGE
+        want = truth.oracle[position]
+        oracle = eager if want is None else want
+        e, o, m, u = (real_numbers(t) for t in (eager, oracle, *(_or(each[position], oracle) for each in near.both)))
+        kind = kinds(o.to(e.dtype).double())
+        if not torch.equal(kinds(e.double()), kind):
+            return "reference and oracle disagree on what is finite"
+        if finite and bool((kind == NAN).any()):
+            return "the reference makes NaN of finite inputs"
+        if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
+            return AT_AN_EDGE
+        rms, error, shift = _errors(e, o, m, truth)
+        if bool((error > LOST * rms + NEARBY * shift + _least(e.dtype)).any()):
+            return "reference and oracle are far apart"
+        whole, jump = rms.square().mean().sqrt(), _errors(u, o, m, truth)[1]
+        jump = jump.maximum(_errors(real_numbers(_or(near.chosen[position], eager)), e, e, truth)[1])
+        if not truth.is_scale(position) and bool((jump > JUMP * whole + NEARBY * shift + _least(e.dtype)).any()):
+            return AT_AN_EDGE
+        if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
+            return AT_AN_EDGE
+    return ""
+
+
+def _or(tensor: Maybe, other: Tensor) -> Tensor:
+    return other if tensor is None or tensor.shape != other.shape else tensor
+
+
+def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
+    """Whether a finite result for infinite inputs is the reference's choice, and not the limit for huge inputs."""
+    finite = oracle.double().isfinite()
+    if not bool(finite.any()):
+        return False
+    o, b = (torch.where(finite, t.double(), 0.0) for t in (oracle, bounded))
+    return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
+
+
+def _unstable(eager: Tensor, moved: Maybe) -> bool:
+    """Whether integers change at all, or codes by more than a step, on inputs nearby."""
+    if moved is None or moved.shape != eager.shape:
+        return True
+    if eager.dtype in FP8_DTYPES:
+        a, b = eager.float(), moved.float()
+        step = ROUNDING[eager.dtype] * 2
+        return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
+    return not torch.equal(eager, moved.to(eager.dtype))
+
+
+def _errors(candidate: Tensor, oracle: Tensor, moved: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
+    """Per group: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
+    groups = Groups(candidate.shape, truth.tolerance.group_dim if truth.tolerance else None)
+    sums = sum_groups(candidate, moved, oracle, groups)
+    return tuple((each / sums.count).sqrt() for each in (sums.oracle, sums.candidate, sums.eager))  # type: ignore
+
+
+def _least(dtype: torch.dtype) -> float:
+    info = torch.finfo(dtype)
+    return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
+
+
+def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Derivation) -> tuple[Trial | None, Outcome]:
+    """The candidate's results in memory filled with NaN; None and an outcome if there is nothing to compare.
+
+    Inputs lie between guards, which expose reads beside them. On a CPU, unmapped memory there could end the process.
+    """
+    inputs = Inputs(call)
+    device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
+    canaries = Canaries(_CANARY_SHARE * free_bytes(device))
+    try:
+        with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
+            trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        if _device_is_lost(error):
+            raise
+        if derivation.may_be_refused and not isinstance(error, SLIPS):
+            return None, Outcome(left_out="the candidate raises")
+        said = str(error).splitlines()
+        return None, Outcome(problem=f"raises {type(error).__name__}{f': {said[0]}' if said else ''}")
+    problem = next((f"out of bounds: {words}" for words in canaries.written()), "")
+    problem = problem or next(iter(trial.modified), "")
+    if not problem and not _same_structure(trial, eager):
+        if derivation.cuts:
+            return None, Outcome(left_out="other results than the reference's by shape")
+        problem = "outputs: other tensors than the reference's"
+    return (None, Outcome(problem=problem)) if problem else (trial, Outcome())
+
+
+@contextmanager
+def _between_guards(
+    inputs: Inputs, upstream: Gradients, canaries: Canaries, derivation: Derivation
+) -> Iterator[Gradients]:
+    """Replace inputs by copies between guards while inside; yields incoming gradients that are such copies as well."""
+    if derivation.far_apart:  # gigabytes, which are not copied
+        yield upstream
+        return
+    with inputs.surrounded(canaries, lambda _: GUARD), empty_tensors_have_addresses():
+        yield [
+            surrounded_gradient(gradient, f"the incoming gradient of output {place}", canaries)
+            for place, gradient in enumerate(upstream)
+        ]
+
+
+def _same_structure(trial: Trial, eager: Trial) -> bool:
+    if trial.names != eager.names:
+        return False
+    pairs = zip(trial.outputs, eager.outputs, strict=True)
+    return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+
+
+def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], rule: Rule) -> Outcome:
+    """The outcome with the problem of the first wrong tensor, if any."""
+    tensors = trial.tensors()
+    exact = truth.exact_scales(tensors)
+    for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
+        oracle, moved = truth.oracle[position], near[position]
+        if got is None or eager is None or got.numel() == 0 or not _by_rule(eager) or truth.is_scale(position):
+            problem = truth.judge(position, got, exact).problem
+        elif got.shape != eager.shape or got.dtype != eager.dtype:
+            problem = truth.judge(position, got).problem
+        else:
+            want = eager if oracle is None else oracle
+            tensors_of_one = (got, eager, want, want if moved is None else moved)
+            problem = _far(tensors_of_one, truth, position, rule)
+        if problem:
+            return Outcome(problem=problem, backward=position >= truth.first_gradient)
+    return Outcome()
+
+
+def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
+    """A mask of misplaced NaN and infinities.
+
+    Results for infinite inputs depend on the formula: inf - inf is NaN, another formula gives a limit. So with infinite
+    inputs NaN is right in place of an infinity, and any value is right where the reference has NaN.
+    """
+    kind, due = kinds(got.double()), kinds(want.double())
+    if not infinite:
+        return kind != due
+    return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
+
+
+def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> str:
+    """The problem of a tensor that is further from the oracle than roundings explain, or ''.
+
+    Args:
+        tensors: the candidate's, eager's, the oracle's, and the oracle's for inputs off by a rounding.
+    """
+    c, e, o, m = map(real_numbers, tensors)
+    name = truth.names[position]
+    unlike = _unlike(c, o.to(c.dtype), rule.infinite)
+    if bool(unlike.any()):
+        index = [int(each) for each in unlike.nonzero()[0]]
+        values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
+        number = f"{int(unlike.sum())} of {c.numel()} elements"
+        return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
+    if rule.saturated and position >= truth.first_gradient:
+        return ""
+    rms, error, shift = _errors(c, o, m, truth)
+    _, by_eager, _ = _errors(e, o, m, truth)
+    if position >= truth.first_gradient:  # if terms of a sum over rows cancel, their roundings scale with other groups
+        rms = rms.maximum(rms.square().mean().sqrt())
+    least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
+    given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
+    limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)
+    limit = limit + NEGLIGIBLE * rule.usual.get(name, 0.0)
+    wrong = error > limit
+    if not bool(wrong.any()):
+        return ""
+    groups = Groups(c.shape, truth.tolerance.group_dim if truth.tolerance else None)
+    group = int((error / limit).argmax())
+    a, b = groups.select(c, group), groups.select(o, group)
+    element = int((a.double() - b.double()).abs().nan_to_num(0.0, 0.0, 0.0).argmax())
+    return (
+        f"{name}: RMSE {float(error[group]):.3g} in {groups.label(group)}, limit {float(limit[group]):.3g}; worst at "
+        f"{groups.index(group, element)}: got {float(a[element]):.6g}, want {float(b[element]):.6g}"
+    )
+
+
+def _device_is_lost(error: BaseException) -> bool:
+    """Whether the device no longer responds, so that later results are meaningless."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or "HIP error" in str(error)

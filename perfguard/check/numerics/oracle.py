@@ -1,0 +1,138 @@
+"""The reference in a wider dtype: the oracle, and the values of 8-bit floats before rounding.
+
+A reference that calls `x.float()` or `.to(torch.bfloat16)` would also round inside the oracle. So every narrow dtype
+that it requests is first replaced by the wide one. If that run fails (bit tricks, checks of dtypes, custom operators),
+the reference runs unchanged on wide inputs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from perfguard._compat.dispatch_mode import DispatchMode
+from perfguard.check.numerics.fp8_codes import FP8_DTYPES
+
+Result = TypeVar("Result")
+
+NARROW = (torch.bfloat16, torch.float16, torch.float32)
+COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
+#: Share of the free memory that a float64 oracle may take.
+MEMORY_SHARE = 0.25
+#: Number of copies of the inputs and outputs that the reference and the comparison hold at once.
+COPIES = 3
+
+
+class Widen(DispatchMode):
+    """Makes operators that request one of `dtypes` return `wide`.
+
+    A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself. A view as integers of another size
+    raises TypeError, since it refers to the bits of the narrow value.
+    """
+
+    def __init__(self, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes = frozenset(dtypes) - {wide}
+        self.wide = wide
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func is torch.ops.aten.view.dtype and args[0].dtype is self.wide:
+            if args[1] in self.dtypes:
+                return torch.ops.aten.alias.default(args[0])
+            if args[1].itemsize != self.wide.itemsize:
+                raise TypeError(f"{args[1]} bits of a tensor that is {self.wide} here")
+        if named.get("dtype") in self.dtypes:
+            named["dtype"] = self.wide
+        return func(*args, **named)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Matrix products of float32 without shortcuts such as TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def widened(tensor: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+    """A floating or complex tensor in `wide`, strides kept. 8-bit floats (codes) and integers are unchanged."""
+    if tensor.dtype in FP8_DTYPES or not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor
+    return tensor.to(COMPLEX[wide] if tensor.is_complex() else wide)
+
+
+def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
+    """`run` with every requested narrow float widened, or unchanged if the widened run raises.
+
+    Raises:
+        Exception: raised by the unchanged `run`.
+        OutOfMemoryError: the widened run had too little memory.
+    """
+    with full_precision():
+        default = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(wide)  # for `torch.zeros(n)`, which names no dtype to replace
+            with Widen(NARROW, wide):
+                return run()
+        except torch.OutOfMemoryError:
+            raise  # the unchanged run would run out of memory, too
+        except Exception:
+            pass  # frees the error and the tensors in its frames
+        finally:
+            torch.set_default_dtype(default)
+        return run()
+
+
+def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The reference's values before its casts to 8-bit floats.
+
+    Args:
+        run: the reference; returns its tensors.
+        coded: the same tensors from a plain run.
+
+    Returns:
+        For each tensor float32 values of the same shape, or None if it is no 8-bit float or the values are not
+        available. Bytes are widened too, since references keep codes in uint8 buffers.
+    """
+    nothing: list[torch.Tensor | None] = [None] * len(coded)
+    try:
+        with torch.no_grad(), full_precision(), Widen((*FP8_DTYPES, torch.uint8), torch.float32):
+            values = run()
+    except Exception:
+        return nothing
+    if len(values) != len(coded):
+        return nothing
+    return [
+        value if code.dtype in FP8_DTYPES and value.dtype is torch.float32 and value.shape == code.shape else None
+        for value, code in zip(values, coded, strict=True)
+    ]
+
+
+def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a few float64 copies of the floating tensors among `tensors` fit in a quarter of free memory."""
+    wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
+    if not wide:
+        return True
+    needed = COPIES * 8 * sum(tensor.numel() for tensor in wide)
+    return needed <= MEMORY_SHARE * free_bytes(wide[0].device)
+
+
+def free_bytes(device: torch.device) -> float:
+    """Bytes available for a new tensor on `device`."""
+    if device.type == "cpu":
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    module = torch.get_device_module(device)
+    if not hasattr(module, "mem_get_info"):
+        return float("inf")
+    reserved = module.memory_reserved(device) - module.memory_allocated(device)
+    return float(module.mem_get_info(device)[0] + reserved)

@@ -1,0 +1,354 @@
+"""One run of a candidate or reference on the inputs of a call, with its results and side effects.
+
+The user's tensors are used with their strides and storage offsets, but through detached aliases. Nothing accumulates
+into them, and writes into their memory are found and undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from perfguard.check.canaries import GUARD, GUARD_BYTES, Canaries, within
+from perfguard.check.numerics.oracle import widened
+from perfguard.check.numerics.rule import dtype_name
+from perfguard.model.call import GRADIENTS, Call
+from perfguard.tensors.bits import bits
+from perfguard.tensors.seeding import seed_all
+from perfguard.tensors.snapshot import Snapshot, storage_key
+
+_WRAP = 1 << 31  # offsets from here on do not fit a signed 32-bit integer
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+@dataclass
+class Trial:
+    """Results of one run; every tensor is a detached copy."""
+
+    names: list[str] = field(default_factory=list)  # of the outputs
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    others: list[Any] = field(default_factory=list)  # outputs other than tensors
+    written: list[torch.Tensor] = field(default_factory=list)  # the writable arguments after the run
+    gradients: list[torch.Tensor | None] = field(default_factory=list)  # in the order of `Inputs.leaf_names`
+    differentiable: list[bool] = field(default_factory=list)  # of each output
+    modified: list[str] = field(default_factory=list)  # texts on inputs written without authorisation
+
+    def tensors(self) -> list[torch.Tensor | None]:
+        """Outputs, written arguments and gradients, in this order."""
+        return [*self.outputs, *self.written, *self.gradients]
+
+
+class Inputs:
+    """The inputs of a call: their names, their spec as text, and their tensors for each run."""
+
+    def __init__(self, call: Call) -> None:
+        flat, self._spec = pytree.tree_flatten_with_path((call.args, dict(call.kwargs)))
+        self._leaves = [leaf for _, leaf in flat]
+        self._names = ["argument " + _path(path[1:]) for path, _ in flat]
+        places = [_key(path[1]) if len(path) > 1 and _key(path[0]) == 0 else None for path, _ in flat]  # in args
+        self._mutable = [place in call.mutates for place in places]
+        self._writable = [place in (*call.mutates, *call.clobbers) and place is not None for place in places]
+        self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
+        self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
+        parameters = self.module.named_parameters() if self.module else ()
+        self.parameters = [(name, value) for name, value in parameters if value.requires_grad]
+        self.leaf_names = [
+            name
+            for name, leaf in zip(self._names, self._leaves, strict=True)
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ] + [f"parameter {name}" for name, _ in self.parameters]
+        self.written_names = [
+            f"{name} (written)"
+            for name, leaf, mutable in zip(self._names, self._leaves, self._mutable, strict=True)
+            if isinstance(leaf, torch.Tensor) and mutable
+        ]
+
+    @functools.cached_property
+    def saved(self) -> Snapshot:
+        """The inputs' bytes at the first access of this property."""
+        return Snapshot(
+            [
+                (name, leaf.detach(), writable)
+                for name, leaf, writable in zip(self._names, self._leaves, self._writable, strict=True)
+                if isinstance(leaf, torch.Tensor)
+            ]
+        )
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors, in order."""
+        return [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all inputs, in the order of the flattened arguments: `argument 0['w']`."""
+        return self._names
+
+    @property
+    def storage_names(self) -> list[str]:
+        """Name of the first input in each buffer of `surrounded`."""
+        return [self._names[places[0]] for places in self._places_by_storage()]
+
+    def _places_by_storage(self) -> list[list[int]]:
+        """For each storage, the positions of its tensors in the flattened inputs."""
+        places: dict[tuple[str, int], list[int]] = {}
+        for place, leaf in enumerate(self._leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel():
+                places.setdefault(storage_key(leaf), []).append(place)
+        return list(places.values())
+
+    def bind(self, wide: torch.dtype | None = None) -> tuple[Any, Any, list[torch.Tensor], list[torch.Tensor]]:
+        """Fresh aliases (with `wide`: copies): args, kwargs, tensors that require grad, tensors to be written."""
+        leaves, differentiable, written = [], [], []
+        for leaf, mutable in zip(self._leaves, self._mutable, strict=True):
+            if isinstance(leaf, torch.Tensor):
+                needs_grad = leaf.requires_grad
+                leaf = leaf.detach() if wide is None else widened(leaf.detach(), wide)
+                leaf = leaf.requires_grad_(needs_grad)
+                if needs_grad:
+                    differentiable.append(leaf)
+                if mutable:
+                    written.append(leaf)
+            leaves.append(leaf)
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        return args, kwargs, differentiable, written
+
+    @contextlib.contextmanager
+    def moved(self) -> Iterator[bool]:
+        """Reverse the rows of every float input in place while inside; yields whether any were reversed.
+
+        A legitimate cache notices both changes by the tensors' versions, which in-place writes increase.
+        """
+        saved = self.saved
+        each = {(leaf.data_ptr(), leaf.shape, leaf.stride()): leaf for leaf in self.tensors if leaf.is_floating_point()}
+        reversed_ = [leaf for leaf in each.values() if _reverse(leaf)]
+        try:
+            yield bool(reversed_)
+        finally:
+            for leaf in reversed_:
+                _reverse(leaf)
+            saved.restore()  # undoes other writes as well
+
+    @contextlib.contextmanager
+    def surrounded(self, canaries: Canaries, fills: Callable[[int], int]) -> Iterator[int]:
+        """Replace the inputs by copies between guards while inside; yields the number of buffers, 0 if memory is short.
+
+        Elements of a storage outside of all views hold the buffer's fill as well.
+
+        Args:
+            fills: number of a buffer -> the byte that fills it outside of the inputs.
+        """
+        own, storages = self._leaves, self._places_by_storage()
+        leaves = list(own)
+        for number, places in enumerate(storages):
+            made = canaries.storage([own[place] for place in places], self._names[places[0]], fills(number))
+            if made is None:
+                yield 0
+                return
+            for place in places:
+                leaves[place] = _copied_within(made, own[place].detach()).requires_grad_(own[place].requires_grad)
+        self._leaves = leaves
+        try:
+            yield len(storages)
+        finally:
+            self._leaves = own
+
+    def unusual(self, index: Sequence[int]) -> list[str]:
+        """Texts on inputs with an unusual memory layout, as possible causes of a wrong result at `index`."""
+        words = []
+        for name, leaf in zip(self._names, self._leaves, strict=True):
+            if not isinstance(leaf, torch.Tensor) or leaf.numel() == 0 or leaf.is_contiguous():
+                continue
+            strides = ",".join(map(str, leaf.stride()))
+            words.append(f"{name} is not contiguous: strides ({strides})")
+            first = -(-_WRAP // leaf.stride(0)) if leaf.stride(0) > 0 else 0
+            if index and 0 < first < leaf.shape[0] and index[0] >= first:
+                words.append(f"row {first} of {name} is the first that lies past 2^31 elements")
+        return words
+
+    def describe(self) -> str:
+        """`bfloat16[64,48] grad; int32[4]; k=2`: dtypes, shapes, strides where not contiguous, other values.
+
+        Identical in every process. Parameters of modules are counted by dtype.
+        """
+        words = []
+        for name, leaf in zip(self._names, self._leaves, strict=True):
+            keyword = name.removeprefix("argument ")
+            prefix = "" if keyword[0].isdigit() else f"{keyword}="
+            words.append(prefix + (_describe_tensor(leaf) if isinstance(leaf, torch.Tensor) else _describe(leaf)))
+        if self.module:
+            counts: dict[str, int] = {}
+            for parameter in self.module.parameters():
+                counts[dtype_name(parameter)] = counts.get(dtype_name(parameter), 0) + parameter.numel()
+            words += [f"parameters {dtype}[{count}]" for dtype, count in sorted(counts.items())]
+        return "; ".join(words)
+
+
+def run_trial(
+    fn: Callable[..., Any],
+    inputs: Inputs,
+    upstream: Sequence[torch.Tensor | None] = (),
+    *,
+    seed: int,
+    wide: torch.dtype | None = None,
+    parameters: Sequence[torch.Tensor] | None = None,
+    restore: bool = True,
+) -> Trial:
+    """Call `fn` once, forward, and backward if `upstream` has gradients for its outputs.
+
+    Args:
+        upstream: one incoming gradient (or None) for each output tensor; if empty, forward only.
+        wide: dtype to run in; the inputs are then copies.
+        parameters: replacements of the module's parameters in the backward pass; by default the parameters.
+        restore: False while the inputs are `moved`: writes are then neither reported nor undone.
+    """
+    seed_all(seed)
+    saved = inputs.saved if restore else None
+    named = [(f"the incoming gradient of output {at}", each) for at, each in enumerate(upstream) if each is not None]
+    incoming = Snapshot([(name, gradient, inputs.gives_gradients) for name, gradient in named])
+    args, kwargs, leaves, written = inputs.bind(wide)
+    leaves += [value for _, value in inputs.parameters] if parameters is None else parameters
+    try:
+        with torch.set_grad_enabled(bool(leaves) or torch.is_grad_enabled()):
+            results = fn(*args, **kwargs)
+        flat = pytree.tree_flatten_with_path(results)[0]
+        tensors = [leaf for _, leaf in flat if isinstance(leaf, torch.Tensor)]
+        trial = Trial(
+            names=[f"output {_path(path)}".rstrip() for path, leaf in flat if isinstance(leaf, torch.Tensor)],
+            outputs=[tensor.detach().clone() for tensor in tensors],
+            others=[leaf for _, leaf in flat if not isinstance(leaf, torch.Tensor)],
+            differentiable=[tensor.requires_grad for tensor in tensors],
+            modified=[*saved.freed(), *saved.changes()] if saved else [],
+        )
+        trial.gradients = _backward(tensors, upstream, leaves)
+        if saved and any(gradient is not None for gradient in upstream):
+            after = [words for words in [*saved.freed(), *saved.changes()] if words not in trial.modified]
+            trial.modified += [f"{words} in the backward pass" for words in [*after, *incoming.changes()]]
+        trial.written = [tensor.detach().clone() for tensor in written]
+        return trial
+    finally:
+        incoming.restore()
+        if saved:
+            saved.restore()
+
+
+def surrounded_gradient(gradient: torch.Tensor | None, name: str, canaries: Canaries) -> torch.Tensor | None:
+    """A copy between guards, or the gradient itself if memory is short."""
+    if gradient is None or gradient.numel() == 0:
+        return gradient
+    made = canaries.storage([gradient], name, GUARD)
+    return gradient if made is None else _copied_within(made, gradient)
+
+
+def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:
+    """A random gradient for each differentiable output, seeded by its position, in the output's dtype."""
+    gradients: list[torch.Tensor | None] = []
+    for position, (tensor, needed) in enumerate(zip(outputs.outputs, outputs.differentiable, strict=True)):
+        if not needed:
+            gradients.append(None)
+            continue
+        generator = torch.Generator(tensor.device).manual_seed(seed + 1 + position)
+        dtype = tensor.dtype if tensor.is_complex() else torch.float32
+        noise = torch.randn(tensor.shape, dtype=dtype, device=tensor.device, generator=generator)
+        gradients.append(noise.to(tensor.dtype))
+    return gradients
+
+
+def expanded(gradient: torch.Tensor) -> torch.Tensor:
+    """The first row expanded to all rows by stride 0 (vectors: the first element)."""
+    if gradient.numel() == 0 or gradient.ndim == 0:
+        return gradient
+    row = gradient[(0,) * max(1, gradient.ndim - 1)]
+    return row.expand(gradient.shape)
+
+
+def transposed(gradient: torch.Tensor) -> torch.Tensor:
+    """The same values with the last two dimensions swapped in memory (vectors: every second element), from an
+    odd storage offset."""
+    if gradient.ndim == 0:
+        return gradient
+    if gradient.ndim == 1:
+        view = gradient.new_empty(2 * gradient.numel() + 1)[1::2]
+    else:
+        *outer, rows, columns = gradient.shape
+        view = gradient.new_empty(gradient.numel() + 1)[1:].view(*outer, columns, rows).transpose(-1, -2)
+    return view.copy_(gradient)
+
+
+def _backward(
+    outputs: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None], leaves: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    pairs = [
+        (output, gradient if gradient.dtype is output.dtype else gradient.to(output.dtype))
+        for output, gradient in zip(outputs, upstream, strict=False)
+        if gradient is not None and output.requires_grad
+    ]
+    if not pairs or not leaves:
+        return [None] * len(leaves) if upstream else []
+    roots, incoming = zip(*pairs, strict=True)
+    gradients = torch.autograd.grad(roots, list(leaves), incoming, allow_unused=True)
+    return [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+
+
+def _reverse(tensor: torch.Tensor) -> bool:
+    """Reverse a tensor in place along its first dimension of more than one element; returns whether it succeeded."""
+    view = tensor.detach()
+    for dim, stride in enumerate(view.stride()):
+        if stride == 0:
+            view = view.narrow(dim, 0, min(1, view.shape[dim]))
+    dims = [dim for dim, size in enumerate(view.shape) if size > 1]
+    if view.numel() == 0 or not dims:
+        return False
+    codes = bits(view)
+    try:
+        codes.copy_(codes.flip(dims[0]))
+    except RuntimeError:  # elements that overlap in memory
+        return False
+    return True
+
+
+def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of `tensor` in a guarded buffer. Only its elements are copied, or the whole storage if they overlap."""
+    place = within(guarded, tensor)
+    to, source = place, tensor
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            to, source = to.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    try:
+        bits(to).copy_(bits(source))
+    except RuntimeError:  # elements that overlap in memory
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+        guarded[GUARD_BYTES : GUARD_BYTES + whole.numel()].copy_(whole)
+    return place
+
+
+def _path(path: Sequence[Any]) -> str:
+    """(0,) -> '0', ('mask',) -> 'mask', (0, 'w', 1) -> "0['w'][1]"."""
+    if not path:
+        return ""
+    return f"{_key(path[0])}{pytree.keystr(tuple(path[1:]))}"
+
+
+def _key(entry: Any) -> Any:
+    """The position or key of one step of a path."""
+    return getattr(entry, "idx", getattr(entry, "key", getattr(entry, "name", entry)))
+
+
+def _describe_tensor(tensor: torch.Tensor) -> str:
+    text = f"{dtype_name(tensor)}[{','.join(str(size) for size in tensor.shape)}]"
+    if not tensor.is_contiguous():
+        text += f" strides ({','.join(str(stride) for stride in tensor.stride())})"
+    return text + (" grad" if tensor.requires_grad else "")
+
+
+def _describe(value: object) -> str:
+    """repr without addresses; functions and classes by name."""
+    name = getattr(value, "__qualname__", None)
+    return str(name) if name else ADDRESS.sub("", repr(value))

@@ -1,0 +1,268 @@
+"""The truth about one call: the reference unchanged, in the oracle's dtype, and without its 8-bit casts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+
+from perfguard.check.numerics.fp8_codes import FP8_DTYPES, compare_codes, compare_scales, powers_of_two
+from perfguard.check.numerics.jagged import Jagged, jagged
+from perfguard.check.numerics.oracle import fits_in_float64, run_wide, unrounded_codes, widened
+from perfguard.check.numerics.patterns import looks_like
+from perfguard.check.numerics.rule import Groups, compare, dtype_name, sum_groups
+from perfguard.check.numerics.trial import Inputs, Trial, run_trial
+from perfguard.model.call import Call, Tolerance
+from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.records import Accuracy
+
+Gradients = Sequence[torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The tensors that a candidate's are compared with, in the order of `Trial.tensors`."""
+
+    names: list[str]
+    eager: list[torch.Tensor | None]
+    oracle: list[torch.Tensor | None]  # for 8-bit floats the unrounded values, if available
+    first_gradient: int  # position of the first gradient
+    tolerance: Tolerance | None
+    groups: Jagged | None = None
+
+    def judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool = False) -> Accuracy:
+        """Judge one tensor of the candidate; `exact_scales` is for codes (`compare_codes`)."""
+        accuracy = self._judge(position, candidate, exact_scales)
+        if not accuracy.problem or not accuracy.worst_index or candidate is None or self.groups is None:
+            return accuracy
+        mask = torch.zeros(candidate.shape, dtype=torch.bool)
+        mask[tuple(accuracy.worst_index[: candidate.ndim])] = True
+        where = self.groups.where(mask)
+        return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {where}") if where else accuracy
+
+    def exact_scales(self, tensors: Sequence[torch.Tensor | None]) -> bool:
+        """Whether there are scales, all of them powers of two and equal to the reference's."""
+        positions = [position for position in range(self.first_gradient) if self.is_scale(position)]
+        pairs = [(tensors[position], self.eager[position]) for position in positions]
+        return bool(pairs) and all(
+            got is not None and want is not None and torch.equal(got, want) and powers_of_two(want)
+            for got, want in pairs
+        )
+
+    def _judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool) -> Accuracy:
+        name, eager, oracle = self.names[position], self.eager[position], self.oracle[position]
+        if eager is None and candidate is None:
+            return Accuracy(output=name, dtype="none")
+        if eager is None or candidate is None:
+            return self._judge_missing(name, oracle if eager is None else eager, candidate)
+        if eager.dtype in FP8_DTYPES:
+            return compare_codes(
+                candidate, eager, oracle, name=name, tolerance=self.tolerance, exact_scales=exact_scales
+            )
+        if self.is_scale(position):
+            return compare_scales(candidate, eager, name=name)
+        gradient = position >= self.first_gradient
+        truth = eager if oracle is None else oracle
+        accuracy = compare(candidate, eager, truth, name=name, tolerance=self.tolerance, gradient=gradient)
+        if accuracy.problem and accuracy.limit is not None and not candidate.is_complex():
+            pattern = looks_like(candidate, truth, accuracy.limit)
+            accuracy = msgspec.structs.replace(accuracy, problem="; ".join(filter(None, (accuracy.problem, pattern))))
+        if gradient and accuracy.problem and not bool(candidate.any()):
+            problem = f"{name}: is zero everywhere, the oracle's RMS is {rmse(truth):.3g}"
+            return msgspec.structs.replace(accuracy, problem=problem)
+        return accuracy
+
+    def _judge_missing(self, name: str, wanted: torch.Tensor | None, candidate: torch.Tensor | None) -> Accuracy:
+        """Judge a gradient that only one side has, which is right if it is zero."""
+        problem = ""
+        if candidate is None and wanted is not None and rmse(wanted):
+            problem = f"{name}: no gradient for {name.removeprefix('gradient of ')}; the reference's RMS is "
+            problem += f"{rmse(wanted):.3g}"
+        elif candidate is not None and rmse(candidate):
+            problem = f"{name}: RMS {rmse(candidate):.3g}, but the reference has no gradient there"
+        there = wanted if candidate is None else candidate
+        return Accuracy(output=name, dtype="none" if there is None else dtype_name(there), problem=problem)
+
+    def is_scale(self, position: int) -> bool:
+        """Whether the rule for scales applies: float32 beside codes, unless the tolerance sets k or phi."""
+        eager = self.eager[position]
+        if eager is None or eager.dtype is not torch.float32 or position >= self.first_gradient:
+            return False
+        if self.tolerance is not None and (self.tolerance.k is not None or self.tolerance.phi is not None):
+            return False
+        return any(t is not None and t.dtype in FP8_DTYPES for t in self.eager)
+
+    def needs_oracle(self, position: int) -> bool:
+        """Whether the rule applies, which needs an oracle."""
+        eager = self.eager[position]
+        if eager is None or eager.dtype in FP8_DTYPES or self.is_scale(position):
+            return False
+        return eager.is_floating_point() or eager.is_complex()
+
+    def eager_error(self, position: int) -> float:
+        """RMSE of eager against the oracle, or 0 without an oracle."""
+        eager, oracle = self.eager[position], self.oracle[position]
+        return 0.0 if eager is None or oracle is None else rmse(eager, oracle)
+
+
+@dataclass
+class Reference:
+    """A call's reference, run as often as the truth requires.
+
+    Attributes:
+        notes: remarks on the oracle for the reader.
+    """
+
+    call: Call
+    inputs: Inputs
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, upstream: Gradients, wide: torch.dtype | None = None, *, restore: bool = True) -> Trial:
+        """Run the reference once, on the inputs unchanged or in `wide`, with a module's parameters likewise."""
+        reference, module = self.call.reference, self.inputs.module
+        if module is None:
+            return run_trial(reference, self.inputs, upstream, seed=self.call.seed, wide=wide, restore=restore)
+        owner = reference if isinstance(reference, torch.nn.Module) else module
+        parameters: dict[str, torch.Tensor] = dict(owner.named_parameters())
+        trained = [name for name, value in parameters.items() if value.requires_grad]
+        if len(trained) != len(self.inputs.parameters):
+            raise UsageError(
+                f"reference: has {len(trained)} parameters that require grad, the candidate has "
+                f"{len(self.inputs.parameters)}; give the reference the same parameters in the same order"
+            )
+        run: Callable[..., Any] = reference
+        if wide is not None:
+            buffers = {name: widened(value, wide) for name, value in owner.named_buffers()}
+            parameters = {
+                name: widened(value.detach(), wide).requires_grad_(value.requires_grad)
+                for name, value in parameters.items()
+            }
+            run = _with_state(owner, reference, {**parameters, **buffers})
+        return run_trial(
+            run,
+            self.inputs,
+            upstream,
+            seed=self.call.seed,
+            wide=wide,
+            parameters=[parameters[name] for name in trained],
+            restore=restore,
+        )
+
+    def truth(self, eager: Trial, upstream: Gradients) -> Truth:
+        """The truth from `eager`, a run with these incoming gradients, and from further runs.
+
+        Raises:
+            MeasurementError: the reference raises in the oracle's dtype.
+        """
+        names, tensors = eager.names + self.inputs.written_names, eager.tensors()
+        first = len(names)
+        truth = Truth(
+            names=names + [f"gradient of {name}" for name in self.inputs.leaf_names if upstream],
+            eager=tensors,
+            oracle=[None] * len(tensors),
+            first_gradient=first,
+            tolerance=self.call.tolerance,
+            groups=jagged(self.call.groups, self.inputs.tensors),
+        )
+        coded = eager.outputs + eager.written
+        if any(tensor.dtype in FP8_DTYPES for tensor in coded):
+
+            def forward() -> list[torch.Tensor]:
+                trial = self.run([])
+                return trial.outputs + trial.written
+
+            truth.oracle[:first] = unrounded_codes(forward, coded)
+        needed = [position for position in range(len(tensors)) if truth.needs_oracle(position)]
+        if needed:
+            oracle = self.oracle(eager, upstream)
+            for position in needed:
+                truth.oracle[position] = oracle[position]
+        return truth
+
+    def oracle(self, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
+        """The counterparts of `eager`'s tensors in the oracle's dtype.
+
+        Raises:
+            MeasurementError: the reference raises in that dtype.
+        """
+        wide = self._oracle_dtype(eager)
+        try:
+            return self._oracle_in(wide, eager, upstream)
+        except MeasurementError as error:
+            full = isinstance(error.__cause__, torch.OutOfMemoryError)
+            if not full or wide is torch.float32 or self.call.oracle != "auto":
+                raise
+        # Outside the handler, since the frames of `error` hold the tensors of the failed run.
+        self._note("oracle: float32, since float64 ran out of memory")
+        return self._oracle_in(torch.float32, eager, upstream)
+
+    def _oracle_in(self, wide: torch.dtype, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
+        shapes = _shapes(eager)
+
+        def run() -> list[torch.Tensor | None]:
+            trial = self.run(upstream, wide)
+            if _shapes(trial) != shapes:
+                raise TypeError("its results have other shapes than with the inputs as they are")
+            return trial.tensors()
+
+        try:
+            return run_wide(run, wide)
+        except Exception as error:
+            step = "let the reference accept float32 inputs"
+            if wide is torch.float64:
+                step = "pass oracle='float32', or let the reference accept float64 inputs"
+            name = str(wide).removeprefix("torch.")
+            raise MeasurementError(
+                f"reference: raised with its inputs in {name} ({type(error).__name__}: {error}); {step}"
+            ) from error
+
+    def _oracle_dtype(self, eager: Trial) -> torch.dtype:
+        wanted = self.call.oracle
+        if wanted == "auto":
+            wanted = "float32" if any(tensor.dtype in FP8_DTYPES for tensor in eager.outputs) else "float64"
+        if wanted == "float32":
+            return torch.float32
+        if fits_in_float64(self.inputs.tensors + [t for t in eager.tensors() if t is not None]):
+            return torch.float64
+        self._note("oracle: float32, since float64 would take over a quarter of the free memory")
+        return torch.float32
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def rmse(a: torch.Tensor, b: torch.Tensor | None = None) -> float:
+    """RMS of a - b, or of a, over the finite elements."""
+    if a.numel() == 0:
+        return 0.0
+    if a.is_complex():
+        a, b = torch.view_as_real(a), None if b is None else torch.view_as_real(b)
+    zeros = torch.zeros((), dtype=torch.float32, device=a.device).expand(a.shape)
+    other = zeros if b is None else b
+    values = a if a.is_floating_point() and a.element_size() > 1 else a.double()
+    return math.sqrt(float(sum_groups(values, other, other, Groups(a.shape)).candidate.sum()) / a.numel())
+
+
+def _shapes(trial: Trial) -> list[torch.Size | None]:
+    return [None if tensor is None else tensor.shape for tensor in trial.tensors()]
+
+
+def _with_state(owner: torch.nn.Module, fn: Callable[..., Any], state: dict[str, torch.Tensor]) -> Callable[..., Any]:
+    """`fn`, called with other parameters and buffers in `owner`."""
+
+    class Bound(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.owner = owner
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+    named = {f"owner.{name}": value for name, value in state.items()}
+    bound = Bound()
+    return lambda *args, **kwargs: torch.func.functional_call(bound, named, args, kwargs)

@@ -1,0 +1,140 @@
+"""Makes old memory visible, so that elements that a candidate forgets to write do not look right by luck.
+
+There are three values, because each hides errors that another shows: NaN (lost by `max` and by masks), a large finite
+number (survives both), zeros (what fresh pages hold, and what an empty sum should be).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+import torch
+
+from perfguard.check.canaries import Canaries
+
+Value = Literal["nan", "large", "zero"]
+VALUES: tuple[Value, ...] = get_args(Value)
+
+LARGE = 3e4  # finite in fp16 too
+#: Bytes for memory whose dtype is unknown: 0xFF is NaN in every IEEE format, in e4m3fn and in e5m2; 0x76 is
+#: large and finite in all of them (e4m3fn 224, fp16 2.6e4, bf16 and fp32 1.2e33, int8 118).
+RAW_BYTES: dict[Value, int] = {"nan": 0xFF, "large": 0x76, "zero": 0}
+#: (NaN, largest finite) of the 8-bit floats, which have no `fill_` of their own on some devices
+CODES: dict[torch.dtype, tuple[int, int]] = {
+    torch.float8_e4m3fn: (0x7F, 0x7E),
+    torch.float8_e4m3fnuz: (0x80, 0x7F),
+    torch.float8_e5m2: (0x7F, 0x7B),
+    torch.float8_e5m2fnuz: (0x80, 0x7F),
+    torch.float8_e8m0fnu: (0xFF, 0xFE),
+}
+ALLOCATORS: tuple[tuple[Any, str], ...] = (
+    (torch, "empty"),
+    (torch, "empty_like"),
+    (torch, "empty_strided"),
+    (torch, "empty_permuted"),
+    (torch.Tensor, "new_empty"),
+    (torch.Tensor, "new_empty_strided"),
+)
+_RULES = "torch._dynamo.trace_rules"
+_new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
+
+#: The values of the open `poisoned` contexts, innermost last. This list and the wrappers are global, because
+#: `torch.compile` guards on the identity of `torch.empty`: a permanent wrapper costs a compiled function one
+#: recompilation, one per context would cost one each time and reach the limit. A ContextVar would not do: backward
+#: passes run on threads of their own.
+_open: list[tuple[Value | None, Canaries | None]] = []
+
+
+@contextmanager
+def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[None]:
+    """Fill tensors from `torch.empty` and its kin (`ALLOCATORS`) with `value` until the context ends.
+
+    With `canaries` each tensor also lies between guards, which detect writes past its ends. With `value` None only the
+    guards are filled.
+
+    Integers get their largest value for "nan": read as any float, its bytes are NaN too. Code that is being traced or
+    compiled gets the plain functions. Names imported earlier (`from torch import empty`) and memory that C++ code
+    allocates itself are not filled; `recycle` covers those.
+    """
+    before = [owner.__dict__.get(name) for owner, name in ALLOCATORS]
+    knows_torch = _compiler_knows_torch()
+    _open.append((value, canaries))
+    try:
+        for (owner, name), wrapper in zip(ALLOCATORS, _WRAPPERS, strict=True):
+            setattr(owner, name, wrapper)
+        yield
+    finally:
+        _open.pop()
+        for (owner, name), original in zip(ALLOCATORS, before, strict=True):
+            if original is None:
+                delattr(owner, name)  # Tensor inherits its own from the C base class
+            else:
+                setattr(owner, name, original)
+        if not knows_torch and _compiler_knows_torch():
+            # The compiler was loaded meanwhile and took the wrappers for torch's own, so its table is cleared.
+            sys.modules[_RULES].clear_lru_cache()
+
+
+def _compiler_knows_torch() -> bool:
+    """Whether torch.compile's table of torch functions is built (a custom operator's call is enough)."""
+    rules = sys.modules.get(_RULES)
+    return rules is not None and rules.get_torch_obj_rule_map.cache_info().currsize > 0
+
+
+def recycle(sizes: Iterable[int], device: torch.device, value: Value, *, copies: int = 2) -> None:
+    """Allocate blocks of these sizes (bytes), fill them with `value`, and free them.
+
+    The allocator hands them out again, so memory that is not filled afterwards still holds `value`. Sizes above the
+    free memory are left out.
+    """
+    blocks = []
+    for size in sorted(set(sizes), reverse=True):
+        for _ in range(copies if size else 0):
+            try:
+                block = _new_tensor(size, dtype=torch.uint8, device=device)
+            except RuntimeError:  # torch.OutOfMemoryError on GPUs, a plain one on the CPU
+                break
+            blocks.append(block.fill_(RAW_BYTES[value]))
+
+
+def fill(tensor: torch.Tensor, value: Value) -> None:
+    """Overwrite all elements in place, whatever the dtype."""
+    dtype = tensor.dtype
+    with torch.no_grad():
+        if value == "zero":
+            tensor.zero_()
+        elif dtype in CODES:
+            tensor.view(torch.uint8).fill_(CODES[dtype][value == "large"])
+        elif dtype.is_floating_point or dtype.is_complex:
+            tensor.fill_(float("nan") if value == "nan" else LARGE)
+        elif dtype is torch.bool:
+            tensor.fill_(True)
+        elif value == "nan":
+            tensor.fill_(torch.iinfo(dtype).max)
+        else:
+            byte = RAW_BYTES[value]
+            tensor.fill_(int.from_bytes(bytes([byte] * dtype.itemsize), "little"))
+
+
+def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def allocate(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        if torch.compiler.is_compiling() or not _open or type(tensor) is not torch.Tensor:
+            return tensor  # fake and functional tensors hold no memory; subclasses manage their own
+        if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
+            value, canaries = _open[-1]
+            if canaries is not None and kwargs.get("out") is None:  # an `out` is the caller's and stays in place
+                tensor = canaries.surround(tensor, original.__name__)
+            if value is not None:
+                fill(tensor, value)
+        return tensor
+
+    return allocate
+
+
+_WRAPPERS = tuple(_filling(getattr(owner, name)) for owner, name in ALLOCATORS)

@@ -1,0 +1,144 @@
+"""Turns a report into changed baselines: judges it again, plans as `--perfguard-update` does, shows and writes the
+changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from _pytest.mark.expression import Expression
+from msgspec.structs import replace
+
+from perfguard.github.accept.checkout import check_commit
+from perfguard.github.accept.levels import measured_changes, other_toolchain
+from perfguard.github.lanes.baselines_at_commit import folders_of, read_files
+from perfguard.github.lanes.judge_again import judge_again
+from perfguard.github.lanes.stranger_report import Received
+from perfguard.model.config import Category, Settings
+from perfguard.model.errors import BaselineError, ExitStatus, UsageError
+from perfguard.model.records import CaseResult, Report, Verdict, Word
+from perfguard.model.records.change import Change, select
+from perfguard.render.escaping import clean
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_update import apply
+
+_CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
+_UNDECIDED = (Word.UNRESOLVED, Word.SUSPECT)
+_WIDEST = 1000  # most characters of a line
+_WRONG = (Word.WRONG, Word.BROKEN)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The request to accept cases that `expression` selects into the baselines below `root`."""
+
+    root: Path
+    settings: Settings
+    expression: str
+    reason: str
+
+
+def accept(request: Request, received: Sequence[Received], tell: Callable[[str], None]) -> ExitStatus:
+    """Write the measured values; PASSED if any were written, or if there were none to write.
+
+    Raises:
+        UsageError: an empty reason, an invalid expression, missing cases, or a report of other code.
+        BaselineError: a file that cannot be read or written; nothing is written in that case.
+    """
+    if not request.reason.strip():
+        raise UsageError("--reason: empty; say why, the code owners of the baselines will read it")
+
+    def say(text: str) -> None:  # names come from strangers and go to a terminal
+        tell(clean(text, _WIDEST))
+
+    chosen = _chosen(request.expression)
+    store = Store(request.root)
+    written: list[Path] = []
+    left: list[str] = []
+    matched = 0
+    for each in received:  # check all reports before the first is written
+        check_commit(each.report, request.root.parent, [request.root, request.root.parent / ".perfguard"])
+    for each in received:
+        judged = _judged(each.report, request)
+        results = [result for result in judged.results if chosen(result)]
+        matched += len(results)
+        changes, refusals = _changes(store, judged, results, request)
+        left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in each.refused)]
+        for change in changes:
+            say(change.describe())
+        written += apply(store, changes, judged.provenance, request.reason)
+    if not matched:
+        raise UsageError(f"-k {request.expression}: no case of the reports; see them with: perfguard report")
+    for line in left:
+        say(f"left alone: {line}")
+    for path in dict.fromkeys(written):
+        say(f"written: {os.path.relpath(path)}")
+    if not written:
+        say("nothing written" if left else "nothing to accept: the baselines hold what was measured")
+    return ExitStatus.PASSED if written or not left else ExitStatus.USAGE_ERROR
+
+
+def _judged(report: Report, request: Request) -> Report:
+    """The report, judged by the baselines of this checkout."""
+    root = request.root
+    files = {
+        path.relative_to(root.parent).as_posix(): path.read_bytes()
+        for folder in folders_of(report)
+        for path in sorted((root / folder).rglob("*.yaml"))
+    }
+    remembered = read_files(files, root.name)
+    for problem in remembered.problems.values():
+        raise BaselineError(problem)
+    return judge_again(report, remembered.lane(report.hardware, report.toolchain, exact_only=report.exact_only))
+
+
+def _chosen(expression: str) -> Callable[[CaseResult], bool]:
+    """Like pytest's -k: words match parts of a case's name, suite or node id, in upper or lower case."""
+    if not expression.strip():
+        return lambda result: True
+    try:
+        compiled = Expression.compile(expression)
+    except Exception as error:  # pytest 8 has its own exception, pytest 9 raises SyntaxError
+        raise UsageError(f"-k {expression}: {error}; write it as for pytest -k") from error
+
+    def chosen(result: CaseResult) -> bool:
+        names = f"{result.case.suite} {result.case.key} {result.case.nodeid}".lower()
+        return compiled.evaluate(lambda word, /, **_: word.lower() in names)
+
+    return chosen
+
+
+def _changes(
+    store: Store, judged: Report, results: Sequence[CaseResult], request: Request
+) -> tuple[list[Change], list[str]]:
+    """The changes to write, and one line with the reason for each change that is left."""
+    planned: list[Change] = []
+    lines: list[str] = []
+    for result in results:
+        verdicts = {verdict.metric: verdict for verdict in result.verdicts}
+        changes = measured_changes(store, judged, result, request.settings.sessions)
+        planned += [
+            replace(change, refused=change.refused or _drift(verdicts.get(change.metric))) for change in changes
+        ]
+        named = {change.metric for change in changes}
+        for metric, verdict in verdicts.items():
+            if metric not in named and verdict.word in (*_UNDECIDED, *_WRONG):
+                lines.append(_undecided(f"{result.case.key} {metric}".rstrip(), verdict))
+    chosen, left = select(planned, _CATEGORIES, request.reason)
+    return chosen, [*(f"{change.describe()}: {why}" for change, why in left), *lines]
+
+
+def _drift(verdict: Verdict | None) -> str:
+    """The reason why an exact metric of another toolchain may not become a baseline; empty if it may."""
+    if verdict is None or verdict.word is not Word.DRIFT:
+        return ""
+    _, _, versions = verdict.reason.rpartition("another toolchain: ")
+    return other_toolchain(versions)
+
+
+def _undecided(name: str, verdict: Verdict) -> str:
+    if verdict.word in _WRONG:
+        return f"{name}: {verdict.word}, which no baseline makes right: {verdict.reason}"
+    return f"{name}: not decided: {verdict.reason}; run the lane again"

@@ -1,0 +1,346 @@
+"""Baseline edits of a change, entry by entry, and the findings that they cover.
+
+The merge base's baselines still judge. A finding counts as accepted only if the edited value equals the measurement: an
+edited spread, fewer sessions, another anchor or an edited toolchain have no effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from msgspec.structs import replace
+
+from perfguard.github.lanes.baselines_at_commit import Remembered, folder_of, folders_of
+from perfguard.github.lanes.limits import OWN, Limits
+from perfguard.judge.lane import differing_versions, other_power
+from perfguard.judge.statistics import MIN_SESSIONS, remember
+from perfguard.judge.time_record import anchor_of, grow, slowdown
+from perfguard.judge.update_plan import is_worse
+from perfguard.model.lane_summary import BaselineEdit
+from perfguard.model.records import (
+    OTHER_CONDITIONS,
+    Baseline,
+    Better,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Reading,
+    Report,
+    TimedEntry,
+    Value,
+    Verdict,
+    Word,
+)
+from perfguard.model.records.change import level
+from perfguard.model.units import Unit
+
+_CONDITIONS = "conditions"  # metric of an edit that changes no entry but the inputs or provenance of the case
+_SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
+_NEVER = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts without a baseline
+
+
+@dataclass(frozen=True)
+class Edited:
+    """Baselines before and after a change, in the folders `among`."""
+
+    base: Remembered
+    head: Remembered
+    among: Sequence[str]
+
+    def cases(self) -> Iterator[tuple[str, str, str, CaseBaseline | None, CaseBaseline | None]]:
+        """Folder, suite, key, and the case before and after, of each case that differs."""
+        for folder in self.among:
+            suites = {**self.base.folders.get(folder, {}), **self.head.folders.get(folder, {})}
+            for suite in sorted(suites):
+                before, after = self._file(self.base, folder, suite), self._file(self.head, folder, suite)
+                for key in sorted({**before.cases, **after.cases}):
+                    old, new = _resolved(before, key), _resolved(after, key)
+                    if old != new:
+                        yield folder, suite, key, old, new
+
+    @staticmethod
+    def _file(remembered: Remembered, folder: str, suite: str) -> Baseline:
+        return remembered.folders.get(folder, {}).get(suite) or Baseline(folder, suite)
+
+
+def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
+    """Every entry that the change edits, in the order of the files.
+
+    Args:
+        reports: of the lanes; they give the units, the better direction and the measured values.
+    """
+    readings = _readings(reports)
+    edits = []
+    for folder, suite, key, old, new in edited.cases():
+        entries = {**(old.entries if old else {}), **(new.entries if new else {})}
+        for metric in sorted(entries):
+            before, after = _entry(old, metric), _entry(new, metric)
+            if before != after:
+                reading = readings.get((folder, suite, key, metric))
+                edits.append(
+                    BaselineEdit(
+                        folder=folder,
+                        suite=suite,
+                        case=key,
+                        metric=metric,
+                        unit=reading.unit if reading else _unit(metric, entries[metric]),
+                        before=_shown(before),
+                        after=_shown(after),
+                        reason=new.reasons.get(metric, "") if new else "",
+                        loosens=_loosens(before, after, _limits(metric, reading)),
+                        measured=reading.value if reading else None,
+                        growth=_growth(before, after, _limits(metric, reading)),
+                    )
+                )
+        if old and new and not _read_under(new, folder, suite, key, reports):
+            before_text, after_text = _conditions(old), _conditions(new)
+            if before_text != after_text:
+                edits.append(
+                    BaselineEdit(folder, suite, key, _CONDITIONS, Unit.TEXT, before_text, after_text, loosens=True)
+                )
+    return edits
+
+
+def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:
+    """Whether a lane read the case under its stored conditions; if not, its metrics are no longer compared."""
+    assert case.provenance is not None
+    portable = folder.startswith("targets/")
+    for report in reports:
+        if folder in folders_of(report):
+            result = next((each for each in report.results if (each.case.suite, each.case.key) == (suite, key)), None)
+            same = not differing_versions(case.provenance, report.toolchain, portable=portable)
+            powered = portable or not other_power(case.provenance, report.hardware)
+            if result is not None and case.inputs in ("", result.inputs) and same and powered:
+                return True
+    return False
+
+
+def patched(edited: Edited, judging: Remembered) -> Remembered:
+    """The judging baselines with the values of the change, but with the noise that was stored before."""
+    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in judging.folders.items()}
+    for folder, suite, key, _, new in edited.cases():
+        if new is None:
+            continue
+        known = judging.case(folder, suite, key)
+        entries = {
+            metric: _recentred(known.entries.get(metric) if known else None, entry)
+            for metric, entry in new.entries.items()
+        }
+        suites = folders.setdefault(folder, {})
+        file = suites.get(suite) or Baseline(folder, suite)
+        suites[suite] = replace(file, cases={**file.cases, key: replace(new, entries=entries)})
+    return Remembered(folders)
+
+
+def accepted(
+    judged: Report, under_edits: Report, missing: Sequence[tuple[str, str, str]], edited: Edited
+) -> list[tuple[str, str, str]]:
+    """(suite, case key, metric) of the findings of `judged`, and of the removed items of `missing`, that edits cover.
+
+    A finding is covered if its entry was edited to the measured value, with a reason if the edit lets a worse reading
+    pass. An exact metric, or a time that needed no reading, equals the edit if it passes under the edited value
+    (`under_edits`: the report judged by `patched`). `_is_read` decides for a time that was read. A reading under other
+    conditions than the base's record is covered by a record under the new conditions (`_is_afresh`).
+    """
+    edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
+    quiet = (Word.PASS, Word.UNCHANGED, Word.FASTER)
+    covered = []
+    for result, again in zip(judged.results, under_edits.results, strict=True):
+        passing = {verdict.metric for verdict in again.verdicts if verdict.word in (Word.PASS, Word.UNCHANGED)}
+        for verdict in result.verdicts:
+            if verdict.word in quiet or verdict.word in _NEVER:
+                continue
+            if verdict.word in OTHER_CONDITIONS and _is_afresh(judged, result, verdict, edited, passing):
+                covered.append((result.case.suite, result.case.key, verdict.metric))
+                continue
+            edit = _edit_of(edits, judged, result, verdict)
+            if edit is None or edit.after is None or (edit.loosens and not edit.reason):
+                continue
+            reading = result.reading(verdict.metric)
+            is_time = reading is not None and reading.timed
+            before, after = (
+                _entry(remembered.case(edit.folder, edit.suite, edit.case), edit.metric)
+                for remembered in (edited.base, edited.head)
+            )
+            if _is_read(verdict, reading, before, after) if is_time else verdict.metric in passing:
+                covered.append((result.case.suite, result.case.key, verdict.metric))
+    covered += [item for item in missing if item not in covered and _is_removed(item, judged, edited)]
+    return covered
+
+
+def _is_afresh(judged: Report, result: CaseResult, verdict: Verdict, edited: Edited, passing: Collection[str]) -> bool:
+    """Whether the change records the case under the report's conditions and with its readings, as an update does after
+    an upgrade, including the reason if the update asks for one."""
+    reading = result.reading(verdict.metric)
+    if reading is None:
+        return False
+    folder, name = folder_of(judged.hardware, reading), (result.case.suite, result.case.key)
+    old, new = (_resolved_in(remembered, folder, *name) for remembered in (edited.base, edited.head))
+    before, after = _entry(old, reading.metric), _entry(new, reading.metric)
+    if old is None or new is None or old == new or before is None or after is None:
+        return False
+    if _asks(before, after, old, new, reading) and not new.reasons.get(reading.metric):
+        return False
+    if not reading.timed:
+        return reading.metric in passing
+    equal = judged.base is not None and judged.base.equal and reading.metric in passing
+    return equal or _is_read(verdict, reading, before, after)
+
+
+def _asks(before: Entry, after: Entry, old: CaseBaseline, new: CaseBaseline, reading: Reading) -> bool:
+    """Whether an update would ask for a reason to replace the entry (`perfguard.judge.update_plan`)."""
+    if not reading.timed:
+        return is_worse(reading, before, after)
+    if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
+        return False
+    if old.inputs not in ("", new.inputs) or old.provenance is None or new.provenance is None:
+        return False
+    one_board = old.provenance.board is not None and old.provenance.board == new.provenance.board
+    return grow(before, after, reading, one_board=one_board).asks
+
+
+def _is_read(verdict: Verdict, reading: Reading | None, before: Entry | None, after: Entry | None) -> bool:
+    """Whether the reading of a time confirms the edit: it lies within its promise of the new level, or process pairs
+    show the same change as the edit. The second holds even on a board with another level."""
+    assert reading is not None
+    if not isinstance(after, TimedEntry) or after.timer != reading.timer or not isinstance(reading.value, int | float):
+        return False
+    if abs(slowdown(median(after.sessions), reading.value)) <= math.log1p(reading.promise):
+        return True
+    if verdict.interval is None or not isinstance(before, TimedEntry) or before.timer != after.timer:
+        return False
+    low, high = verdict.interval
+    edge = 1 + (verdict.limit or 0.0)
+    moved = math.exp(slowdown(median(before.sessions), median(after.sessions), reading.better))
+    return low / edge <= moved <= high * edge
+
+
+def _edit_of(
+    edits: Mapping[tuple[str, str, str, str], BaselineEdit], report: Report, result: CaseResult, verdict: Verdict
+) -> BaselineEdit | None:
+    reading = result.reading(verdict.metric)
+    folders = [folder_of(report.hardware, reading)] if reading else folders_of(report)
+    names = [(folder, result.case.suite, result.case.key, verdict.metric) for folder in folders]
+    return next((edits[name] for name in names if name in edits), None)
+
+
+def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> bool:
+    """Whether the change removed the item from every folder that judges the report; False if a file is unreadable."""
+    suite, key, metric = item
+
+    def holds(remembered: Remembered) -> bool:
+        cases = [remembered.case(folder, suite, key) for folder in folders_of(report)]
+        return any(case is not None and (not metric or metric in case.entries) for case in cases)
+
+    return holds(edited.base) and not holds(edited.head) and not edited.head.problems
+
+
+def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Reading]:
+    return {
+        (folder_of(report.hardware, reading), result.case.suite, result.case.key, reading.metric): reading
+        for report in reports
+        for result in report.results
+        for reading in result.readings
+    }
+
+
+def _resolved(file: Baseline, key: str) -> CaseBaseline | None:
+    """The case with its full provenance, so that moving provenance to the head of the file is not an edit."""
+    return replace(file.cases[key], provenance=file.provenance_of(key)) if key in file.cases else None
+
+
+def _resolved_in(remembered: Remembered, folder: str, suite: str, key: str) -> CaseBaseline | None:
+    file = remembered.folders.get(folder, {}).get(suite)
+    return _resolved(file, key) if file else None
+
+
+def _entry(case: CaseBaseline | None, metric: str) -> Entry | None:
+    return case.entries.get(metric) if case else None
+
+
+def _shown(entry: Entry | None) -> Value | None:
+    return level(entry) if isinstance(entry, TimedEntry) else entry
+
+
+def _unit(metric: str, entry: Entry) -> Unit:
+    """The unit by our naming of metrics, for entries without a reading in the reports."""
+    if isinstance(entry, TimedEntry):
+        return Unit.MICROSECONDS
+    if isinstance(entry, str | list) or (isinstance(entry, dict) and any(isinstance(p, str) for p in entry.values())):
+        return Unit.TEXT
+    return Unit.BYTES if metric.endswith("_bytes") else Unit.COUNT
+
+
+def _conditions(case: CaseBaseline) -> str:
+    """The conditions under which readings are compared, as text."""
+    provenance = case.provenance
+    fields = provenance.__struct_fields__ if provenance else ()
+    versions = [
+        f"{name} {getattr(provenance, name)}"
+        for name in fields
+        if name not in ("commit", "recorded") and getattr(provenance, name) is not None
+    ]
+    return ", ".join([case.inputs or "any inputs", *versions])
+
+
+def _limits(metric: str, reading: Reading | None) -> Limits:
+    """The limits of the entry: those of the reading, else those of our own metrics."""
+    if reading is None:
+        return OWN.get(metric, Limits(Better.LOWER))
+    return Limits(reading.better, promise=reading.promise)
+
+
+def _loosens(before: Entry | None, after: Entry | None, limits: Limits) -> bool:
+    """Whether a worse reading can pass than before, or readings are no longer judged."""
+    better = limits.better
+    if before is None:
+        return False
+    if isinstance(before, TimedEntry) and isinstance(after, TimedEntry):
+        fewer = len(after.sessions) < MIN_SESSIONS <= len(before.sessions)
+        wider = _edge(after, better) > _edge(before, better) + _SEEN_SIGMA
+        return fewer or after.timer != before.timer or wider or _creeps(before, after, limits)
+    if isinstance(before, int | float) and isinstance(after, int | float) and better is not Better.SAME:
+        return after < before if better is Better.HIGHER else after > before
+    return before != after
+
+
+def _creeps(before: TimedEntry, after: TimedEntry, limits: Limits) -> bool:
+    """Whether the new level exceeds the anchor by more than the promise, or the anchor itself was raised."""
+    over, lifted = (
+        growth_over(before, after, limits.better),
+        slowdown(anchor_of(before), anchor_of(after), limits.better),
+    )
+    return over > limits.promise or lifted > 2 * _SEEN_SIGMA  # baselines store four digits
+
+
+def growth_over(before: TimedEntry, after: TimedEntry, better: Better = Better.LOWER) -> float:
+    """How much worse the new level is than the anchor of the entry it replaces: 0.03 is 3 %."""
+    return math.expm1(slowdown(anchor_of(before), median(after.sessions), better))
+
+
+def _growth(before: Entry | None, after: Entry | None, limits: Limits) -> float | None:
+    """How far the new level exceeds the anchor; None within the promise."""
+    if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
+        return None
+    over = growth_over(before, after, limits.better)
+    return over if over > limits.promise else None
+
+
+def _edge(entry: TimedEntry, better: Better) -> float:
+    """The centre plus two standard deviations towards worse, as a logarithm."""
+    history = remember(entry.sessions)
+    centre = -history.centre if better is Better.HIGHER else history.centre
+    return centre + 2 * math.sqrt(history.variance)
+
+
+def _recentred(before: Entry | None, after: Entry) -> Entry:
+    """The edited level with the noise stored before."""
+    if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
+        return after
+    old, new = level(before), level(after)
+    assert old is not None
+    assert new is not None
+    return replace(before, sessions=[value * new / old for value in before.sessions])

@@ -1,0 +1,115 @@
+"""Judges a report again from its raw readings, by the caller's trusted baselines and limits.
+
+The report's own verdicts are kept only if they speak against it: WRONG, BROKEN, UNSUPPORTED, and UNRESOLVED for a
+refused time. All others are made anew, as in `pytest --perfguard`, and times are judged by their process pairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from perfguard.github.lanes.limits import hold
+from perfguard.judge.lane import Lane
+from perfguard.judge.run_verdict import count_guarded
+from perfguard.judge.session_verdicts import CaseId, by_device, case_id, judge_session, with_verdicts
+from perfguard.model.records import NO_BASE, CaseResult, Report, Session, Verdict, Word
+
+_CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
+
+
+def judge_again(report: Report, lane: Lane) -> Report:
+    """The report with verdicts of `lane`, none of them SUSPECT.
+
+    Times are compared with the commit that the report names (`report.base`); `lane_views` has checked it before.
+    Cases keep their order. Stale entries are not searched for: without the list of collected tests, an entry is only
+    known as not measured (`unmeasured`).
+    """
+    lane = dataclasses.replace(lane, base=report.base or NO_BASE)
+    accused = [_confessed(hold(result)) for result in report.results]
+    if report.exact_only:
+        accused = [_of_every_machine(result) for result in accused]
+    sessions = [replace(session, results=[hold(result) for result in session.results]) for session in report.fresh]
+    verdicts: dict[CaseId, list[Verdict]] = {}
+    for device, results in by_device(accused).items():
+        measured = [result for result in results if result.readings and result.word is not Word.WRONG]
+        pairings = [pairing for pairing in report.pairings if pairing.device == device]
+        fresh = _by_case([session for session in sessions if session.device == device])
+        verdicts |= judge_session(measured, lane, pairings, fresh)
+    results = [_with_new(result, verdicts.get(case_id(result), [])) for result in accused]
+    return replace(
+        report,
+        results=results,
+        fresh=sessions,
+        stale=[],
+        guarded=count_guarded(results),
+        remembered=len(lane.remembered),
+    )
+
+
+def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
+    """(suite, case key, metric) of each entry of `lane` that is missing in the judged `report`.
+
+    The metric is empty if the whole case is missing. That includes cases declared unsupported: a change must not drop
+    a guarded case unseen. Cases that are WRONG or BROKEN have a verdict of their own and are not listed.
+    """
+    results = {(result.case.suite, result.case.key): result for result in report.results}
+    missing: list[tuple[str, str, str]] = []
+    for suite, key in sorted(lane.remembered):
+        result = results.get((suite, key))
+        words = {verdict.word for verdict in result.verdicts} if result else set()
+        if words & {Word.WRONG, Word.BROKEN}:
+            continue
+        if result is None or not result.readings:
+            missing.append((suite, key, ""))
+            continue
+        told = {verdict.metric for verdict in result.verdicts if verdict.word is Word.UNCHANGED}
+        stored = {metric for case in lane.stored_cases(suite, key) for metric in case.entries}
+        read = {reading.metric for reading in result.readings}
+        missing += [(suite, key, metric) for metric in sorted(stored - read - told)]
+    return missing
+
+
+def _of_every_machine(result: CaseResult) -> CaseResult:
+    """The case without its times and without metrics of one machine."""
+    return replace(
+        result, readings=[each for each in result.readings if not each.timed and (each.portable or each.target)]
+    )
+
+
+def _confessed(result: CaseResult) -> CaseResult:
+    """The case with only the verdicts against it. An error beyond its limit is WRONG, whatever the report's verdict."""
+    own = [
+        Verdict(verdict.word, verdict.metric, verdict.reason) for verdict in result.verdicts if _stands(result, verdict)
+    ]
+    known = {verdict.metric for verdict in own if verdict.word is Word.WRONG}
+    for accuracy in result.accuracy:
+        problem = accuracy.problem
+        if not problem and accuracy.rmse is not None and accuracy.limit is not None and accuracy.rmse > accuracy.limit:
+            problem = f"{accuracy.output}: RMSE {accuracy.rmse:.4g}, limit {accuracy.limit:.4g}"
+        if problem and accuracy.output not in known:
+            own.append(Verdict(Word.WRONG, accuracy.output, problem))
+    return replace(result, verdicts=own)
+
+
+def _stands(result: CaseResult, verdict: Verdict) -> bool:
+    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test)."""
+    if verdict.word is Word.UNRESOLVED:
+        return result.reading(verdict.metric) is None
+    return verdict.word in _CONFESSED
+
+
+def _by_case(sessions: Sequence[Session]) -> Mapping[CaseId, list[CaseResult]]:
+    """The results of fresh processes for each case, oldest first."""
+    found: dict[CaseId, list[CaseResult]] = defaultdict(list)
+    for session in sessions:
+        for result in session.results:
+            found[case_id(result)].append(result)
+    return found
+
+
+def _with_new(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
+    return with_verdicts(result, [verdict for verdict in verdicts if verdict not in result.verdicts])

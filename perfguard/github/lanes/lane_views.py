@@ -1,0 +1,174 @@
+"""All expected lanes of one commit, validated and judged: the input of the comment, the statuses and the page.
+
+The change's own code wrote every number of a report. A change passes if it miscounts its launches, times an empty
+function, or writes its report by hand. Process pairs make this neither better nor worse: instead of speeding up the
+head, a forgery can slow down the base, pair the head with itself, or report a changed tree as equal. This is accepted.
+Only a machine that runs none of the change's code could detect it, and the forgery is in the change, open to review.
+Honest mistakes are not accepted: a lane may have compared its times with a commit other than the merge base. With the
+measured commit itself as base, every time would be UNCHANGED. So process pairs, and the claim of an equal tree, count
+only if the base is the right commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perfguard.github.lanes.baseline_edits import Edited, accepted, list_edits, patched
+from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
+from perfguard.github.lanes.judge_again import judge_again, unmeasured
+from perfguard.github.lanes.limits import hold, lenient
+from perfguard.github.lanes.stranger_report import Received, receive
+from perfguard.model.errors import LaneError
+from perfguard.model.lane_summary import BaselineEdit, LaneView
+from perfguard.model.records import BaseTree, Report
+
+
+class Delivery(Struct, frozen=True):
+    """The upload of one expected lane: an archive, or why there is none."""
+
+    lane: str
+    archive: bytes | None = None
+    problem: str = ""
+
+
+class Arrived(Struct, frozen=True):
+    """An expected lane after validation: a report, or why there is none."""
+
+    lane: str
+    received: Received | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """The baselines that judge the lanes, and the commit that their times must be compared with.
+
+    Attributes:
+        base: baselines of the merge base, or of the base branch's tip if that judges.
+        head: baselines of the change; None if its edits are not judged (a push).
+        left: baselines of the merge base if the base branch's tip judges.
+        commit: full hash of the right base of all times: the merge base, whichever baselines judge; None if GitHub does
+            not give it (a push).
+    """
+
+    base: Remembered
+    head: Remembered | None = None
+    left: Remembered | None = None
+    commit: str | None = None
+
+    @property
+    def unedited(self) -> Remembered:
+        """The baselines that the change started from."""
+        return self.base if self.left is None else self.left
+
+
+@dataclass
+class Views:
+    """Every expected lane, the change's baseline edits, and warnings for the reader."""
+
+    lanes: list[LaneView] = field(default_factory=list)
+    edits: list[BaselineEdit] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def arrive(deliveries: Sequence[Delivery], head: str) -> list[Arrived]:
+    """Validate each lane's upload for commit `head`; a refused lane affects no other."""
+    arrived = []
+    for delivery in deliveries:
+        if delivery.archive is None:
+            arrived.append(Arrived(delivery.lane, problem=delivery.problem or "no result"))
+            continue
+        try:
+            arrived.append(Arrived(delivery.lane, receive(delivery.lane, delivery.archive, head)))
+        except LaneError as error:
+            arrived.append(Arrived(delivery.lane, problem=str(error)))
+    return arrived
+
+
+def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
+    """Judge every lane with a report, and list the change's baseline edits."""
+    views = Views()
+    for lane in arrived:
+        if lane.received is None:
+            views.lanes.append(LaneView(lane.lane, problem=lane.problem))
+            continue
+        views.lanes.append(_view(lane.lane, lane.received, trusted))
+        views.warnings += [*lane.received.warnings, *_warnings(lane.lane, lane.received.report, trusted)]
+    reports = [lane.received.report for lane in arrived if lane.received]
+    if trusted.head is not None:
+        folders = sorted({*trusted.unedited.folders, *trusted.head.folders})
+        views.edits = list_edits(Edited(trusted.unedited, trusted.head, folders), reports)
+        views.warnings += [f"the change's baselines: {problem}" for problem in trusted.head.problems.values()]
+    return views
+
+
+def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
+    report = _beside(received.report, trusted.commit)
+    folders = folders_of(report)
+    broken = [path for path in trusted.base.problems if _is_below(path, folders)]
+    if broken:
+        return LaneView(name, problem=trusted.base.problems[broken[0]])
+    lane = trusted.base.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
+    judged = judge_again(report, lane)
+    missing = unmeasured(judged, lane)
+    covered: list[tuple[str, str, str]] = []
+    if trusted.head is not None:
+        edited = Edited(trusted.unedited, trusted.head, folders)
+        under_edits = patched(edited, trusted.base)
+        edited_lane = under_edits.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
+        covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
+    refused = {each.name for each in received.refused}
+    return LaneView(
+        name=name,
+        report=judged,
+        baselines={**lane.portable, **lane.baselines},
+        refused=received.refused,
+        unmeasured=[
+            f"{key}: {metric}" if metric else key
+            for suite, key, metric in missing
+            if (suite, key, metric) not in covered and key not in refused
+        ],
+        accepted=covered,
+    )
+
+
+def _beside(report: Report, commit: str | None) -> Report:
+    """The report; without its process pairs and its claim of an equal tree if its base is not `commit`."""
+    base = report.base
+    if commit is None or base is None or base.commit in (None, commit):
+        return report
+    assert base.commit is not None
+    # Not "run it again": a rerun gets the event of the first run, with the same base.
+    step = "push again or reopen the pull request, for a new run"
+    if _is_beside_itself(report):
+        step = "give the lane --perfguard-base (docs/ci.md)"
+    why = f"paired with {base.commit[:12]}, the merge base is {commit[:12]}; {step}"
+    return replace(report, base=BaseTree(problem=why), pairings=[])
+
+
+def _is_beside_itself(report: Report) -> bool:
+    """Whether the report's base is the measured commit itself."""
+    head = (report.commit or "").removesuffix("+")
+    return bool(head) and report.base is not None and (report.base.commit or "").startswith(head)
+
+
+def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
+    counts = lenient(report.results, [hold(result) for result in report.results])
+    warnings = [
+        f"{name}: {count} readings of {metric[:100]} came with more lenient limits than perfguard's; its own were taken"
+        for metric, count in sorted(counts.items())
+    ]
+    base = report.base.commit if report.base is not None and not report.exact_only else None
+    if trusted.commit is None and base is not None:
+        itself = "its own commit, so that no time could differ: give the lane --perfguard-base (docs/ci.md)"
+        other = f"{base[:12]} by its own word: GitHub does not tell what this commit followed"
+        warnings.append(f"{name}: compared with {itself if _is_beside_itself(report) else other}")
+    return warnings
+
+
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return any(f"/{folder}/" in f"/{path}/" for folder in folders)

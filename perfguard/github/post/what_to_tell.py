@@ -1,0 +1,81 @@
+"""The outcome of an overview: commit statuses, exit status, and whether a comment is needed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from perfguard.github.api.statuses import Status
+from perfguard.model.config import Settings
+from perfguard.model.errors import ExitStatus
+from perfguard.model.lane_summary import Headline, Overview
+from perfguard.render.survey import ACTION, survey
+
+_CONTEXT = "perfguard"
+_ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
+_EASED = (Headline.WORSE, Headline.UNVERIFIED)
+_OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
+_UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # what `strict` makes fail
+
+
+def statuses(overview: Overview, strict: bool, *, eased: bool = False) -> list[Status]:
+    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names.
+
+    Args:
+        eased: this commit may be slower or heavier, by a maintainer's word.
+    """
+    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
+    parts.append((_CONTEXT, overview))
+    return [
+        Status(context, "success", f"accepted by label: {survey(part).title.removesuffix(ACTION)}", overview.run_url)
+        if eased and part.headline in _EASED
+        else Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
+        for context, part in parts
+    ]
+
+
+def given_up(settings: Settings, link: str) -> list[Status]:
+    """The statuses of a commit that nobody could judge: not those that an earlier run left green."""
+    contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT]
+    return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
+
+
+def may_be_eased(overview: Overview) -> bool:
+    """Whether every finding is slower, heavier or not verified, and nothing is wrong, missing, cut short or
+    inconclusive."""
+    complete = all(
+        lane.report is not None and lane.report.complete and not lane.is_inconclusive for lane in overview.lanes
+    )
+    return overview.headline in _EASED and complete and not survey(overview).missing
+
+
+def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:
+    if headline in (Headline.WRONG, Headline.WORSE) or (strict and headline in _UNGUARDED):
+        return "failure"
+    return "error" if headline in _OPEN else "success"
+
+
+def wants_comment(overview: Overview, settings: Settings) -> bool:
+    """Whether somebody has to act, so that a missing comment is created."""
+    if overview.headline in _ALARMS or overview.edits or _state(overview.headline, settings.strict) != "success":
+        return True
+    return settings.comment == "improvements" and overview.headline is Headline.FASTER
+
+
+def is_resolved(overview: Overview, settings: Settings) -> bool:
+    """Whether all findings of an earlier comment are gone and there are no new ones."""
+    quiet = overview.headline in (Headline.FASTER, Headline.UNCHANGED)
+    return quiet and not wants_comment(overview, settings)
+
+
+def exit_status(overview: Overview, strict: bool) -> ExitStatus:
+    """The exit status that the lanes' own runs would have had."""
+    headline = overview.headline
+    if headline is Headline.WRONG:
+        return ExitStatus.WRONG
+    if headline is Headline.WORSE:
+        return ExitStatus.REGRESSED
+    if headline is Headline.INCOMPLETE:
+        nothing = all(lane.report is None for lane in overview.lanes)
+        return ExitStatus.NOTHING_MEASURED if nothing else ExitStatus.TESTS_FAILED
+    unguarded = headline in (Headline.INCONCLUSIVE, Headline.UNVERIFIED) or (strict and headline in _UNGUARDED)
+    return ExitStatus.UNGUARDED if unguarded else ExitStatus.PASSED

@@ -1,0 +1,242 @@
+"""The test of process pairs: base and working tree, measured in alternation (docs/judging.md).
+
+The unit is one process pair: new processes of the base, of a second checkout of the base, and of the working tree. It
+gives one number a case, the working tree against both checkouts of the base: ln(W/B) − ½·ln(B'/B), which equals
+ln W − ½(ln B + ln B'). The base's process is in both differences. Subtracting half of the control makes the base and
+its copy two estimates of one level. So the variance is 1½ times that of a process instead of twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import TypeVar
+
+from perfguard.judge.statistics import (
+    FAMILY_ERROR,
+    MISS_ERROR,
+    WILD_SIGMAS,
+    History,
+    Noise,
+    Prior,
+    fit_prior,
+    moderate,
+    spread_of,
+)
+from perfguard.model.records import PairReading, Word
+from perfguard.model.units import format_change, format_percent
+
+LEAST_PAIRS = 3  # before anything is SLOWER or FASTER
+LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
+MOST_PAIRS = 16
+COARSE = 0.1  # times with at least this θ are coarse: host times, which differ by a third between processes
+MOST_PAIRS_COARSE = 6  # coarse times must not delay the others; a doubled time is certain by then
+_LAST_SHARE = 0.5  # share of a time's error for its last look: large effects are certain long before
+_WILD_PAIR = 0.03  # a pair beyond this and beyond WILD_SIGMAS robust deviations is wild
+_WILD_EVERY = 4  # one of this many pairs may be left out: three agree against it
+_LARGEST = 700.0  # logarithm: untrusted reports can hold any value, and its exponential must be finite
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """The verdict on one time after `pairs` process pairs.
+
+    Attributes:
+        word: PASS (the same), SLOWER, FASTER, UNRESOLVED, or None: measure another pair.
+        effect: the slowdown of the working tree, a natural logarithm.
+        interval: its 95 % interval, natural logarithms. It does not correct for stopping early; the word does.
+        smallest: for a PASS, the smallest slowdown (relative) that it excludes. For other words, the smallest that this
+            many pairs find with 95 % probability. None: too few pairs.
+        wild: number of pairs left out because they lie far off the others.
+    """
+
+    word: Word | None
+    effect: float
+    interval: tuple[float, float]
+    pairs: int
+    smallest: float | None
+    wild: int = 0
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        pairs = f"{self.pairs} process pair{'s' * (self.pairs != 1)}{f', {self.wild} wild' * (self.wild > 0)}"
+        return f"{_change(self.effect)} in {pairs} (95 % interval {_change(low)} to {_change(high)})"
+
+
+def contrast(reading: PairReading) -> float:
+    """The slowdown in one process pair, a natural logarithm: ln W − ½(ln B + ln B')."""
+    return reading.change - reading.control / 2
+
+
+def judge_pairs(
+    slowdowns: Sequence[float], *, theta: float, family: int, prior: Prior, most_pairs: int = MOST_PAIRS
+) -> PairVerdict:
+    """Test whether the working tree is slower, with the process pairs measured so far; called after each pair.
+
+    A group-sequential test with an open alternative. SLOWER or FASTER: the mean is beyond θ, and Student's t rejects a
+    mean of 0. The run's error of 1 % is spent evenly over its `family` of times. Each time spends half of its share at
+    the look after `most_pairs`, the other half evenly over the earlier looks, from three pairs on. So larger effects
+    need fewer pairs at any noise. PASS: the mean lies within θ, and 2θ is excluded in both directions at 5 %, spent
+    evenly over the looks.
+
+    σ is moderated: the variance between the pairs is shrunk towards `prior`, and σ is at least 0.15 %. One of every
+    four pairs may be wild and is then left out: more than 3 % and ten robust deviations off the others.
+
+    Args:
+        slowdowns: `contrast` of each process pair.
+        theta: the smallest effect that may be SLOWER, as a logarithm (`least_effect`).
+        family: number of times in question in this run.
+        prior: the noise of the run's cases; UNLEARNT while unknown.
+        most_pairs: the time is UNRESOLVED after this many.
+
+    Raises:
+        ValueError: no pairs.
+    """
+    if not slowdowns:
+        raise ValueError("judge_pairs: no process pair; measure one")
+    return _judge(_spread(slowdowns), len(slowdowns), theta, family, prior, most_pairs)
+
+
+def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior, most_pairs: int) -> PairVerdict:
+    effect, wild = history.centre, pairs - history.sessions
+    noise = moderate(history, prior)
+    if wild:  # leaving pairs out costs degrees of freedom
+        noise = replace(noise, degrees=max(noise.degrees - wild, 1))
+    test = _Test(noise, theta, family, pairs, most_pairs)
+    margin = test.margin(MISS_ERROR / 2)
+    word = None
+    if test.accuses(effect):
+        word = Word.SLOWER
+    elif test.accuses(-effect):
+        word = Word.FASTER
+    elif test.acquits(effect):
+        word = Word.PASS
+    elif pairs >= most_pairs:
+        word = Word.UNRESOLVED
+    smallest = None
+    if word is Word.PASS:
+        smallest = abs(effect) + test.margin(test.miss_of_look)
+    elif pairs >= LEAST_PAIRS:
+        smallest = max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR)
+    if smallest is not None:
+        smallest = math.expm1(min(smallest, _LARGEST))
+    return PairVerdict(word, effect, (effect - margin, effect + margin), pairs, smallest, wild)
+
+
+def _spread(slowdowns: Sequence[float]) -> History:
+    """Mean and variance without wild pairs; of all pairs if more are wild than may be left out, as in a noisy case."""
+    if max(slowdowns) - min(slowdowns) <= _WILD_PAIR:
+        return spread_of(slowdowns)
+    kept = list(slowdowns)
+    for _ in range(len(slowdowns) // _WILD_EVERY + 1):
+        middle = median(kept)
+        farthest = max(range(len(kept)), key=lambda index: abs(kept[index] - middle))
+        rest = kept[:farthest] + kept[farthest + 1 :]
+        if not _is_wild(kept[farthest], rest):
+            return spread_of(kept)
+        kept = rest
+    return spread_of(slowdowns)
+
+
+def _is_wild(slowdown: float, others: Sequence[float]) -> bool:
+    if not others:
+        return False
+    centre = median(others)
+    sigma = 1.4826 * median(abs(each - centre) for each in others)
+    return abs(slowdown - centre) > max(_WILD_PAIR, WILD_SIGMAS * sigma)
+
+
+@dataclass(frozen=True)
+class Track:
+    """One time in question: its `theta`, its timer class, and the readings of its process pairs, oldest first."""
+
+    theta: float
+    timer_class: str
+    readings: Sequence[PairReading]
+
+
+def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVerdict]:
+    """Judge every time by its process pairs; times without pairs are left out.
+
+    The looks are replayed in order, each with the noise of all times that was known by then. Decided times are not
+    tested again. So judging again, with all data, gives the same verdicts as during the measurement.
+    """
+    verdicts: dict[Name, PairVerdict] = {}
+    read: dict[int, list[tuple[Name, float]]] = defaultdict(list)
+    for name, track in tracks.items():
+        for reading in track.readings:
+            read[reading.pair].append((name, contrast(reading)))
+    slowdowns: dict[Name, list[float]] = defaultdict(list)
+    classes: dict[str, dict[Name, History]] = defaultdict(dict)
+    for look in sorted(read):
+        open_now = [(name, each) for name, each in read[look] if name not in verdicts or verdicts[name].word is None]
+        for name, slowdown in open_now:
+            slowdowns[name].append(slowdown)
+            classes[tracks[name].timer_class][name] = _spread(slowdowns[name])
+        priors = {name: fit_prior(list(found.values())) for name, found in classes.items()}
+        for name, _ in open_now:
+            track, name_of_class = tracks[name], tracks[name].timer_class
+            history, pairs = classes[name_of_class][name], len(slowdowns[name])
+            most = MOST_PAIRS_COARSE if track.theta >= COARSE else MOST_PAIRS
+            verdicts[name] = _judge(history, pairs, track.theta, family, priors[name_of_class], most)
+    return verdicts
+
+
+def in_cycles(readings: Sequence[PairReading], effect: float, theta: float) -> str:
+    """`in cycles +0.1 %, clock 1755 -> 1690 MHz`, if raw time and time at a constant clock differ by more than θ (θ/2
+    with opposite signs); empty if they agree or the clock is unknown. Raw time judges, because users wait for it."""
+    clocks = [(each.base_mhz, each.work_mhz) for each in readings]
+    known = [(base, work) for base, work in clocks if base and work]
+    if not known:
+        return ""
+    cycles = effect + fmean(math.log(work / base) for base, work in known)
+    apart = abs(cycles - effect)
+    if apart <= theta and not (cycles * effect < 0 and apart > theta / 2):
+        return ""
+    before, after = (fmean(side) for side in zip(*known, strict=True))
+    return f"in cycles {_change(cycles)}, clock {before:.0f} -> {after:.0f} MHz"
+
+
+def noisy(verdict: PairVerdict) -> str:
+    """The reason of UNRESOLVED after all process pairs."""
+    seen = "" if verdict.smallest is None else f"would have seen {format_percent(verdict.smallest)}; "
+    return f"NOISY: {seen}{verdict}"
+
+
+@dataclass(frozen=True)
+class _Test:
+    noise: Noise
+    theta: float
+    family: int
+    pairs: int
+    most_pairs: int
+
+    def margin(self, alpha: float) -> float:
+        """The shift of the mean that noise alone exceeds with probability `alpha`, in one direction."""
+        return self.noise.quantile(alpha) * self.noise.of_mean
+
+    @property
+    def alpha_of_look(self) -> float:
+        alpha, before = FAMILY_ERROR / max(self.family, 1), self.most_pairs - LEAST_PAIRS
+        return _LAST_SHARE * alpha if self.pairs >= self.most_pairs else (1 - _LAST_SHARE) * alpha / before
+
+    @property
+    def miss_of_look(self) -> float:
+        return MISS_ERROR / max(self.most_pairs - LEAST_PAIRS_ALIKE + 1, 1)
+
+    def accuses(self, effect: float) -> bool:
+        enough = self.noise.sessions >= LEAST_PAIRS and effect > self.theta
+        return enough and effect > self.margin(self.alpha_of_look)
+
+    def acquits(self, effect: float) -> bool:
+        enough = self.noise.sessions >= LEAST_PAIRS_ALIKE and abs(effect) <= self.theta
+        return enough and abs(effect) + self.margin(self.miss_of_look) < 2 * self.theta
+
+
+def _change(logarithm: float) -> str:
+    return format_change(math.exp(logarithm))

@@ -1,0 +1,219 @@
+"""Compares a time with its record: the category of the change in an update, and whether it needs a reason.
+
+A record has an anchor: the level at its first recording, or at the last one that was accepted with a reason. Slow creep
+is growth over the anchor, over any number of recordings (docs/baselines.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from msgspec.structs import replace
+
+from perfguard.judge.lane import differing_versions, other_power
+from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, least_effect, moderate, remember
+from perfguard.model.config import Category
+from perfguard.model.records import (
+    Baseline,
+    Better,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Hardware,
+    Provenance,
+    Reading,
+    TimedEntry,
+    Toolchain,
+)
+
+#: A change in one recording that is not due to another board. Boards move single cases by a heavy-tailed amount
+#: (Student t with about 2 degrees, MAD 0.2 %): upwards by more than 3 % once in 290 recordings, by more than this once
+#: in 1,750.
+OTHER_BOARD = 0.075
+_CHANCE = 0.005  # probability, in one direction, that noise alone moves a level so far
+
+
+def is_stored(reading: Reading) -> bool:
+    """Whether a timed reading is recorded. One that is only shown, or is compared with a rival's, is not."""
+    return reading.timed and reading.gated and not reading.rival
+
+
+def anchor_of(entry: TimedEntry) -> float:
+    """The level that growth is counted from, µs."""
+    return median(entry.sessions) if entry.anchor is None else entry.anchor
+
+
+def slowdown(before: float, after: float, better: Better = Better.LOWER) -> float:
+    """How much worse `after` is than `before` (both above 0), a natural logarithm."""
+    change = math.log(after / before)
+    return -change if better is Better.HIGHER else change
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A new level of a time beside its anchor.
+
+    Attributes:
+        over: change for the worse over the anchor, a natural logarithm.
+        asks: whether it needs a reason.
+        is_open: whether it grew by more than the promise, but in one recording on another board, which is no proof.
+        entry: the entry to store, with its anchor.
+    """
+
+    over: float
+    asks: bool
+    is_open: bool
+    entry: TimedEntry
+
+
+def grow(before: TimedEntry, after: TimedEntry, reading: Reading, *, one_board: bool) -> Growth:
+    """The new anchor if `after` replaces `before`, and whether that needs a reason.
+
+    The promise decides. A level above it needs a reason and then becomes the anchor. A level as far below the anchor
+    lowers the anchor. Any other level leaves the anchor unchanged. On another board one recording proves neither: the
+    replaced level has to exceed the promise, too, or the new one has to exceed `OTHER_BOARD`. One recording never
+    lowers the anchor there, since an anchor that noise lowered would ask for a reason for all later levels.
+
+    Args:
+        before, after: entries that were read with one timer from one kind of inputs.
+        reading: source of promise, floor and direction.
+        one_board: whether both were recorded on one board, as far as known.
+    """
+    anchor, better = anchor_of(before), reading.better
+    over = slowdown(anchor, median(after.sessions), better)
+    before_over = slowdown(anchor, median(before.sessions), better)
+    proves = one_board or reading.promise >= OTHER_BOARD
+
+    def beyond(effect: float) -> bool:
+        return effect > math.log1p(reading.promise) and anchor * math.expm1(effect) > reading.floor
+
+    grew = beyond(over)
+    asks = grew and (proves or beyond(before_over) or over > math.log1p(OTHER_BOARD))
+    fell = beyond(-over) and (proves or beyond(-before_over))
+    return Growth(over, asks, grew and not asks, replace(after, anchor=None if asks or fell else anchor))
+
+
+@dataclass(frozen=True)
+class TimeRecord:
+    """One stored time of a case and the reading that may take its place.
+
+    Attributes:
+        file: returns the baseline that holds a reading of the case; None if there is none.
+        toolchain: toolchain of the reading.
+    """
+
+    result: CaseResult
+    reading: Reading
+    file: Callable[[Reading], Baseline | None]
+    hardware: Hardware
+    toolchain: Toolchain
+
+    @cached_property
+    def case(self) -> CaseBaseline | None:
+        """The case in the baseline that stores the time."""
+        return self._case(self.reading)
+
+    @cached_property
+    def entry(self) -> Entry | None:
+        """The stored time, or another entry if the metric was once no time."""
+        return None if self.case is None else self.case.entries.get(self.reading.metric)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """The provenance of the stored time."""
+        baseline = self.file(self.reading)
+        assert baseline is not None
+        return baseline.provenance_of(self.result.case.key)
+
+    @cached_property
+    def comparable(self) -> TimedEntry | None:
+        """The stored time if it was read with the reading's timer from the same kind of inputs; otherwise None."""
+        entry, case = self.entry, self.case
+        if not isinstance(entry, TimedEntry) or case is None or entry.timer != self.reading.timer:
+            return None
+        return entry if case.inputs in ("", self.result.inputs) else None
+
+    @cached_property
+    def under_other_conditions(self) -> bool:
+        """Whether there is a stored time that was read under other conditions, so that the judge does not compare
+        it."""
+        if self.entry is None:
+            return False
+        if self.comparable is None or other_power(self.provenance, self.hardware):
+            return True
+        return bool(differing_versions(self.provenance, self.toolchain))
+
+    @cached_property
+    def same_code(self) -> bool | None:
+        """Whether the exact readings that cover the time are as stored; None if none is stored."""
+        covering = [each for each in self.result.readings if self.reading.metric in each.covers]
+        known = [(each.value, case.entries.get(each.metric)) for each in covering if (case := self._case(each))]
+        return all(now == stored for now, stored in known) if known else None
+
+    def _case(self, reading: Reading) -> CaseBaseline | None:
+        baseline = self.file(reading)
+        return None if baseline is None else baseline.cases.get(self.result.case.key)
+
+    def category(self, values: Sequence[float], sessions: int, *, paired: bool = False) -> Category | None:
+        """The category of the change if an update writes `values` (µs, at least one); None: the stored time stays.
+
+        Unchanged code keeps its time. Other code gets a new one, whether or not the time moved.
+
+        Args:
+            sessions: number of sessions for a stored time.
+            paired: whether the values are the stored ones, multiplied by the ratio of process pairs, so that their
+                noise does not count.
+        """
+        settled = self._settled(sessions)
+        if settled is not None or self.same_code:
+            return settled
+        entry = self.comparable
+        assert entry is not None
+        effect = slowdown(median(entry.sessions), median(values), self.reading.better)
+        if abs(effect) > max(self._theta(entry), 0.0 if paired else _noise(entry.sessions, values)):
+            return "slower" if effect > 0 else "faster"
+        return None if self.same_code is None else "changed"
+
+    def possible(self, sessions: int) -> frozenset[Category]:
+        """The possible results of `category`, by the reading's own value. The set is generous, since a fresh process
+        that is not started reads nothing."""
+        settled = self._settled(sessions)
+        value = self.reading.value
+        if settled is not None:
+            return frozenset((settled,))
+        if self.same_code or not isinstance(value, int | float) or not 0 < value < math.inf:
+            return frozenset()
+        if self.same_code is False:
+            return frozenset(("slower", "faster", "changed"))
+        entry = self.comparable
+        assert entry is not None
+        effect = slowdown(median(entry.sessions), value, self.reading.better)
+        if abs(effect) <= self._theta(entry) / 2:
+            return frozenset()
+        return frozenset(("slower",)) if effect > 0 else frozenset(("faster",))
+
+    def _settled(self, sessions: int) -> Category | None:
+        """The category if it does not depend on values."""
+        if self.entry is None:
+            return "new"
+        if self.under_other_conditions:
+            return "changed"
+        entry = self.comparable
+        assert entry is not None
+        return "new" if len(entry.sessions) < sessions else None
+
+    def _theta(self, entry: TimedEntry) -> float:
+        return least_effect(self.reading.promise, self.reading.floor, median(entry.sessions))
+
+
+def _noise(before: Sequence[float], after: Sequence[float]) -> float:
+    """Distance by which noise alone separates two medians, a logarithm; sigma is pooled from both."""
+    old, new = (moderate(remember(values), UNLEARNT) for values in (before, after))
+    degrees = old.degrees + new.degrees
+    sigma = math.sqrt((old.degrees * old.sigma**2 + new.degrees * new.sigma**2) / degrees)
+    error = sigma * math.sqrt(MEDIAN_PENALTY * (1 / old.sessions + 1 / new.sessions))
+    return Noise(sigma, degrees, old.sessions + new.sessions).quantile(_CHANCE) * error

@@ -1,0 +1,368 @@
+"""Plans the changes that an update could make from judged results. Nothing here writes."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from perfguard.judge.lane import Lane
+from perfguard.judge.statistics import without_wild
+from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
+from perfguard.model.config import Category
+from perfguard.model.records import (
+    OTHER_CONDITIONS,
+    Baseline,
+    Better,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Hardware,
+    Provenance,
+    Reading,
+    TimedEntry,
+    Toolchain,
+    Value,
+    Verdict,
+    Word,
+)
+from perfguard.model.records.baseline import as_stored
+from perfguard.model.records.change import Change, category_of, level, relevant, show
+from perfguard.model.units import format_change, format_percent, format_time, significant
+
+MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
+UNSTABLE = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
+
+
+class Remembered(Protocol):
+    """The folder of baseline files, as far as a plan reads it."""
+
+    def load(self, folder: str, suite: str) -> Baseline | None: ...
+
+    def targets(self) -> Sequence[str]: ...
+
+
+def plan(
+    store: Remembered,
+    hardware: Hardware,
+    results: Sequence[CaseResult],
+    fresh: Mapping[tuple[str, str], Sequence[CaseResult]],
+    stale: Sequence[Verdict],
+    provenance: Provenance,
+    sessions: int,
+    *,
+    paired: bool = False,
+) -> list[Change]:
+    """The changes that an update could write, in the order of the files.
+
+    A case that is WRONG or BROKEN, here or in a fresh process, is left out. Portable readings go to the target's folder
+    if the hardware has one, all others to the slug's. Changes of exact metrics follow from their verdicts. Changes of
+    times follow from the stored sessions and those of fresh processes, regardless of verdicts: the comparison with the
+    base is one question, the record another.
+
+    Args:
+        results: the run's judged results.
+        fresh: (suite, case key) -> its results in fresh processes, oldest first. Timed entries are written from these,
+            or from the one value of this run if there are none.
+        stale: verdicts that name a recorded case that is gone (`suite` and `case`).
+        provenance: provenance of the new entries.
+        sessions: number of fresh processes for a recorded time.
+        paired: whether the times in `fresh` are the stored ones, multiplied by the ratio of process pairs.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+    """
+    changes: list[Change] = []
+    for result in results:
+        others = fresh.get((result.case.suite, result.case.key), ())
+        if not any(_is_wrong(each) for each in (result, *others)):
+            alike = [other for other in others if other.inputs == result.inputs]
+            changes += _Planner(store, hardware, result, alike, provenance, sessions, paired).changes()
+    changes += [change for verdict in stale for change in _removals(store, hardware, verdict)]
+    return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
+
+
+def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, frozenset[Category]]:
+    """Metric -> the categories that its change may have, by the run's own reading. Metrics without a change are left
+    out.
+
+    An update needs this before it measures: only cases with a category that it writes need fresh processes. `plan` then
+    decides by their readings.
+
+    Args:
+        result: the judged result.
+        lane: the records.
+        sessions: number of fresh processes for a recorded time.
+    """
+    found: dict[str, frozenset[Category]] = {}
+
+    def file(reading: Reading) -> Baseline | None:
+        return lane.baseline_of(result.case.suite, reading)
+
+    for reading in result.readings if not _is_wrong(result) else ():
+        categories: frozenset[Category] = frozenset()
+        if is_stored(reading):
+            categories = TimeRecord(result, reading, file, lane.hardware, lane.toolchain).possible(sessions)
+        elif not reading.timed and (verdict := verdict_on(result, reading)) is not None:
+            category = category_of(verdict, reading)
+            if category not in (None, "stale"):
+                with_times = reading.covers and category == "changed"  # it has the category of their change
+                categories = frozenset((category, "slower", "faster") if with_times else (category,))
+        if categories:
+            found[reading.metric] = categories
+    return found
+
+
+def _goes_unsaid(reading: Reading) -> bool:
+    """Whether a record without the metric implies the reading's value."""
+    values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
+    return reading.unrecorded is not None and all(value == reading.unrecorded for value in values)
+
+
+def _is_wrong(result: CaseResult) -> bool:
+    words = {verdict.word for verdict in result.verdicts}
+    return bool(words & {Word.WRONG, Word.BROKEN}) or any(accuracy.problem for accuracy in result.accuracy)
+
+
+def _removals(store: Remembered, hardware: Hardware, verdict: Verdict) -> list[Change]:
+    folders = list(dict.fromkeys([hardware.slug, *store.targets()]))
+    baselines = [(folder, store.load(folder, verdict.suite)) for folder in folders]
+    return [
+        Change(category="stale", folder=folder, suite=verdict.suite, key=verdict.case, note=verdict.reason)
+        for folder, baseline in baselines
+        if baseline is not None and verdict.case in baseline.cases
+    ]
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """The changes of one case."""
+
+    store: Remembered
+    hardware: Hardware
+    result: CaseResult
+    fresh: Sequence[CaseResult]
+    provenance: Provenance
+    sessions: int
+    paired: bool
+
+    def changes(self) -> list[Change]:
+        readings = [each for each in self.result.readings if self.before(each) is not None or not _goes_unsaid(each)]
+        moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
+        # Metrics that are not gated explain the others (kernel names …). They are written with them, or would explain
+        # older values.
+        leaders = {change.folder: change for change in moved.values()}
+        for reading in readings:
+            leader = leaders.get(self.folder(reading))
+            along = not reading.gated or self.before(reading) is None
+            if along and not reading.timed and reading.metric not in moved and leader is not None:
+                change = self.exact(reading, leader.category)
+                if change.before != change.after and not change.refused:
+                    moved[reading.metric] = replace(change, needs_reason=leader.needs_reason)
+        for reading in self.result.readings:
+            if reading.covers and reading.metric in moved:
+                _bind(reading, moved)
+        return list(moved.values())
+
+    def change(self, reading: Reading) -> Change | None:
+        """The change that follows from the reading: of a time from its value, of any other metric from its verdict."""
+        if reading.timed:
+            change = self.time(reading) if is_stored(reading) else None
+        else:
+            verdict = verdict_on(self.result, reading)
+            category = category_of(verdict, reading) if verdict else None
+            found = category not in (None, "stale")
+            change = self.exact(reading, category, verdict) if category and found else None
+        return change if change and (change.before != change.after or change.together) else None
+
+    def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
+        """The change of an exact metric. `verdict`: the one that leads to it, if any."""
+        before, after = self.before(reading), as_stored(reading.value)
+        word = verdict.word if verdict else None
+        worse = word is Word.METHOD_CHANGED or word is Word.DRIFT
+        worse = worse and before is not None and is_worse(reading, before, after)
+        return Change(
+            category=category,
+            folder=self.folder(reading),
+            suite=self.result.case.suite,
+            key=self.result.case.key,
+            metric=reading.metric,
+            before=before,
+            after=after,
+            unit=reading.unit,
+            needs_reason=word in (Word.SLOWER, Word.CHANGED) or worse,
+            refused=_no_fact(reading, self.read_again(reading)),
+            together=word in OTHER_CONDITIONS and before is not None,  # older values of the case do not go with it
+            inputs=self.result.inputs,
+        )
+
+    def time(self, reading: Reading) -> Change | None:
+        """The change of a time, from the readings of fresh processes. Without these, it follows from the run's own
+        value if that replaces no stored sessions."""
+        record = TimeRecord(self.result, reading, self.file, self.hardware, _toolchain(self.provenance))
+        again = self.read_again(reading)
+        values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
+        is_time = bool(values) and all(0 < value < 1e12 for value in values)
+        category = None
+        if is_time or record.entry is None:
+            category = record.category(values, self.sessions, paired=self.paired)
+        if category is None or (not again and not self.may_stand_alone(record)):
+            return None
+        change = Change(
+            category=category,
+            folder=self.folder(reading),
+            suite=self.result.case.suite,
+            key=self.result.case.key,
+            metric=reading.metric,
+            before=record.entry,
+            after=TimedEntry(sessions=[], timer=reading.timer or ""),
+            unit=reading.unit,
+            together=record.under_other_conditions,
+            inputs=self.result.inputs,
+        )
+        if not is_time:
+            return replace(change, refused="a session read no time; measure again")
+        entry = record.comparable
+        known = entry if entry and category == "new" and self.continues(record, entry, values) else None
+        after, notes, refused = self.timed(reading.timer or "", [*known.sessions, *values] if known else values)
+        if entry is None or known:
+            anchored = replace(after, anchor=known.anchor if known else None)
+            return replace(change, after=as_stored(anchored), note="; ".join(notes), refused=refused)
+        then, now = record.provenance, self.provenance
+        growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)
+        since = " at ".join(filter(None, (then.recorded, then.commit)))
+        last = f", last recorded {since}" if since else ""
+        grown = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
+        if growth.is_open:
+            notes.append(f"{grown}, in one recording on another board: the next one that reads so needs a reason")
+        return replace(
+            change,
+            after=as_stored(growth.entry),
+            needs_reason=growth.asks,
+            grown=grown if growth.asks or growth.is_open else "",
+            note="; ".join(notes),
+            refused=refused,
+        )
+
+    def may_stand_alone(self, record: TimeRecord) -> bool:
+        """Whether the one value of this run may be stored. It neither replaces stored sessions nor joins them."""
+        return record.entry is None or record.under_other_conditions or record.same_code is False
+
+    # -- what is stored ------------------------------------------------------------------------------------------
+
+    def folder(self, reading: Reading) -> str:
+        if reading.target:
+            return f"targets/{reading.target}"
+        portable = reading.portable and self.hardware.target is not None
+        return f"targets/{self.hardware.target}" if portable else self.hardware.slug
+
+    def file(self, reading: Reading) -> Baseline | None:
+        return self.store.load(self.folder(reading), self.result.case.suite)
+
+    def stored(self, reading: Reading) -> CaseBaseline | None:
+        baseline = self.file(reading)
+        return baseline.cases.get(self.result.case.key) if baseline else None
+
+    def before(self, reading: Reading) -> Entry | None:
+        stored = self.stored(reading)
+        return stored.entries.get(reading.metric) if stored else None
+
+    # -- what would be stored --------------------------------------------------------------------------------------
+
+    def read_again(self, reading: Reading) -> list[Value]:
+        """The values that fresh processes read by the same method, oldest first."""
+        alike = [other.reading(reading.metric) for other in self.fresh]
+        return [read.value for read in alike if read is not None and read.timer == reading.timer]
+
+    def continues(self, record: TimeRecord, before: TimedEntry, values: list[float]) -> bool:
+        """Whether new sessions may be added to the stored ones: same method, code and versions, and an equal time.
+
+        The commit may differ, since even the commit of the first sessions' file is a new one.
+        """
+        names = (*Toolchain.__struct_fields__, "power_limit_watts")
+        then, now = record.provenance, relevant(self.folder(record.reading), self.provenance)
+        return (
+            record.same_code is not False
+            and all(getattr(then, name) == getattr(now, name) for name in names)
+            and abs(median(values) / median(before.sessions) - 1) <= record.reading.promise
+        )
+
+    def timed(self, timer: str, values: list[float]) -> tuple[TimedEntry, list[str], str]:
+        alike = without_wild(values)  # a wild session is stored with the others, but not counted by the judge
+        notes, refused = [], ""
+        if max(alike) > UNSTABLE * min(alike):
+            unstable = (
+                f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
+                f"{format_percent(UNSTABLE - 1, 0)} apart; free the machine and record again"
+            )
+            # A CPU shares its cores with other processes. Its noise is stored, and the judge takes it into account.
+            if self.hardware.target is None:
+                refused = unstable
+            else:
+                notes.append(unstable)
+        missing = self.sessions - len(values)
+        if missing > 0:
+            nodeid = [self.result.case.nodeid] if self.result.case.nodeid else []
+            command = shlex.join(["pytest", "--perfguard", "--perfguard-update=new", *nodeid])
+            notes.append(f"{len(values)} of {self.sessions} sessions; add the missing {missing} with: {command}")
+        stored = [significant(value) for value in values[-MOST_SESSIONS:]]
+        return TimedEntry(sessions=stored, timer=timer), notes, refused
+
+
+def verdict_on(result: CaseResult, reading: Reading) -> Verdict | None:
+    """The reading's own verdict, otherwise the one on the whole case."""
+    own = next((verdict for verdict in result.verdicts if verdict.metric == reading.metric), None)
+    return own or next((verdict for verdict in result.verdicts if not verdict.metric), None)
+
+
+def _bind(covering: Reading, moved: dict[str, Change]) -> None:
+    """Write code and its times together, since the old times were read from other code."""
+    times = [metric for metric in covering.covers if metric in moved]
+    if not times:
+        return
+    group = (covering.metric, *times)
+    for metric in group:
+        moved[metric] = replace(moved[metric], only_with=tuple(other for other in group if other != metric))
+    said = {moved[metric].category for metric in times}
+    lead = next((category for category in ("slower", "faster") if category in said), None)
+    if lead is not None and moved[covering.metric].category == "changed":
+        moved[covering.metric] = replace(moved[covering.metric], category=lead)
+
+
+def _toolchain(provenance: Provenance) -> Toolchain:
+    return Toolchain(**{name: getattr(provenance, name) for name in Toolchain.__struct_fields__})
+
+
+def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
+    """The reason why an exact reading may not be recorded; empty if it may."""
+    if isinstance(reading.value, float) and not math.isfinite(reading.value):
+        return f"read {reading.value}, which is no number; measure again"
+    other = next((value for value in again if reading.gated and _differs(reading, reading.value, value)), None)
+    if other is None:
+        return ""
+    values = f"{show(reading.value, reading.unit)} here, {show(other, reading.unit)} in a fresh process"
+    return f"{values}: no fact to remember; make the call deterministic and record again"
+
+
+def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
+    """Whether the change exceeds the reading's tolerance and its floor."""
+    old, new = level(before), level(after)
+    if old is None or new is None:
+        return before != after
+    return abs(new - old) > reading.tolerance * abs(old) and abs(new - old) > reading.floor
+
+
+def is_worse(reading: Reading, before: Entry, after: Entry) -> bool:
+    """Whether an exact reading got worse by more than its tolerance and its floor. Without a direction, any change is
+    worse."""
+    if not _differs(reading, before, after):
+        return False
+    old, new = level(before), level(after)
+    if old is None or new is None or reading.better is Better.SAME:
+        return True
+    return new < old if reading.better is Better.HIGHER else new > old

@@ -1,0 +1,1 @@
+"""What a call costs: devices, timers, metrics, binaries, compiled graphs."""

@@ -1,0 +1,178 @@
+"""AMD GPUs, through torch.cuda (in ROCm builds it means AMD's GPUs), amdsmi and the kernel driver's files."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perfguard.measure.devices import architectures
+from perfguard.measure.devices.torch_gpu import TorchGpu
+from perfguard.model.records import Conditions, Hardware
+
+_WHOLE = ("SPX", "NPS1")  # an undivided device: left out of the slug
+_VIOLATIONS = {
+    "active_prochot_thrm": "processor_hot",
+    "active_ppt_pwr": "power_cap",
+    "active_socket_thrm": "socket_thermal",
+    "active_vr_thrm": "regulator_thermal",
+    "active_hbm_thrm": "memory_thermal",
+}
+
+
+class AmdDevice(TorchGpu):
+    """One AMD GPU, or one partition of it.
+
+    Args:
+        index: torch's number of the device.
+        backend: `torch.cuda` of a ROCm build, or a stand-in for it.
+        amdsmi: the module, if not the installed one.
+        sysfs: root of the kernel's device files.
+    """
+
+    captures = True
+
+    def __init__(self, index: int = 0, *, backend: Any = None, amdsmi: Any = None, sysfs: Path = Path("/sys")) -> None:
+        super().__init__(index, backend=backend)
+        self._amdsmi = amdsmi
+        self._sysfs = sysfs
+
+    @cached_property
+    def identity(self) -> Hardware:
+        properties = self.properties
+        architecture = properties.gcnArchName.split(":")[0]
+        dtypes, warnings = architectures.fp8_dtypes(architecture)
+        partition = self._partition
+        name = properties.name or f"AMD {architecture}"
+        slug = architectures.slugify(name, "amd")
+        if slug == "amd-radeon-graphics":  # the driver's name for every device that it has no name for
+            slug = f"{slug}-{architecture}"
+        if partition is not None and partition != "/".join(_WHOLE):
+            slug = f"{slug}-{partition.lower().replace('/', '-')}"
+        power_limit = None
+        try:
+            with self._smi() as (smi, handle):
+                # microwatts
+                power_limit = _number(_asked(lambda: smi.amdsmi_get_power_cap_info(handle)["power_cap"]), 1e-6)
+        except Exception as error:  # amdsmi raises its own errors, and plain ones if its library is missing
+            warnings.append(f"amdsmi: {error}; clocks and throttling are unknown: install it from ROCm")
+        reported = getattr(properties, "L2_cache_size", 0) or 0
+        return Hardware(
+            slug=slug,
+            vendor="amd",
+            name=name,
+            architecture=architecture,
+            memory_bytes=properties.total_memory,
+            cache_bytes=max(reported, architectures.HIDDEN_CACHE_BYTES.get(architecture, 0)) or None,
+            units=properties.multi_processor_count,
+            fp8_dtypes=dtypes,
+            partition=partition,
+            power_limit_watts=power_limit,
+            index=self._index,
+            warnings=warnings,
+        )
+
+    @property
+    def driver(self) -> str | None:
+        return _text(self._sysfs / "module/amdgpu/version") or os.uname().release  # built into the kernel
+
+    @property
+    def toolkit(self) -> str | None:
+        return torch.version.hip
+
+    def conditions(self) -> Conditions:
+        try:
+            with self._smi() as (smi, handle):
+                return _conditions(smi, handle)
+        except Exception:  # identity.warnings reports the cause
+            return Conditions()
+
+    @property
+    def _partition(self) -> str | None:
+        """Compute and memory partition, e.g. 'SPX/NPS1'; None where the driver has none."""
+        if self._address is None:
+            return None
+        folder = self._sysfs / "bus/pci/devices" / self._address
+        modes = [_text(folder / f"current_{kind}_partition") for kind in ("compute", "memory")]
+        return "/".join(mode for mode in modes if mode) or None
+
+    @property
+    def _address(self) -> str | None:
+        """PCI address as Linux writes it."""
+        properties = self.properties
+        try:
+            return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        except (AttributeError, TypeError, ValueError):
+            return None
+
+    @contextmanager
+    def _smi(self) -> Iterator[tuple[Any, Any]]:
+        """amdsmi and its handle of this device, matched by PCI address since visible devices may be renumbered."""
+        smi = self._amdsmi or importlib.import_module("amdsmi")
+        smi.amdsmi_init()
+        try:
+            handles = smi.amdsmi_get_processor_handles()
+            address = self._address
+            if address is None:
+                yield smi, handles[self._index]
+            else:
+                here = [handle for handle in handles if smi.amdsmi_get_gpu_device_bdf(handle).lower() == address]
+                if not here:
+                    raise LookupError(f"knows no device at {address}")
+                yield smi, here[0]
+        finally:
+            smi.amdsmi_shut_down()
+
+
+def _conditions(smi: Any, handle: Any) -> Conditions:
+    kinds, sensors = smi.AmdSmiClkType, smi.AmdSmiTemperatureType
+    power = _asked(lambda: smi.amdsmi_get_power_info(handle)) or {}
+    violations = _asked(lambda: smi.amdsmi_get_violation_status(handle)) or {}
+    processes = _asked(lambda: smi.amdsmi_get_gpu_process_list(handle))
+    socket = _number(power.get("current_socket_power"))
+    return Conditions(
+        clock_mhz=_whole(_asked(lambda: smi.amdsmi_get_clock_info(handle, kinds.GFX)["clk"])),
+        memory_clock_mhz=_whole(_asked(lambda: smi.amdsmi_get_clock_info(handle, kinds.MEM)["clk"])),
+        temperature_celsius=_whole(
+            _asked(lambda: smi.amdsmi_get_temp_metric(handle, sensors.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT))
+        ),
+        power_watts=_number(power.get("average_socket_power")) if socket is None else socket,
+        throttle_reasons=[name for key, name in _VIOLATIONS.items() if violations.get(key) in (True, 1)],
+        other_processes=None if processes is None else _others(processes),
+    )
+
+
+def _others(processes: list[Any]) -> int:
+    pids = [process.get("pid") if isinstance(process, dict) else None for process in processes]
+    return sum(pid != os.getpid() for pid in pids)
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer, or None: amdsmi raises for queries that this device or driver does not support."""
+    try:
+        return question()
+    except Exception:
+        return None
+
+
+def _number(value: Any, factor: float = 1.0) -> float | None:
+    """A number; None for the 'N/A' that amdsmi mixes in."""
+    return value * factor if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,236 @@
+"""The CPU. Calls return when their work is done, so there is no queue. Dispatched operators stand for launches."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfguard.measure.devices import architectures
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
+from perfguard.measure.devices.device import Device, Event
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Conditions, Hardware, Toolchain
+
+if TYPE_CHECKING:
+    import torch
+
+_LEAST_COPY_BYTES = 256 * 2**20
+_LEAST_FLUSH_BYTES = 64 * 2**20
+_COPIES = 11
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # M_… of glibc's malloc.h
+_LARGEST_THRESHOLD = 32 * 2**20  # bytes: the largest that glibc accepts
+_FP8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_NO_QUEUE = "has no queue; time it with now_us() around the call"
+
+
+class CpuDevice(Device):
+    """This machine's processor, with the cores that this process may use.
+
+    Args:
+        root: the folder that holds `/proc` and `/sys`.
+    """
+
+    asynchronous = False
+
+    def __init__(self, *, root: Path = Path("/")) -> None:
+        self._root = root
+
+    @cached_property
+    def identity(self) -> Hardware:
+        name = model_name(self._root)
+        cache = cache_bytes(self._root)
+        warnings = [] if cache else ["cpu: the cache size is unknown; cold readings write 64 MiB instead"]
+        return Hardware(
+            slug=cpu_slug(name),
+            vendor="cpu",
+            name=name,
+            architecture=platform.machine(),
+            target="cpu",
+            memory_bytes=_memory_bytes(),
+            cache_bytes=cache,
+            units=cores_in_use(self._root),
+            fp8_dtypes=[dtype for dtype in _FP8 if hasattr(_torch(), dtype)],  # codes by torch's casts
+            warnings=warnings,
+        )
+
+    @property
+    def key(self) -> str:
+        return "cpu"
+
+    @property
+    def torch_device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    @property
+    def holds_cpu_tensors(self) -> bool:
+        return True
+
+    def toolchain(self) -> Toolchain:
+        return Toolchain(
+            torch=None if _torch() is None else str(_torch().__version__),
+            triton=architectures.triton_version(),
+            python=".".join(platform.python_version_tuple()[:2]),
+        )
+
+    def conditions(self) -> Conditions:
+        kilohertz = _number(self._root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+        return Conditions(clock_mhz=None if kilohertz is None else kilohertz // 1000)
+
+    def settle(self) -> None:
+        """Make the C library keep freed memory. By default it returns large blocks to the kernel or keeps them,
+        depending on the process's history. A call that has to take its memory anew each time is two or three times as
+        slow, so two processes with the same code would differ."""
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+        for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_THRESHOLD), (_TRIM_THRESHOLD, 2**31 - 1)):
+            if mallopt is not None:
+                mallopt(parameter, value)
+
+    def take_memory(self, count: int) -> object:
+        return bytearray(count)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def now_us(self) -> float:
+        return time.perf_counter_ns() / 1e3
+
+    def event(self) -> Event:
+        raise DeviceError(f"cpu: event() {_NO_QUEUE}")
+
+    def sleep(self, microseconds: float) -> None:
+        raise DeviceError(f"cpu: sleep() {_NO_QUEUE}")
+
+    def flush_cache(self) -> None:
+        self._flush_buffer.zero_()
+
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
+        """Memory that torch's CPU allocator gives out, inside custom operators as well."""
+        from perfguard.measure.devices import cpu_memory
+
+        return cpu_memory.use_of(call)
+
+    def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        from perfguard.measure.devices import cpu_memory
+
+        return cpu_memory.growth_of(call, calls)
+
+    def activity(self, call: Callable[[], object]) -> Activity:
+        from perfguard.measure.devices import operators
+
+        return operators.of_call(call)
+
+    def copy_bytes_per_second(self) -> float:
+        count = max(_LEAST_COPY_BYTES, 4 * (self.identity.cache_bytes or 0))
+        import torch
+
+        source = torch.ones(count, dtype=torch.uint8)
+        target = torch.ones_like(source)
+        times_us = []
+        for _ in range(_COPIES + 1):
+            start = self.now_us()
+            target.copy_(source)
+            times_us.append(self.now_us() - start)
+        return 2 * count / (statistics.median(times_us[1:]) * 1e-6)
+
+    @cached_property
+    def _flush_buffer(self) -> torch.Tensor:
+        import torch
+
+        return torch.zeros(max(_LEAST_FLUSH_BYTES, 2 * (self.identity.cache_bytes or 0)), dtype=torch.uint8)
+
+
+def _torch() -> Any:
+    """torch; None if it is not installed, for example for a suite of benchmarks that does not need it."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def model_name(root: Path) -> str:
+    """The processor's name, or its implementer and part numbers where the kernel gives no name (Arm)."""
+    cpuinfo = _text(root / "proc/cpuinfo")
+    fields = {
+        key.strip(): value.strip()
+        for key, _, value in (line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines())
+    }
+    name = fields.get("model name", "")
+    if name and not re.search(r"\d{3}", name):  # hypervisors shorten it: "AMD EPYC"
+        name = f"{name.split('@')[0].strip()} family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
+    if not name and "CPU part" in fields:
+        name = f"{platform.machine()} implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
+    return name or _darwin_name() or platform.processor() or platform.machine()
+
+
+def cpu_slug(name: str) -> str:
+    """'Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz' -> 'cpu-xeon-platinum-8481c'."""
+    return architectures.slugify(re.sub(r"\b(intel|amd)\b", "", name, flags=re.IGNORECASE), "cpu")
+
+
+def cores_in_use(root: Path) -> int:
+    """The minimum of torch's threads, the cores this process may run on, and its control group's quota."""
+    limits = [len(_cores())]
+    if (torch := _torch()) is not None:
+        limits.append(torch.get_num_threads())
+    quota = _text(root / "sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit():
+        limits.append(math.ceil(int(quota[0]) / int(quota[1])))
+    return max(1, min(limits))
+
+
+def cache_bytes(root: Path) -> int | None:
+    """Size of the last-level cache: the sum of all instances that this process' cores use."""
+    instances: dict[tuple[int, str], int] = {}
+    for core in _cores():
+        for folder in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
+            level, size = _number(folder / "level"), _text(folder / "size").strip()
+            if level is not None and re.fullmatch(r"\d+[KM]", size):
+                shared = _text(folder / "shared_cpu_list").strip()
+                instances[level, shared] = int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]]
+    last = max((level for level, _ in instances), default=0)
+    return sum(size for (level, _), size in instances.items() if level == last) or None
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _darwin_name() -> str:
+    if platform.system() != "Darwin":
+        return ""
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,188 @@
+"""The interface of a device: identity, versions, state, and the primitives that measurement is built on.
+
+Each vendor has one file beside this one, with a subclass of `Device`. Differences between vendors stay behind
+this interface, so timers and metrics never ask which vendor they run on.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Conditions, Hardware, Toolchain
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Event(Protocol):
+    """A mark on the device's queue."""
+
+    def record(self) -> None:
+        """Enqueue the mark behind all work enqueued so far."""
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark."""
+
+    def elapsed_us(self, end: Event) -> float:
+        """Device time from this mark to `end`, µs; both must have been passed."""
+
+
+class ClockMark(Protocol):
+    """A reading of the cycle counters of the device's processors, beside its timer, on its queue."""
+
+    def mhz_until(self, end: ClockMark) -> float | None:
+        """Mean clock of the processors from this mark to `end`, MHz; None if unknown. Both must have been passed."""
+
+
+Interval = tuple[float, float]
+
+
+class Graph(Protocol):
+    """Captured work, enqueued again as a whole."""
+
+    def replay(self) -> None:
+        """Enqueue all of it."""
+
+
+class Device(abc.ABC):
+    """One device of one kind, guarded by this process."""
+
+    #: True where calls only enqueue work (GPUs); False where they return when the work is done (CPU).
+    asynchronous: bool = True
+
+    #: True where `capture` works, for calls without operations that cannot be captured.
+    captures: bool = False
+
+    @property
+    @abc.abstractmethod
+    def identity(self) -> Hardware:
+        """The hardware's identity; read once."""
+
+    @property
+    def key(self) -> str:
+        """Identifies this device within the machine, the same in all processes. Its lock has this name."""
+        return f"{self.identity.slug}-{self.identity.index}"
+
+    @property
+    def board(self) -> str | None:
+        """Identifies this board among all machines, the same in all processes; None if the device cannot."""
+        return None
+
+    def free_memory(self) -> None:  # noqa: B027  # nothing to do where nothing is cached
+        """Return cached memory to the device, after a call ran out of memory."""
+
+    def take_memory(self, count: int) -> object:
+        """Allocate `count` bytes where a case's inputs belong, for the lifetime of the returned object."""
+        import torch
+
+        return torch.empty(count, dtype=torch.uint8, device=self.torch_device)
+
+    @property
+    @abc.abstractmethod
+    def torch_device(self) -> torch.device:
+        """The torch device that a case's inputs belong on."""
+
+    @property
+    def holds_cpu_tensors(self) -> bool:
+        """True if GPU kernels cannot be launched here, though they may be compiled."""
+        return self.torch_device.type == "cpu"
+
+    @abc.abstractmethod
+    def toolchain(self) -> Toolchain:
+        """The versions that times depend on."""
+
+    @abc.abstractmethod
+    def conditions(self) -> Conditions:
+        """Current clocks, temperature, throttle reasons and other processes; unknown fields stay empty."""
+
+    def settle(self) -> None:  # noqa: B027  # a device whose times depend on no such state has nothing to do
+        """Bring the process into the state in which everything is timed; once, before the first work on the device.
+
+        The cost of a launch must not depend on earlier cases or on the metrics read of them.
+        """
+
+    def close(self) -> None:  # noqa: B027  # as above
+        """Undo what `settle` changed in the process."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait for all enqueued work."""
+
+    @abc.abstractmethod
+    def now_us(self) -> float:
+        """The host's monotonic clock, µs."""
+
+    @abc.abstractmethod
+    def event(self) -> Event:
+        """A new mark that can be timed. Asynchronous devices only."""
+
+    @abc.abstractmethod
+    def sleep(self, microseconds: float) -> None:
+        """Enqueue a wait of about this length, during which the host can fill the queue."""
+
+    def clock_mark(self) -> ClockMark | None:
+        """Enqueue a reading of the clock behind all work enqueued so far; None if the device has no readable clock."""
+        return None
+
+    @abc.abstractmethod
+    def flush_cache(self) -> None:
+        """Enqueue work that evicts the last-level cache, by writing twice its size."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Run the work inside on the queue that `capture` captures on; waits for all work before and after.
+
+        The whole guarded test runs inside: on an H200, once two queues have alternated, each launch takes 0.1 to
+        0.4 µs more, on and off from then on. Calls to be captured must be made and warmed up inside: autograd runs a
+        backward pass on the queue of its forward pass, and libraries keep a workspace per queue.
+        """
+        return nullcontext()
+
+    def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
+        """The work of all `calls`, in sequence, as a graph. A failure leaves the device as usable as before.
+
+        Args:
+            calls: must be warmed up; they may repeat.
+            keep: number of results that stay allocated while the next calls run, so that these write elsewhere.
+
+        Raises:
+            DeviceError: the calls cannot be captured; with the reason.
+        """
+        raise DeviceError(f"{self.identity.slug}: this kind of device captures no work; time it by events")
+
+    def intervals(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Interval]]:
+        """Intervals of each call's kernels and copies on the device: (start, end) by start, µs on the device's clock.
+
+        Args:
+            before: runs before each call, and is waited for; its work is left out of the intervals.
+
+        Raises:
+            DeviceError: the device, or its profiler here, does not report intervals.
+        """
+        raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
+
+    @abc.abstractmethod
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
+        """Memory of a warm `call`: its peak, the bytes held at the end, and the bytes left behind."""
+
+    @abc.abstractmethod
+    def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        """Growth of memory from one call to `calls` further ones, their results dropped."""
+
+    def occupy(self) -> list[torch.Tensor]:
+        """Take every free block of the allocator and fill it with the byte 0xFF; the caller holds the blocks."""
+        return []
+
+    @abc.abstractmethod
+    def activity(self, call: Callable[[], object]) -> Activity:
+        """Activity of a warm `call`: launches, copies and fills in order, their code, and the host's waits."""
+
+    @abc.abstractmethod
+    def copy_bytes_per_second(self) -> float:
+        """The copy ceiling: bytes read plus written per second by a large device-to-device copy, measured now."""

@@ -1,0 +1,395 @@
+"""A simulated asynchronous GPU: a host clock, a device queue behind it, and noise. No real time passes.
+
+Fake kernels compute their results with CPU tensors and report their cost to the simulation::
+
+    def double(x):
+        fake.launch("double", us=10.0)
+        return 2 * x
+
+The device works through its queue in order. An event is passed once the *host* clock has reached the event's
+place on the device's timeline. A timer that lets the queue run dry therefore measures it, as on a real GPU:
+kernels shorter than their launch then appear as long as the launch.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+import os
+import platform
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Waited
+from perfguard.measure.devices.device import Device, Event, Interval
+from perfguard.measure.devices.fake_clock import FakeClock, FakeClockMark
+from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Conditions, Hardware, Toolchain
+
+if TYPE_CHECKING:
+    import torch
+
+SLUG = "fake-gpu"
+_MEMORY_BYTES = 16 * 2**30
+_EVENT_HOST_US = 0.5
+_QUERY_HOST_US = 0.1
+_REPLAY_HOST_US = 5.0
+_PROFILE_HOST_US = 10_000.0
+_NOT_CAPTURABLE = "CUDA error: operation not permitted when stream is capturing"
+
+# The fake stands for hardware, which is found and not passed as an argument: a launched kernel runs on the
+# device opened last, as CUDA kernels run on the current device.
+_current: FakeDevice | None = None
+
+
+def current() -> FakeDevice | None:
+    """The fake device that was made last in this process; None before the first."""
+    return _current
+
+
+def launch(
+    name: str,
+    us: float = 10.0,
+    host_us: float = 2.0,
+    *,
+    binary: str | None = None,
+    capturable: bool = True,
+    bytes: int = 0,
+) -> None:
+    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Does nothing without a fake device.
+
+    `binary` stands for the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
+    `capturable` makes the capture of its call fail. Names that begin with Memcpy (of `bytes` bytes) are copies, those
+    with Memset are fills.
+    """
+    if _current is not None:
+        if not capturable:
+            _current.refuse_capture()
+        _current.enqueue(us, host_us=host_us, name=name, binary=binary, bytes=bytes)
+
+
+def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
+    """A kernel that destroys the context: this call and all later ones on the device raise `error`."""
+    if _current is not None:
+        _current.lost = error
+        _current.synchronize()
+
+
+def allocate(count: int) -> Allocation:
+    """Allocate `count` bytes of device memory, which count towards the peak until they are freed."""
+    return Allocation(None if _current is None else _current.device_memory, count)
+
+
+@dataclass(frozen=True)
+class _Launched:
+    name: str
+    binary: str | None
+    bytes: int
+
+
+class FakeEvent:
+    """A mark on the fake device's queue."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self._device = device
+        self._at_us: float | None = None
+
+    def record(self) -> None:
+        """Enqueue the mark behind all work enqueued so far."""
+        self._at_us = self._device.enqueue(0.0, host_us=_EVENT_HOST_US, noisy=False)
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark; True, as in CUDA, for a mark never recorded."""
+        self._device.refuse_capture()
+        self._device.host_us += _QUERY_HOST_US
+        return self._at_us is None or self._device.host_us >= self._at_us
+
+    def elapsed_us(self, end: Event) -> float:
+        """Device time from this mark to `end`, µs.
+
+        Raises:
+            DeviceError: a mark that was never recorded, or that the device has not passed yet.
+        """
+        assert isinstance(end, FakeEvent)
+        if self._at_us is None or end._at_us is None:
+            raise DeviceError("fake event: was never recorded; call record() on both events first")
+        if self._device.host_us < max(self._at_us, end._at_us):
+            raise DeviceError("fake event: the device has not passed it yet; call synchronize() first")
+        return end._at_us - self._at_us
+
+
+class FakeGraph:
+    """Captured work of the fake device."""
+
+    def __init__(self, device: FakeDevice, works_us: Sequence[float]) -> None:
+        self._device = device
+        self._works_us = works_us
+
+    def replay(self) -> None:
+        """Enqueue all of it, at the host cost of one launch."""
+        self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)
+
+
+class FakeDevice(Device):
+    """The simulated GPU. The latest instance is the current device.
+
+    Attributes:
+        host_us: the host's clock.
+        busy_until_us: the end of the device's queue, on the same clock.
+        state: returned by `conditions()`; assign another to simulate throttling or other processes.
+        slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
+        clock: of its processors. None, the default: a constant clock that cannot be read.
+        settled: whether `settle()` was called.
+        lost: the RuntimeError that every further use raises; empty while the device works.
+    """
+
+    captures = True
+    board: str | None = None  # assign one to simulate several boards of a kind
+
+    def __init__(
+        self,
+        slug: str = SLUG,
+        *,
+        index: int = 0,
+        name: str = "Fake GPU",
+        session_noise: float = 0.002,
+        block_noise: float = 0.001,
+        launch_noise: float = 0.001,
+        seed: int | None = None,
+        copy_bytes_per_second: float = 1e12,
+        cache_bytes: int = 32 * 2**20,
+        queue_depth: int = 1024,
+        clock: FakeClock | None = None,
+        toolchain: Toolchain | None = None,
+        state: Conditions | None = None,
+    ) -> None:
+        """Noise is relative (standard deviations); one session is one instance.
+
+        Args:
+            session_noise: of the factor that all kernels of this instance share, and of the one that all host times
+                share.
+            block_noise: of the factor that is redrawn at every `synchronize()`.
+            launch_noise: of every single launch.
+            seed: makes the noise repeatable; by default every instance draws its own.
+            copy_bytes_per_second: returned by `copy_bytes_per_second()`; also sets the cost of a flush.
+            queue_depth: number of launches that fit in the queue; the host waits in `launch` while it is full.
+            clock: the clock that its kernels' times depend on.
+            toolchain, state: returned by `toolchain()` and `conditions()`.
+        """
+        global _current
+        self._random = random.Random(int.from_bytes(os.urandom(8)) if seed is None else seed)
+        self._session_factor = self._factor(session_noise)
+        self._host_factor = self._factor(session_noise)
+        self._block_noise = block_noise
+        self._block_factor = self._factor(block_noise)
+        self._launch_noise = launch_noise
+        self._copy_bytes_per_second = copy_bytes_per_second
+        self._queue_depth = queue_depth
+        self.clock = clock
+        self._queue: collections.deque[float] = collections.deque()  # end of each launch in flight
+        self._launched: list[_Launched] | None = None  # None unless launches are being recorded
+        self._waits: list[Waited] | None = None
+        self._captured: list[float] | None = None  # work of the calls being captured, µs
+        self._intervals: list[Interval] | None = None  # of named work; None unless they are being recorded
+        self._toolchain = toolchain
+        self.host_us = 0.0
+        self.busy_until_us = 0.0
+        self.slowdown = 1.0
+        self.settled = False
+        self.lost = ""
+        self.state = state or Conditions(
+            clock_mhz=1000,
+            memory_clock_mhz=1000,
+            temperature_celsius=40,
+            power_watts=100.0,
+            other_processes=0,
+        )
+        self._identity = Hardware(
+            slug=slug,
+            vendor="fake",
+            name=name,
+            architecture="fake",
+            memory_bytes=_MEMORY_BYTES,
+            cache_bytes=cache_bytes,
+            units=1,
+            fp8_dtypes=["float8_e4m3fn", "float8_e5m2"],
+            power_limit_watts=300.0,
+            index=index,
+        )
+        self.device_memory = FakeMemory(_MEMORY_BYTES)
+        _current = self
+
+    def _factor(self, noise: float) -> float:
+        return max(0.01, self._random.gauss(1.0, noise))
+
+    @property
+    def identity(self) -> Hardware:
+        return self._identity
+
+    @property
+    def torch_device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    def toolchain(self) -> Toolchain:
+        return self._toolchain or Toolchain(
+            torch=_version("torch"),
+            triton=_version("triton"),
+            driver="fake-1",
+            toolkit="fake-1",
+            python=".".join(platform.python_version_tuple()[:2]),
+        )
+
+    def conditions(self) -> Conditions:
+        return self.state
+
+    def settle(self) -> None:
+        self.settled = True
+
+    def synchronize(self) -> None:
+        if self._waits is not None:
+            from perfguard.tensors.user_frames import place_in_python
+
+            self._waits.append(Waited("synchronize", place_in_python()))
+        self.refuse_capture()
+        if self.lost:
+            raise RuntimeError(self.lost)
+        self.host_us = max(self.host_us + _QUERY_HOST_US, self.busy_until_us)
+        self._queue.clear()
+        self._block_factor = self._factor(self._block_noise)
+        if self.clock is not None:
+            self.clock.move(self._random)
+
+    def now_us(self) -> float:
+        return self.host_us
+
+    def event(self) -> FakeEvent:
+        return FakeEvent(self)
+
+    def sleep(self, microseconds: float) -> None:
+        self.enqueue(microseconds, noisy=False)
+
+    def clock_mark(self) -> FakeClockMark | None:
+        return None if self.clock is None else FakeClockMark(self.clock.now_mhz)
+
+    def flush_cache(self) -> None:
+        assert self._identity.cache_bytes is not None
+        self.enqueue(1e6 * 2 * self._identity.cache_bytes / self._copy_bytes_per_second)
+
+    def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> FakeGraph:
+        kept: collections.deque[object] = collections.deque(maxlen=keep)
+        self.synchronize()
+        self._captured = []
+        try:
+            for call in calls:
+                kept.append(call())
+            return FakeGraph(self, self._captured)
+        except RuntimeError as error:
+            raise DeviceError(f"{self._identity.slug}: cannot be captured ({error})") from error
+        finally:
+            self._captured = None
+
+    def refuse_capture(self) -> None:
+        """Raise RuntimeError during a capture, as CUDA does for operations that cannot be captured."""
+        if self._captured is not None:
+            raise RuntimeError(_NOT_CAPTURABLE)
+
+    def intervals(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Interval]]:
+        self.host_us += _PROFILE_HOST_US
+        found = []
+        for call in calls:
+            if before is not None:
+                before()
+            self.synchronize()
+            self._intervals = []
+            try:
+                call()
+                self.synchronize()
+                found.append(self._intervals)
+            finally:
+                self._intervals = None
+        return found
+
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
+        return self.device_memory.use_of(call)
+
+    def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        return self.device_memory.growth_of(call, calls)
+
+    def activity(self, call: Callable[[], object]) -> Activity:
+        waits: list[Waited] = []
+        self._waits = waits
+        try:
+            with self._recording() as launched:
+                call()
+        finally:
+            self._waits = None
+        self.synchronize()
+        names = [each.name for each in launched]
+        code = [(each.name, each.binary) for each in launched]
+        known = bool(code) and all(binary is not None for _, binary in code)
+        digest = hashlib.sha256(repr(code).encode()).hexdigest()[:16] if known else None
+        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
+        return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
+
+    def copy_bytes_per_second(self) -> float:
+        return self._copy_bytes_per_second
+
+    def enqueue(
+        self,
+        *works_us: float,
+        host_us: float = 2.0,
+        name: str | None = None,
+        noisy: bool = True,
+        binary: str | None = None,
+        bytes: int = 0,
+    ) -> float:
+        """Enqueue work of these µs as one entry; returns its end on the host's clock."""
+        if min(works_us, default=0.0) < 0 or host_us < 0:
+            raise DeviceError(f"fake kernel {name}: a time below 0 (us={works_us}, host_us={host_us}); give times >= 0")
+        if self.lost:
+            raise RuntimeError(self.lost)
+        self.host_us += host_us * self._host_factor
+        if name is not None and self._launched is not None:
+            self._launched.append(_Launched(name, binary, bytes))
+        if self._captured is not None:
+            self._captured += works_us
+            return self.busy_until_us
+        while self._queue and self._queue[0] <= self.host_us:
+            self._queue.popleft()
+        if len(self._queue) >= self._queue_depth:
+            self.host_us = self._queue.popleft()
+        us = sum(map(self._noisy, works_us)) if noisy else sum(works_us)
+        started_us = max(self.busy_until_us, self.host_us)
+        self.busy_until_us = started_us + us
+        self._queue.append(self.busy_until_us)
+        if name is not None and self._intervals is not None:
+            self._intervals.append((started_us, self.busy_until_us))
+        return self.busy_until_us
+
+    def _noisy(self, us: float) -> float:
+        us = us if self.clock is None else self.clock.taken(us)
+        return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[list[_Launched]]:
+        outer, self._launched = self._launched, []
+        try:
+            yield self._launched
+        finally:
+            self._launched = outer
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

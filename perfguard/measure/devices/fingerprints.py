@@ -1,0 +1,342 @@
+"""A hash of a profile: the code of every kernel, its launch parameters, and the order of launches.
+
+Triton's kernels are hashed by their machine code, library kernels by their full name. The libraries themselves are
+hashed by version (torch's own) or by content (other libraries with device code in this process). A kernel of unknown
+origin means that there is no fingerprint.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import mmap
+import re
+import struct
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from perfguard.measure.devices.kineto import Work, normalized
+
+# Names that the profiler gives to kernels of libraries: C++ ones by namespace or by the types of their arguments, plain
+# ones by prefixes that are not used in handwritten kernels.
+_LIBRARY = re.compile(
+    r"(void )?(\(anonymous namespace\)::)?"
+    r"(at|at_cuda_detail|c10|cub|thrust|rocprim|hipcub|cutlass|cudnn|cublas|cublasLt|pytorch_flash|ck|ck_tile|oneapi)::"
+    r"|.*\(.*\bcublas\w+"
+    r"|(nvjet_|sm\d+_xmma_|ampere_\w*gemm|volta_\w*gemm|turing_\w*gemm|cutlass_?\d+_|fmha_cutlass[FB]_|cudnn_)"
+    r"|(ncclDevKernel_|Cijk_|__amd_rocclr_)"
+)
+
+# Types and flags of ELF sections, by the numbers of the specification.
+_NO_BITS, _ALLOCATED, _EXECUTABLE = 8, 2, 4
+_DEVICE_CODE = (b".nv_fatbin", b".hip_fatbin")
+# Folders of libraries whose version is part of the toolchain.
+_PACKAGES = ("torch/", "nvidia/", "triton/", "cusparselt/", "rocm", "_rocm")
+_TOOLKITS = ("/usr/local/cuda", "/opt/rocm", "/opt/intel/oneapi")
+
+
+_froze = False  # True if this module froze the collector's objects
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Triton kernel loaded in this process: `handle` is the driver's, `code` hashes its machine code."""
+
+    name: str
+    handle: int
+    threads: int | None
+    registers: int | None
+    code: str | None
+
+
+class Launch(NamedTuple):
+    """One launch by Triton's launcher. `scalars`: its arguments other than tensors, as text."""
+
+    name: str
+    handle: int
+    scalars: str = ""
+
+
+Launched = list[Launch]  # in order
+
+_SCALARS = "perfguard: scalars"  # key in the metadata that Triton passes to its hooks
+_LEAST_ADDRESS = 2**40  # larger integers are taken for addresses, which differ from process to process
+
+
+@contextmanager
+def triton_launches() -> Iterator[Launched]:
+    """List every launch by Triton's own launcher while inside. Inductor's static launcher reports no launches."""
+    launched: Launched = []
+
+    def note(metadata: Any) -> None:
+        told = getattr(metadata, "data", None)  # read before the author's own metadata, which may be slow to compute
+        if isinstance(told, dict) and "function" in told:
+            launched.append(Launch(told["name"], told["function"], told.get(_SCALARS, "")))
+
+    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)  # without triton.knobs no Triton kernel can run
+    chain = getattr(runtime, "launch_enter_hook", None)
+    if chain is None or not hasattr(chain, "add"):
+        yield launched
+        return
+    chain.add(note)
+    try:
+        with _scalars_told():
+            yield launched
+    finally:
+        chain.remove(note)
+
+
+@contextmanager
+def _scalars_told() -> Iterator[None]:
+    """Make Triton pass the scalars of a launch to its hooks as well: a binary's time may depend on them."""
+    kind = getattr(sys.modules.get("triton.compiler.compiler"), "CompiledKernel", None)
+    original = getattr(kind, "launch_metadata", None)
+    if kind is None or original is None:
+        yield
+        return
+
+    def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        metadata = original(kernel, grid, stream, *args)
+        told = getattr(metadata, "data", None)
+        if isinstance(told, dict):
+            told[_SCALARS] = repr([_scalar(each) for each in args])
+        return metadata
+
+    kind.launch_metadata = launch_metadata
+    try:
+        yield
+    finally:
+        kind.launch_metadata = original
+
+
+def _scalar(argument: object) -> object:
+    """The argument if it is a number or a string; each part of a tuple; None for anything else."""
+    if isinstance(argument, tuple | list):
+        return [_scalar(each) for each in argument]
+    if isinstance(argument, int) and abs(argument) >= _LEAST_ADDRESS:
+        return None
+    return argument if isinstance(argument, bool | int | float | str) else None
+
+
+def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
+    """16 hex digits of the work of a call on the device; None if the code of any kernel is unknown.
+
+    Args:
+        work: kernels, copies and fills in launch order.
+        launched: launches that Triton's launcher reported meanwhile.
+    """
+    kernels = [each for each in work if each.kind == "kernel"]
+    if not work or any("grid" not in each.facts or "block" not in each.facts for each in kernels):
+        return None
+    codes = _codes([each for each in kernels if not _LIBRARY.match(each.name)], launched)
+    if codes is None:
+        return None
+    described: list[object] = [
+        (each.kind, each.stream, sorted(each.facts.items()), *_name(each, codes)) for each in work
+    ]
+    described += [launch.scalars for launch in launched if launch.scalars]
+    if any(_LIBRARY.match(each.name) for each in kernels):
+        foreign = foreign_libraries(Path("/proc/self/maps"))
+        if foreign is None:
+            return None
+        described += [str(torch.__version__), foreign]
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+
+
+def _name(work: Work, codes: dict[int, str]) -> tuple[str, ...]:
+    code = codes.get(id(work))
+    return (work.name,) if code is None else (normalized(work.name), code)
+
+
+def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
+    """id(work) -> hash of its machine code, for kernels that must be Triton's; None if any hash is unavailable."""
+    if not work:
+        return {}
+    loaded: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in loaded_kernels({each.name for each in work}):
+        loaded[kernel.name].append(kernel)
+    handles: dict[str, list[int]] = defaultdict(list)
+    for launch in launched:
+        handles[launch.name].append(launch.handle)
+    counts = Counter(each.name for each in work)
+    seen: Counter[str] = Counter()
+    codes: dict[int, str] = {}
+    for each in work:
+        candidates = loaded[each.name]
+        if len(handles[each.name]) == counts[each.name]:  # the handle of every launch is known
+            handle = handles[each.name][seen[each.name]]
+            candidates = [kernel for kernel in candidates if kernel.handle == handle]
+        else:
+            candidates = [kernel for kernel in candidates if _fits(kernel, each)]
+        seen[each.name] += 1
+        found = {kernel.code for kernel in candidates}
+        code = found.pop() if len(found) == 1 else None
+        if code is None:
+            return None
+        codes[id(each)] = code
+    return codes
+
+
+def _fits(kernel: Kernel, work: Work) -> bool:
+    """Whether the launch may be one of `kernel`: registers and threads agree, where both sides have them."""
+    block, registers = work.facts.get("block"), work.facts.get("registers per thread")
+    threads = block[0] * block[1] * block[2] if isinstance(block, list) and len(block) == 3 else None
+    return all(
+        ours is None or theirs is None or ours == theirs
+        for ours, theirs in ((kernel.threads, threads), (kernel.registers, registers))
+    )
+
+
+def loaded_kernels(names: set[str]) -> list[Kernel]:
+    """Triton's compiled kernels with these names that are alive and loaded, including inductor's.
+
+    Neither Triton nor inductor lists them, but both keep them as ordinary objects, known by their types' names:
+    `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
+    """
+    found = []
+    for kernel in _compiled():
+        if getattr(kernel, "name", None) in names and kernel.function is not None:
+            triton = _launcher(type(kernel)) == "triton"
+            binary = kernel.kernel if triton else _binary_of_static(kernel)
+            code = machine_code(binary) if isinstance(binary, bytes) else None
+            metadata = kernel.metadata if triton else kernel
+            warp = getattr(getattr(metadata, "target", None), "warp_size", None)
+            threads = metadata.num_warps * warp if warp else None
+            registers = getattr(kernel, "n_regs", None)
+            found.append(Kernel(kernel.name, kernel.function, threads, registers, code))
+    return found
+
+
+def forget_objects_without_kernels() -> None:
+    """Hide all present objects from `loaded_kernels`. Imports leave a million objects behind; checking each of them
+    took 50 ms a case. Does nothing if one of them is a kernel."""
+    global _froze
+    if not _compiled():
+        _froze = _froze or not gc.get_freeze_count()  # objects that others froze stay frozen
+        gc.freeze()
+
+
+def remember_objects() -> None:
+    """Undo `forget_objects_without_kernels` in the garbage collector."""
+    global _froze
+    if _froze:
+        gc.unfreeze()
+        _froze = False
+
+
+def _compiled() -> list[Any]:
+    """Triton's and inductor's compiled kernels."""
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # few types match
+    return [each for each in objects if type(each) in kinds] if kinds else []
+
+
+def _launcher(kind: type) -> str:
+    """The owner of compiled kernels of this type: "triton", "inductor"; "" for any other type."""
+    if kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton."):
+        return "triton"
+    if kind.__name__.startswith("StaticallyLaunched") and kind.__module__.startswith("torch._inductor."):
+        return "inductor"
+    return ""
+
+
+def _binary_of_static(kernel: Any) -> bytes | None:
+    """The binary that inductor's static launcher loaded. It keeps the key in Triton's cache, but not the path."""
+    try:
+        from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+        from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
+
+        folder = Path(triton_cache_dir(torch.accelerator.current_device_index())) / triton_hash_to_path_key(kernel.hash)
+        found = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
+        return found[0].read_bytes() if len(found) == 1 else None
+    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # all of these names are private
+        return None
+
+
+def machine_code(binary: bytes) -> str | None:
+    """Hash of the loaded sections of an ELF binary (cubin, hsaco); None for other formats.
+
+    Other sections hold line numbers, paths and comments of the compiler, which do not affect speed. The exception is
+    NVIDIA's `.nv.info` with registers and stack: it is not loaded, but is part of the hash.
+    """
+    sections = _sections(binary)
+    if not sections:
+        return None
+    digest = hashlib.sha256()
+    for section in sections:
+        if section.flags & _ALLOCATED or section.name.startswith(b".nv.info"):
+            digest.update(struct.pack("<QQ", section.flags, section.size) + binary[section.start : section.end])
+    return digest.hexdigest()[:16]
+
+
+def instructions(binary: bytes) -> bytes:
+    """The instructions of an ELF binary, its sections concatenated; empty for other formats."""
+    return b"".join(binary[section.start : section.end] for section in _sections(binary) if section.flags & _EXECUTABLE)
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A section of an ELF file; one without bits takes no space in the file."""
+
+    name: bytes
+    kind: int
+    flags: int
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + (0 if self.kind == _NO_BITS else self.size)
+
+
+def _sections(binary: bytes | mmap.mmap) -> list[_Section]:
+    """The sections of a 64-bit little-endian ELF file; empty for any other file."""
+    if binary[:6] != b"\x7fELF\x02\x01":
+        return []
+    try:
+        (start,) = struct.unpack_from("<Q", binary, 0x28)
+        step, count, names_index = struct.unpack_from("<HHH", binary, 0x3A)
+        headers = [struct.unpack_from("<IIQQQQ", binary, start + index * step) for index in range(count)]
+        names = headers[names_index][4]
+        return [
+            _Section(binary[names + name : binary.find(b"\0", names + name)], kind, flags, offset, size)
+            for name, kind, flags, _, offset, size in headers
+        ]
+    except (struct.error, IndexError):  # cut short
+        return []
+
+
+def foreign_libraries(maps: Path) -> str | None:
+    """Hash of this process's libraries with device code outside the toolchain; None if unknown.
+
+    An extension may instantiate the templates of ATen, CUB or CUTLASS with code of its own under any name.
+    """
+    try:
+        paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if ".so" in line}
+    except (OSError, IndexError):
+        return None
+    packages = Path(torch.__file__).parents[1]
+    toolchain = (*(f"{packages}/{name}" for name in _PACKAGES), *_TOOLKITS)
+    foreign = [path for path in paths if not path.startswith(toolchain)]
+    contents = {_device_code(path) for path in foreign}
+    return " ".join(sorted(filter(None, contents)))
+
+
+@functools.cache
+def _device_code(path: str) -> str:
+    """Hash of a library's content if it holds device code, else "". A loaded library does not change."""
+    try:
+        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if not any(section.name in _DEVICE_CODE for section in _sections(content)):
+                return ""
+            return hashlib.sha256(content).hexdigest()[:16]
+    except (OSError, ValueError):  # deleted, or empty
+        return ""

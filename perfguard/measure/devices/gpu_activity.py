@@ -1,0 +1,77 @@
+"""Activity of one call on a GPU, from one profile: its kernels, copies and fills, their code, and the host's waits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from perfguard.measure.devices import fingerprints, kineto, operators
+from perfguard.measure.devices.activity import Activity, Copied, Waited
+
+_REGION = "perfguard: the call"
+
+# ATen's layout and dtype copies, as `kineto.normalized` names them: `…elementwise_kernel[direct_copy_kernel_cuda]`.
+_COPY_KERNEL = re.compile(r"\[\w*copy_kernel\w*\]$")
+
+# Functions of CUDA's, ROCm's and oneAPI's runtimes and drivers that return when the device is done. Copies without
+# Async in their name block; those with it block by synchronising a stream, which is an event of its own.
+_WAIT = re.compile(r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*(Async|Peer))|^(ur|pi)(Queue|Event)(Finish|Wait)")
+
+
+def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: str) -> Activity:
+    """Everything that a warm `call` ran on the device, in launch order.
+
+    If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python.
+
+    Args:
+        synchronize: waits for the device.
+        kind: 'cuda' or 'xpu', as in `kineto`.
+    """
+
+    def finished() -> object:
+        with record_function(_REGION):
+            result = call()
+        synchronize()
+        return result
+
+    with fingerprints.triton_launches() as launched:
+        events = kineto.trace_events(finished, kind)
+    activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
+    if not activity.waits:
+        return activity
+    located = operators.of_call(call, kind, _waiting(getattr(torch, kind)))
+    synchronize()
+    return with_places(activity, located.waits)
+
+
+def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
+    """The activity in the events of a Chrome trace that annotates the call."""
+    work = kineto.work_of(events)
+    launches, copies = [], []
+    for each in work:
+        name = kineto.normalized(each.name)
+        launches.append(name)
+        if each.kind == "copy" or _COPY_KERNEL.search(name):
+            copies.append(Copied(name, int(each.facts.get("bytes", 0)) if each.kind == "copy" else 0))
+    waits = [Waited(name) for name in kineto.runtime_calls(events, _REGION) if _WAIT.search(name)]
+    return Activity(launches, copies, sum(each.kind == "fill" for each in work), waits)
+
+
+def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
+    """The runtime's waits, with the lines of Python where known; waits from C++ alone have no line."""
+    places = [f"{each.place} ({each.name})" for each in located if each.place]
+    spare = len(activity.waits) - len(places)
+    places += [""] * spare
+    waits = [Waited(wait.name, place) for wait, place in zip(activity.waits, places, strict=False)]
+    return replace(activity, waits=waits)
+
+
+def _waiting(backend: Any) -> list[operators.Method]:
+    """Python methods that wait without any operator."""
+    known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
+    return [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]

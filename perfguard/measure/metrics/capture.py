@@ -1,0 +1,136 @@
+"""Whether a graph can capture the call, and whether its replay is right after others have used the memory.
+
+Captured calls can be replayed without host cost, and are timed best. But a graph keeps addresses. It still reads and
+writes a workspace that the call has freed, or a tensor dropped by a cache, when the memory belongs to someone else. So
+the graph is replayed at once, and again after each of two more calls, with every free block of the allocator taken and
+filled: results must not change, and the blocks must stay filled. Further replays in the same memory identify results
+that vary by chance, for example by atomic additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perfguard.measure.gc_pause import collect_young, collector_paused
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Better, Reading
+from perfguard.model.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.measure.devices.device import Device, Graph
+
+TIMED = False
+
+_WARM_UPS = 3
+_ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call
+_BEFORE, _AFTER = 3, 11  # replays in untouched memory, and in filled memory
+_MEND = "allocate it in the call, or keep it as long as the graph"
+_READS = f"a replayed graph reads memory that it does not own, and others have used; {_MEND}"
+_WRITES = f"a replayed graph writes to memory that it does not own; {_MEND}"
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`capturable`, "yes" or "no" with the reason as its note; nothing on a device without graphs.
+
+    A candidate that newly waits for the device is then CHANGED, instead of just getting another timer. A graph that
+    uses memory of others is its `problem`: the case is WRONG, even if its first call returns right results.
+
+    Raises:
+        Exception: raised by the call outside a capture.
+    """
+    if not device.captures:
+        return []
+    reason = problem = ""
+    with collector_paused(), device.aside():
+        (call,) = [subject.run] if subject.copies is None else subject.copies(1)
+        for _ in range(_WARM_UPS):
+            call()
+        outputs: list[Any] = []
+        try:
+            graph = device.capture([_keeping(call, outputs)], keep=1)
+        except DeviceError as error:
+            reason = str(error)
+        else:
+            problem = _problem(call, graph, outputs, device)
+    answer = "no" if reason else "yes"
+    return [
+        Reading("capturable", Unit.TEXT, answer, better=Better.SAME, drifts=True, rank=40, problem=problem, note=reason)
+    ]
+
+
+def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], device: Device) -> str:
+    """The error of a replay in used memory. Empty if there is none, or if it cannot be decided: the results differ from
+    replay to replay, or there is no memory for a second copy of them."""
+    import torch
+
+    try:
+        first = [tensor.clone() for tensor in _replayed(graph, outputs, device)]
+        for _ in range(_BEFORE):
+            if _differing(first, _replayed(graph, outputs, device)):  # the results changed, or their copies
+                return _WRITES if _writes_to(first, graph, outputs, device) else ""
+        for _ in range(_ROUNDS):
+            call()  # caches now hold tensors of this call
+            collect_young()
+            blocks = device.occupy()
+            different = _always_differing(first, graph, outputs, device)
+            if any(int(block.min()) != 0xFF for block in blocks):
+                return _WRITES
+            if different:
+                return f"output {min(different)}: {_READS}"
+            del blocks
+    except torch.OutOfMemoryError:
+        pass
+    return ""
+
+
+def _always_differing(first: list[torch.Tensor], graph: Graph, outputs: list[Any], device: Device) -> set[int]:
+    """Indices of the outputs that differ from `first` in every replay. Reads of filled memory are wrong each time; a
+    result that varies by chance, and did not vary in earlier replays, equals `first` again sooner or later."""
+    differing = set(range(len(first)))
+    for _ in range(_AFTER):
+        differing &= _differing(first, _replayed(graph, outputs, device))
+        if not differing:
+            break
+    return differing
+
+
+def _writes_to(copies: list[torch.Tensor], graph: Graph, outputs: list[Any], device: Device) -> bool:
+    """Whether a replay changes copies of the outputs: they then lie in memory that the call had freed."""
+    for copy, output in zip(copies, _replayed(graph, outputs, device), strict=True):
+        copy.copy_(output)
+    held = [copy.cpu() for copy in copies]
+    _replayed(graph, outputs, device)
+    return bool(_differing(held, [copy.cpu() for copy in copies]))
+
+
+def _replayed(graph: Graph, outputs: list[Any], device: Device) -> list[torch.Tensor]:
+    """The outputs, after a replay has written them."""
+    import torch
+    from torch.utils import _pytree
+
+    graph.replay()
+    device.synchronize()
+    leaves = [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    return [leaf.detach() for leaf in leaves if leaf.layout is torch.strided]
+
+
+def _keeping(call: Callable[[], object], outputs: list[Any]) -> Callable[[], object]:
+    def run() -> object:
+        outputs[:] = [call()]
+        return outputs[0]
+
+    return run
+
+
+def _differing(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> set[int]:
+    """Indices of the tensors that differ in any bit."""
+    import torch
+
+    from perfguard.tensors.bits import bits
+
+    pairs = enumerate(zip(ones, others, strict=True))
+    return {index for index, (one, other) in pairs if not torch.equal(bits(one), bits(other))}

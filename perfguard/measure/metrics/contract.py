@@ -1,0 +1,177 @@
+"""The output contract: the properties besides values that a caller may rely on.
+
+One text reading, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, followed by the
+call's prints, if any: `; prints 9 bytes ('debug: 1')`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any, TextIO
+
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.call import Outputs
+from perfguard.model.records import Better, Reading
+from perfguard.model.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.measure.devices.device import Device
+
+TIMED = False
+
+# Compilers specialise on pointers divisible by 16; every allocator gives at least that.
+_FULL_ALIGNMENT = 16
+
+_LONGEST_PRINT = 40  # characters of the first line
+_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # differs between processes
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`contract`: dtype, shape and strides of every output or gradient. Unusual properties follow: requires_grad,
+    storage offset, alignment below 16 bytes, another device, shared memory, prints."""
+    subject.warm_up(device)
+    outputs, printed = listen(subject.run, device)
+    text = describe(outputs, device.torch_device, subject.args)
+    note = ""
+    if printed:
+        again = listen(subject.run, device)[1]
+        prints = f"prints {len(printed)} bytes ({_first_line(printed)!r})" if again == printed else "prints"
+        text += f"; {prints}"
+        note = f"a call prints {_first_line(printed)!r}: printing takes time; remove it before the case is measured"
+    return [Reading("contract", Unit.TEXT, text, better=Better.SAME, portable=True, note=note)]
+
+
+def listen(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
+    """The outputs of `call`, and the bytes that it wrote to stdout and stderr, including the device's printf, without
+    addresses. The bytes are then passed on to their stream."""
+    device.synchronize()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            with _redirected("stdout", 1, out), _redirected("stderr", 2, err):
+                outputs = call()
+                device.synchronize()
+        finally:
+            printed = _passed_on(out, sys.stdout) + _passed_on(err, sys.stderr)
+    return outputs, _ADDRESS.sub(b"0x", printed)
+
+
+def _passed_on(file: IO[bytes], stream: TextIO) -> bytes:
+    file.seek(0)
+    printed = file.read()
+    if printed:
+        stream.write(printed.decode(errors="replace"))
+    return printed
+
+
+@contextlib.contextmanager
+def _redirected(name: str, number: int, file: IO[bytes]) -> Iterator[None]:
+    """Point both Python's stream and the file descriptor at `file`: under pytest's capture they are separate."""
+    stream = getattr(sys, name)
+    stream.flush()
+    _flush_c()
+    saved = os.dup(number)
+    writer = open(os.dup(file.fileno()), "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+    try:
+        os.dup2(file.fileno(), number)
+        setattr(sys, name, writer)
+        yield
+    finally:
+        setattr(sys, name, stream)
+        writer.close()
+        _flush_c()  # C and the device's printf have their own buffers
+        os.dup2(saved, number)
+        os.close(saved)
+
+
+def _flush_c() -> None:
+    ctypes.CDLL(None).fflush(None)
+
+
+def _first_line(printed: bytes) -> str:
+    lines = printed.decode(errors="replace").strip().splitlines() or [""]
+    return lines[0][:_LONGEST_PRINT]
+
+
+def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -> str:
+    """The contract of `outputs` as text: tuples in (), lists in [], dicts in {}, a plain tuple without ().
+
+    Args:
+        outputs: a tensor, or any nesting of tuples, lists and dicts of tensors and other values.
+        device: where tensors are expected.
+        inputs: tensors, possibly nested, that an output may share its memory with.
+    """
+    describer = _Describer(device, inputs)
+    if isinstance(outputs, tuple) and len(outputs) > 1:
+        return "; ".join(describer.value(item) for item in outputs)
+    return describer.value(outputs)
+
+
+class _Describer:
+    """Walks the outputs and remembers the first owner of each memory."""
+
+    def __init__(self, device: torch.device, inputs: tuple[Any, ...]) -> None:
+        from torch.utils import _pytree
+
+        self._device = device
+        self._owners: dict[int, str] = {}
+        for index, value in enumerate(inputs):
+            for leaf in _pytree.tree_leaves(value):
+                self._own(leaf, f"input {index}")
+        self._seen = 0
+
+    def _own(self, value: object, owner: str) -> str | None:
+        """The first owner of this value's memory; None for the owner itself, and for values without memory."""
+        import torch
+
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return None
+        address = value.untyped_storage().data_ptr()
+        if address == 0:
+            return None
+        first = self._owners.setdefault(address, owner)
+        return None if first == owner else first
+
+    def value(self, value: Any) -> str:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, dict):
+            return "{" + "; ".join(f"{key}: {self.value(item)}" for key, item in value.items()) + "}"
+        if isinstance(value, tuple):
+            return "(" + "; ".join(self.value(item) for item in value) + ")"
+        if isinstance(value, list):
+            return "[" + "; ".join(self.value(item) for item in value) + "]"
+        return "None" if value is None else type(value).__name__
+
+    def _tensor(self, tensor: torch.Tensor) -> str:
+        import torch
+
+        owner = self._own(tensor, f"output {self._seen}")
+        self._seen += 1
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        parts = [f"{dtype}[{','.join(map(str, tensor.shape))}]"]
+        if tensor.layout is torch.strided:
+            parts.append(f"strides ({','.join(map(str, tensor.stride()))})")
+            if tensor.storage_offset():
+                parts.append(f"offset {tensor.storage_offset()}")
+            alignment = tensor.data_ptr() & -tensor.data_ptr()  # the lowest set bit; 0 without memory
+            if 0 < alignment < _FULL_ALIGNMENT:
+                parts.append(f"aligned to {alignment}")
+        else:
+            parts.append(str(tensor.layout).removeprefix("torch."))
+        if tensor.requires_grad:
+            parts.append("requires_grad")
+        if tensor.device.type != self._device.type:
+            parts.append(f"on {tensor.device.type}")
+        if owner is not None:
+            parts.append(f"shares memory with {owner}")
+        return " ".join(parts)

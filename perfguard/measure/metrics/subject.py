@@ -1,0 +1,93 @@
+"""The subject of a metric: one pass of one guarded call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.devices.activity import Activity
+from perfguard.measure.replay import Followed
+from perfguard.measure.timers.blocks import Collect, collect
+from perfguard.measure.timers.timing import Workload
+from perfguard.model.call import Outputs
+from perfguard.model.records import Pass, Reading
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One pass of one call, ready to be measured.
+
+    Attributes:
+        run: runs the pass once and returns its outputs (backward: the gradients). It handles grad mode, the forward
+            pass before a backward one, and the upstream gradients itself.
+        direction: forward or backward.
+        cache: state of the last-level cache when a timed call starts.
+        timed: if False, only exact metrics are read.
+        seconds: limit of the measuring time for each timed metric.
+        stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
+        args: the inputs, so that outputs sharing memory with them are reported.
+        weights: parameters of the called module; their memory exists whatever a call does.
+        copies: n passes like `run`, each on its own inputs (`timers.timing.Workload`); None if they cannot be copied.
+        bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
+        collect: collects the blocks of a timed metric; another process may conduct it.
+        followed: the call for recorders of its launches, the same object for both passes.
+        binaries: compiles for targets; if None, their metrics are not read.
+        steps: the whole case from scratch (forward, then backward if there are gradients), on its own inputs and then
+            on each of its walk. Empty if compilation is not checked, and in backward cases, as the forward case has it.
+        settings: the compiler's settings when the test began; None if they were not read.
+        rival: prepares the same pass of the rival; None if the test names no rival.
+        rivals: whether the methods that perfguard is compared with are read as well (selfcheck).
+        cold: starts a process that makes the call for the first time, and returns its readings; None if not wanted.
+        warm: whether earlier calls have done the compilation and autotuning.
+        differentiated: whether the outputs are known to have a graph.
+        put_back: restores the inputs that the call uses up; called after each metric.
+    """
+
+    run: Callable[[], Outputs]
+    direction: Pass = "forward"
+    cache: Literal["cold", "warm"] = "cold"
+    timed: bool = True
+    seconds: float = 1.0
+    stored_timers: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[Any, ...] = ()
+    weights: tuple[Any, ...] = ()
+    copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
+    bytes: int = 0
+    collect: Collect = collect
+    followed: Followed | None = None
+    binaries: Binaries | None = None
+    steps: Sequence[Callable[[], object]] = ()
+    settings: Mapping[str, str] | None = None
+    rival: Callable[[], Workload] | None = None
+    rivals: bool = False
+    cold: Callable[[], list[Reading]] | None = None
+    warm: bool = False
+    differentiated: bool = False
+    put_back: Callable[[], None] = lambda: None
+    _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
+    _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The workload of all timers."""
+        return Workload(self.run, self.cache, self.copies, self.bytes)
+
+    def warm_up(self, device: Device) -> None:
+        """Call once, at a metric's first request: compilation and autotuning are not the call's own work."""
+        if not self.warm and not self._warmed:
+            self.run()
+            device.synchronize()
+            self._warmed.append(True)
+
+    def activity(self, device: Device) -> Activity:
+        """Activity of one warm call, read once: a profile often takes longer than all times of a case."""
+        if not self._activity:
+            self.warm_up(device)
+            self._activity.append(device.activity(self.run))
+        return self._activity[0]

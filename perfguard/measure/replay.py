@@ -1,0 +1,374 @@
+"""One pass of a guarded call as a function without arguments: itself, on copies of its inputs, and under its seed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perfguard.measure.compiled.backward_replay import replayable, replayed
+from perfguard.model.call import GRADIENTS, Call
+from perfguard.model.errors import DeviceError
+from perfguard.model.records import Pass
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.measure.devices.device import Device
+
+Copies = Callable[[int], Sequence[Callable[[], object]]]
+Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
+
+# The start of memory, modulo this, decides which code kernels choose. No allocator aligns to less.
+_ALIGNMENT = 64
+
+
+def differentiable_outputs(call: Call) -> list[torch.Tensor]:
+    """The outputs of one call that a gradient can flow back from."""
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(call.run()) if getattr(leaf, "requires_grad", False)]
+
+
+def forward(call: Call) -> Callable[[], object]:
+    """One forward call, with grad mode on where the case has gradients: saving tensors is part of it."""
+    return call.run
+
+
+def backward(call: Call) -> Callable[[], object]:
+    """One backward pass over a graph built once: no gradient accumulation, no forward inside.
+
+    The upstream gradients are random and seeded, in the outputs' dtypes. Code that is compiled here for the first time
+    can be replayed. After `perfguard.measure.compiled.forget_compiled` all code is compiled anew.
+    """
+    import torch
+
+    with replayable():
+        outputs, inputs = _differentiable(call)
+        upstream = _random(outputs, call.seed)
+
+    def run() -> object:
+        return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
+
+    return replayed(run, outputs)
+
+
+def steps(
+    call: Call, entering: Callable[[Pass], None] = lambda _: None, incoming: Incoming | None = None
+) -> list[Callable[[], object]]:
+    """Steps from scratch, forward and then backward if there are gradients: one on the inputs of `call`, then one on
+    each entry of its walk. The first step restores a module's buffers to their present values, which the preparation of
+    an entry may have changed. Each step has leaves of its own, and copies of the arguments that the call writes.
+
+    Args:
+        entering: called with the pass that begins.
+        incoming: the gradients of a step's outputs; None: random ones.
+    """
+    import torch
+
+    put_back = _buffers_kept(call)
+
+    def own() -> tuple[Any, ...]:
+        put_back()
+        return call.args
+
+    def step(inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
+        def run() -> object:
+            args = inputs() if callable(inputs) else inputs
+            prepared = replace(call, args=_unwritten(args, (*call.mutates, *call.clobbers)))
+            entering("forward")
+            outputs, leaves = _differentiable(prepared)
+            if not outputs or not leaves:
+                return None
+            upstream = incoming(outputs) if incoming else _random(outputs, call.seed)
+            entering("backward")
+            return torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
+
+        return run
+
+    return [step(inputs) for inputs in (own, *call.walk)]
+
+
+def _buffers_kept(call: Call) -> Callable[[], None]:
+    """A function that restores a module's buffers to their present values. Without a walk nothing changes them."""
+    import torch
+
+    buffers = dict(call.fn.named_buffers()) if isinstance(call.fn, torch.nn.Module) else {}
+    saved = {name: buffer.detach().clone() for name, buffer in buffers.items()} if call.walk else {}
+
+    def put_back() -> None:
+        for name, value in saved.items():
+            buffers[name].detach().copy_(value)
+
+    return put_back
+
+
+def clobbered_kept(call: Call) -> Callable[[], None]:
+    """A function that restores the present values of the arguments that the call may overwrite."""
+    from perfguard.tensors.snapshot import Snapshot
+
+    tensors = [tensor for at in call.clobbers if at != GRADIENTS for tensor in _tensors(call.args[at])]
+    return Snapshot([("", tensor.detach(), True) for tensor in tensors]).restore if tensors else lambda: None
+
+
+def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...]:
+    """The arguments with copies of those that a call writes."""
+    import torch
+    from torch.utils import _pytree
+
+    def copied(value: object) -> object:
+        return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
+
+    return tuple(_pytree.tree_map(copied, value) if at in written else value for at, value in enumerate(args))
+
+
+def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs of one call on fresh leaves, and the tensors that they are differentiated by."""
+    import torch
+    from torch.utils import _pytree
+
+    def leaf(value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            return value.detach().requires_grad_()
+        return value
+
+    args, kwargs = _pytree.tree_map(leaf, (call.args, dict(call.kwargs)))
+    inputs = [value for value in _pytree.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
+    inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
+    return differentiable_outputs(replace(call, args=args, kwargs=kwargs)), inputs
+
+
+def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Incoming gradients, in the outputs' dtypes."""
+    import torch
+
+    if not outputs:
+        return []
+    generator = torch.Generator(device=outputs[0].device).manual_seed(seed + 1)
+    return [
+        torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32).to(value.dtype)
+        for value in outputs
+    ]
+
+
+def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Uninitialised incoming gradients, where values do not matter: no fill is counted as the call's."""
+    import torch
+
+    return [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """A call whose launches are followed, run in the same `steps`. Each call has one such object.
+
+    Incoming gradients are uninitialised memory, since no launch depends on their values. `entering` is called with the
+    pass that begins.
+    """
+
+    call: Call
+
+    def configurations(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """As `Call.choices`."""
+        return self.call.choices
+
+    def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
+        """One step with `kwargs` added to the call's own: forward, and backward if outputs depend on what requires
+        grad."""
+        chosen = replace(self.call, kwargs={**self.call.kwargs, **kwargs}, walk=())
+        steps(chosen, entering, _unset)[0]()
+
+    def walk(self, entering: Callable[[Pass], None]) -> None:
+        """The same on the inputs of each step of the walk; afterwards a module's buffers are as they were."""
+        put_back = _buffers_kept(self.call)
+        try:
+            for step in steps(self.call, entering, _unset)[1:]:
+                step()
+        finally:
+            put_back()
+
+
+def copies(call: Call, direction: Pass) -> Copies:
+    """A function that makes n passes like `forward(call)` or `backward(call)`, each on inputs of its own.
+
+    It copies all tensors among the inputs, and the parameters and buffers of a module, with their strides, alignment
+    and shared memory. The first pass works on the memory of the call itself. A backward pass has an autograd graph of
+    its own, built on the queue that is current then.
+
+    Raises (when called):
+        DeviceError: the copies do not fit into the device's memory.
+    """
+    make = forward if direction == "forward" else backward
+
+    def several(count: int) -> list[Callable[[], object]]:
+        import torch
+
+        try:
+            first = call if direction == "forward" else _aliased(call)
+            return [make(first), *(make(_copied(call)) for _ in range(1, count))]
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"inputs: {count} copies do not fit into the device's memory; time the case with cache='warm'"
+            ) from error
+
+    return several
+
+
+def touched_bytes(call: Call, outputs: object) -> int:
+    """Least memory that one call touches: its inputs, a module's parameters and buffers, and `outputs`.
+
+    Shared memory counts once, and so does an element that a stride of 0 repeats.
+
+    Args:
+        outputs: what the call returned, or the gradients of its backward pass.
+    """
+    tensors = [*_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
+    return sum(end - start for start, end in _spans(tensors).values())
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """A module called with other tensors for its parameters and buffers."""
+
+    module: torch.nn.Module
+    tensors: Mapping[str, torch.Tensor]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        return torch.func.functional_call(self.module, dict(self.tensors), args, kwargs)
+
+
+def _aliased(call: Call) -> Call:
+    """The call with a module's parameters as leaves of their own: an old leaf remembers the queue it was used on."""
+    import torch
+
+    if not isinstance(call.fn, torch.nn.Module):
+        return call
+    parameters = {
+        name: torch.nn.Parameter(value.detach(), requires_grad=value.requires_grad)
+        for name, value in _parameters(call.fn).items()
+    }
+    return replace(call, fn=_Replaced(call.fn, {**_state(call.fn), **parameters}))
+
+
+def _copied(call: Call) -> Call:
+    """The call on copies of everything."""
+    import torch
+    from torch.utils import _pytree
+
+    state = _state(call.fn)
+    leaves, spec = _pytree.tree_flatten((call.args, dict(call.kwargs)))
+    copied = _copies_of([leaf for leaf in [*leaves, *state.values()] if isinstance(leaf, torch.Tensor)])
+    args, kwargs = _pytree.tree_unflatten([copied.get(id(leaf), leaf) for leaf in leaves], spec)
+    call = replace(call, args=args, kwargs=kwargs)
+    if not isinstance(call.fn, torch.nn.Module):
+        return call
+    return replace(call, fn=_Replaced(call.fn, {name: copied[id(value)] for name, value in state.items()}))
+
+
+def _copies_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """id of each tensor -> its copy, with the same strides and alignment. Tensors that shared memory still do."""
+    import torch
+
+    spans = _spans([tensor for tensor in tensors if _plain(tensor)])
+    memory: dict[tuple[str, int], tuple[torch.UntypedStorage, int]] = {}
+    for tensor in tensors:
+        if _plain(tensor) and _key(tensor) not in memory:
+            start, end = spans[_key(tensor)]
+            start -= (tensor.untyped_storage().data_ptr() + start) % _ALIGNMENT
+            fresh = torch.empty(end - start, dtype=torch.uint8, device=tensor.device)
+            live = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+            held = max(0, start)  # alignment may ask for bytes before the storage's first
+            fresh[held - start :].copy_(live[held:end])
+            memory[_key(tensor)] = fresh.untyped_storage(), start
+    copied: dict[int, torch.Tensor] = {}
+    for tensor in tensors:
+        if _plain(tensor):
+            storage, start = memory[_key(tensor)]
+            offset = (tensor.storage_offset() * tensor.itemsize - start) // tensor.itemsize
+            copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            copy.set_(storage, offset, tensor.shape, tensor.stride())
+        else:
+            copy = tensor.detach().clone()
+        if isinstance(tensor, torch.nn.Parameter):
+            copied[id(tensor)] = torch.nn.Parameter(copy, requires_grad=tensor.requires_grad)
+        else:
+            copied[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    return copied
+
+
+def _spans(tensors: Sequence[torch.Tensor]) -> dict[tuple[str, int], tuple[int, int]]:
+    """For each storage the first byte that one of `tensors` reaches, and the one behind the last."""
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    for tensor in tensors:
+        if not _plain(tensor):
+            spans["other", id(tensor)] = 0, tensor.numel() * tensor.itemsize
+            continue
+        start = int(tensor.storage_offset()) * tensor.itemsize
+        reach = sum(int(size - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        end = start + (reach + 1) * tensor.itemsize if tensor.numel() else start
+        known = spans.get(_key(tensor), (start, end))
+        spans[_key(tensor)] = min(start, known[0]), max(end, known[1])
+    return spans
+
+
+def _key(tensor: torch.Tensor) -> tuple[str, int]:
+    return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a view of a storage and nothing else: no subclass, not sparse, not lazily conjugated."""
+    import torch
+
+    strided = tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return strided and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    import torch
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def weights(call: Call) -> tuple[torch.Tensor, ...]:
+    """The parameters of a module that is called; none of other functions."""
+    return tuple(_parameters(call.fn).values())
+
+
+def _parameters(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
+    """A module's parameters by name; none of other functions."""
+    import torch
+
+    if isinstance(fn, _Replaced):
+        return {name: value for name, value in fn.tensors.items() if isinstance(value, torch.nn.Parameter)}
+    return dict(fn.named_parameters()) if isinstance(fn, torch.nn.Module) else {}
+
+
+def _state(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
+    """A module's parameters and buffers by name; none of other functions."""
+    import torch
+
+    return {**_parameters(fn), **dict(fn.named_buffers())} if isinstance(fn, torch.nn.Module) else {}
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: Device) -> Iterator[None]:
+    """Seed the random numbers of Python and torch, and put the generators back afterwards."""
+    import torch
+
+    from perfguard.tensors.seeding import seed_all
+
+    state = random.getstate()
+    kind = device.torch_device.type
+    devices = [] if kind == "cpu" else [device.torch_device]
+    with torch.random.fork_rng(devices=devices, device_type="cuda" if kind == "cpu" else kind):
+        random.seed(seed)
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)

@@ -1,0 +1,37 @@
+"""The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure.timers import cpu, flushed, graph, hostbound, profiler, queue
+from perfguard.measure.timers.timing import Meter, Timer, Workload
+from perfguard.model.errors import DeviceError
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+TIMERS: tuple[Timer, ...] = (graph, flushed, profiler, queue, hostbound, cpu)  # of device time, in order of preference
+
+
+def prepare_device_time(
+    workload: Workload, device: Device, *, seconds: float = 1.0, stored: str | None = None
+) -> Meter:
+    """A meter of one call's device time, or of its CPU time on a CPU.
+
+    It uses the timer of the baseline, or else the first timer that can time the call. A stored id that cannot be
+    reproduced is not an error: the reading then has another id, and is not compared.
+
+    Raises:
+        DeviceError: no timer can time the workload on this device.
+        Exception: raised by the workload.
+    """
+    suitable = [timer for timer in TIMERS if timer.suits(device)]
+    same = [timer for timer in suitable if stored is not None and timer.understands(stored)]
+    with collector_paused():
+        for timer in [*same, *(timer for timer in suitable if timer not in same)]:
+            meter = timer.prepare(workload, device, seconds=seconds, stored=stored)
+            if meter is not None:
+                return meter
+    raise DeviceError(f"{device.identity.slug}: no timer suits this device; add one in perfguard/timing/")

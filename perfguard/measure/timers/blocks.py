@@ -1,0 +1,177 @@
+"""Common parts of all timers: warm-up, blocks, when to stop, when to reject a block."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure.timers.floor import floor, is_reached
+from perfguard.measure.timers.timing import Blocks, Meter, Workload, spread
+from perfguard.model.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+LEAST_BLOCKS = 3
+MOST_BLOCKS = 9
+MOST_REJECTED = 3
+SAMPLE_US = 1_000.0  # a sample of short calls holds enough of them to last this long
+_BLOCK_US = 10_000.0
+_LONGEST_BLOCK_US = 25_000.0
+_ENOUGH_US = 100_000.0
+_LEAST_SAMPLES = 5
+_MOST_SAMPLES = 500  # their median is accurate to 0.1 % if single calls scatter by 2 %
+_WARM_UP_US = 25_000.0
+_WARM_UP_CALLS = 5
+_MOST_WARM_UP_CALLS = 50_000
+_ODD_BLOCK = 0.015  # a block this far off the others leads to a check of the device
+_LONGEST_SAMPLE_US = 100_000.0
+
+# Words of every vendor's throttle reasons for a device that is slower than it should be. A power cap is not
+# included: it is the normal state of tensor-core work, and filtering on it would reject every block.
+_SLOWED_DOWN = ("thermal", "hardware", "hw_", "brake", "reliability", "prochot")
+_POWER_CAP = ("power_cap", "power cap", "power-cap")
+
+
+def warm_up(call: Callable[[], object], device: Device, seconds: float, least_us: float = _WARM_UP_US) -> float:
+    """Call for `least_us` and at least 5 times, `seconds` at most; returns the time of one call with its wait, µs."""
+    times: list[float] = []
+    started = now = device.now_us()
+    while True:
+        call()
+        device.synchronize()
+        times.append(device.now_us() - now)
+        now = device.now_us()
+        enough = len(times) >= _WARM_UP_CALLS and now - started >= least_us
+        if enough or now - started >= 1e6 * seconds or len(times) >= _MOST_WARM_UP_CALLS:
+            return statistics.median(times[len(times) // 2 :])
+
+
+def warmed_up(workload: Workload, call: Callable[[], object], device: Device, seconds: float) -> float:
+    """`warm_up` with `call`, once for all timers of a workload; the time of one call with its wait, µs.
+
+    Several timers may be tried, for device and for host time; only the first finds the workload cold.
+    """
+    if not workload.warmed:
+        workload.warmed.append(warm_up(call, device, seconds))
+    return workload.warmed[0]
+
+
+def power_of_two(count: float, most: int) -> int:
+    """The smallest power of two >= `count`, in [1, most], so that an id does not change with every measurement."""
+    return int(min(most, 2 ** math.ceil(math.log2(max(1.0, count)))))
+
+
+def calls_in_sample(calls: int, call_us: float) -> int:
+    """`calls`, or fewer if a sample would last longer than 100 ms.
+
+    The number of calls in a sample belongs to the timer's id, which a slower candidate must not change. A candidate
+    whose sample would take more than 100 ms is timed over fewer calls under the same id: the overhead of reading
+    clocks is negligible in 100 ms either way.
+    """
+    return max(1, min(calls, int(_LONGEST_SAMPLE_US / max(call_us, 1e-3))))
+
+
+def samples_in_block(sample_us: float, seconds: float, longest_us: float = _LONGEST_BLOCK_US) -> int:
+    """Number of samples in a block of 10 ms, such that the least number of blocks fits into `seconds`.
+
+    At least five, unless the block would then last longer than `longest_us`: on an asynchronous device, a sample of
+    10 ms already averages over the same noise as a block of five.
+    """
+    sample_us = max(sample_us, 1e-3)
+    least = min(_LEAST_SAMPLES, longest_us / sample_us)
+    wanted = int(min(_MOST_SAMPLES, max(1, least, math.ceil(_BLOCK_US / sample_us))))
+    return max(1, min(wanted, int(1e6 * seconds / (LEAST_BLOCKS * sample_us))))
+
+
+def budget_us(device: Device, seconds: float) -> float:
+    """Time for the blocks of one metric, µs: `seconds`, but at most a tenth of a second on an asynchronous device.
+
+    There, more blocks of one process do not bring it closer to other processes, and device time is expensive.
+    """
+    return min(1e6 * seconds, _ENOUGH_US) if device.asynchronous else 1e6 * seconds
+
+
+class Collect(Protocol):
+    """A function that collects the blocks of a meter; another process may conduct it."""
+
+    def __call__(self, metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+        """The blocks of `metric`, at least one.
+
+        Args:
+            seconds: limit for all blocks together, on the host's clock.
+
+        Raises:
+            MeasurementError: no block could be read.
+        """
+
+
+def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+    """Consecutive blocks, at least three, until their median is settled or the time (`budget_us`) is over. For a meter
+    with `lowest`, until the lowest blocks agree.
+
+    Blocks that `read_block` rejects are measured again, at most 3 times.
+
+    Raises:
+        MeasurementError: no block could be read.
+    """
+    times: list[float] = []
+    rejected = 0
+    most_us = budget_us(device, seconds)
+    started = device.now_us()
+    with collector_paused():
+        while (meter.lowest or len(times) < MOST_BLOCKS) and rejected < MOST_REJECTED:
+            block_us = read_block(meter, device, times)
+            if block_us is None:
+                rejected += 1
+                continue
+            times.append(block_us)
+            spent_us = device.now_us() - started
+            next_us = spent_us / (len(times) + rejected)
+            settled = is_reached(times) if meter.lowest else spread(times) < meter.settled
+            if len(times) >= LEAST_BLOCKS and (settled or spent_us + next_us > most_us):
+                break
+    return checked(metric, meter, times, rejected)
+
+
+def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float | None:
+    """One block's time, µs per call; None if it is rejected as unreadable or throttled.
+
+    A block is throttled if it is 1.5 % off the `others` and the device reports a slowdown by heat or hardware. The
+    device is queried only after such a block, since a query may take a tenth of a second.
+    """
+    block_us = meter.block()
+    if block_us is None or (_odd(block_us, others) and slowed_down(device)):
+        return None
+    return block_us
+
+
+def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) -> Blocks:
+    """The blocks that count, from `times` in the order of measurement.
+
+    Raises:
+        MeasurementError: no block could be read.
+    """
+    if not times:
+        raise MeasurementError(
+            f"{metric}: {rejected} blocks by {meter.timer} and none could be read; look for other processes "
+            "on the device (`perfguard doctor`), then run the case again"
+        )
+    return Blocks(floor(times) if meter.lowest else tuple(times), rejected)
+
+
+def _odd(block_us: float, others: Sequence[float]) -> bool:
+    return bool(others) and abs(math.log(block_us / statistics.median(others))) > _ODD_BLOCK
+
+
+def slowed_down(device: Device) -> bool:
+    """Whether the device reports a slowdown by heat or hardware protection; a power cap is not one."""
+    reasons = [reason.lower() for reason in device.conditions().throttle_reasons]
+    return any(
+        any(word in reason for word in _SLOWED_DOWN)
+        for reason in reasons
+        if not any(word in reason for word in _POWER_CAP)
+    )

@@ -1,0 +1,95 @@
+"""Host time per call on asynchronous devices: the time of enqueueing while the device sleeps.
+
+Ids: `host-low-u16`, 16 calls per group, fewer of long ones; `host-low-u16-blocked` if the call itself waits for the
+device, so that its host time includes device time. The lowest of several groups counts, since other work on the
+processor, or a process that has just woken up, only adds time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure.timers.blocks import warm_up
+from perfguard.measure.timers.filled_queue import FilledQueue
+from perfguard.measure.timers.timing import Meter, Workload, floor_us
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+_WARM_UP_US = 5_000.0  # if nothing was timed before; the device's clock need not settle
+_CALLS = 16
+_GROUPS = 5  # in a block, back to back, as the first one finds the caches cold
+_LEAST_CALLS = 4
+_GROUP_US = 10_000.0  # of a group; longer groups improve nothing, and twice their length is waited for
+_IN_PASS = 1
+_CLOCK_GRID_US = 0.1
+_ID = re.compile(r"host-low-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
+
+
+def _parse(timer: str | None) -> tuple[int, bool] | None:
+    match = _ID.fullmatch(timer or "")
+    if match is None or not _LEAST_CALLS <= int(match["calls"]) <= 16 * _CALLS:
+        return None
+    return int(match["calls"]), match["blocked"] is not None
+
+
+def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
+    """Host time of one call, µs, in groups that are proven not to have waited for the device."""
+    run = workload.run
+
+    def enqueue(count: int) -> None:
+        for _ in range(count):
+            run()
+
+    with collector_paused():
+        waited_us = workload.warmed[0] if workload.warmed else warm_up(run, device, seconds, _WARM_UP_US)
+        calls, blocked = _parse(stored) or (_calls_in_group(waited_us), False)
+        meter = None if blocked else _behind_sleep(enqueue, device, calls)
+        return meter or _blocked(enqueue, device, calls)
+
+
+def _calls_in_group(waited_us: float) -> int:
+    calls = _CALLS
+    while calls > _LEAST_CALLS and calls * waited_us > _GROUP_US:
+        calls //= 2
+    return calls
+
+
+def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter | None:
+    while calls >= _LEAST_CALLS:
+        queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # the id contains its size
+
+        if queue.run(enqueue) is not None:
+
+            def block(queue: FilledQueue = queue) -> float | None:
+                groups = [queue.run(enqueue) for _ in range(_GROUPS)]
+                found = [max(group.host_us, _CLOCK_GRID_US) / group.size for group in groups if group is not None]
+                return min(found) if len(found) == _GROUPS else None
+
+            floor = floor_us(_CLOCK_GRID_US, calls)
+            return Meter(f"host-low-u{calls}", block, floor, 1, in_pass=_IN_PASS, lowest=True)
+        calls //= 2
+    return None
+
+
+def _blocked(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter:
+    def group() -> float:
+        device.synchronize()
+        started = device.now_us()
+        enqueue(calls)
+        host_us = max(device.now_us() - started, _CLOCK_GRID_US) / calls
+        device.synchronize()
+        return host_us
+
+    return Meter(
+        f"host-low-u{calls}-blocked",
+        lambda: min(group() for _ in range(_GROUPS)),
+        floor_us(_CLOCK_GRID_US, calls),
+        1,
+        note="the call waits for the device: its host time includes device time",
+        in_pass=_IN_PASS,
+        lowest=True,
+    )

@@ -1,0 +1,159 @@
+"""A guarded call: candidate, inputs, reference, and how closely results must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfguard.model.errors import UsageError
+
+GRADIENTS: Literal["gradients"] = "gradients"
+Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
+
+
+Layers = Mapping[int, Callable[[], Callable[..., Outputs]]]
+Choices = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]
+Configurations = Choices | Callable[[], Choices]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The least work that one call must do; turns its time into throughput.
+
+    Attributes:
+        bytes: bytes that must move through device memory: every input read once, every output written once.
+        flop: floating-point operations (a multiply-add counts as 2).
+        backward_bytes, backward_flop: the same for the backward pass alone.
+    """
+
+    bytes: int | None = None
+    flop: int | None = None
+    backward_bytes: int | None = None
+    backward_flop: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "flop", "backward_bytes", "backward_flop"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise UsageError(f"Work({name}={value!r}): give a count >= 0 as an int, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """Overrides of the numerics rule (docs/numerics.md); each needs a `reason`.
+
+    The rule, for an output with oracle o, eager error e_e and candidate error e_c:
+    RMSE(e_c) <= k·RMSE(e_e) + phi·u·RMS(o), globally and for the worst group.
+
+    Attributes:
+        k: allowed multiple of eager's own error; default by dtype (2 for bf16/fp16, 3 for gradients and fp8,
+            4 for float32).
+        phi: allowed share of one rounding of the output dtype; default 0.25.
+        group_dim: dimension along which rows are the groups; default: all but the last dimension.
+        fp8_step_fraction: share of fp8 codes that may be one step off where there is no tie; default 0.
+        min_sqnr_db: least signal-to-quantisation-noise ratio in dB, besides the rule.
+        reason: why the default does not fit; required.
+    """
+
+    k: float | None = None
+    phi: float | None = None
+    group_dim: int | None = None
+    fp8_step_fraction: float = 0.0
+    min_sqnr_db: float | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip():
+            raise UsageError("Tolerance: say why the default does not fit: Tolerance(…, reason='…')")
+        for name in ("k", "phi"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"Tolerance({name}={value!r}): must be above 0")
+        if not 0 <= self.fp8_step_fraction <= 1:
+            raise UsageError(f"Tolerance(fp8_step_fraction={self.fp8_step_fraction!r}): must lie in [0, 1]")
+
+
+HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hard:
+    """Which kinds of derived inputs a call leaves out (docs/hard-inputs.md), and why.
+
+    Attributes:
+        without: kinds among "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
+            "gradients" (incoming ones).
+        reason: why the call need not be right for them; required.
+    """
+
+    without: Sequence[str] = ()
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = [kind for kind in self.without if kind not in HARD_KINDS]
+        if isinstance(self.without, str) or unknown:
+            raise UsageError(f"Hard(without={self.without!r}): give a list of {', '.join(HARD_KINDS)}")
+        if self.without and not self.reason.strip():
+            raise UsageError("Hard: say why the call need not be right there: Hard(without=[…], reason='…')")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One guarded call.
+
+    Attributes:
+        fn: the candidate.
+        args, kwargs: its inputs; tensors may be anywhere in nested tuples, lists and dicts.
+        reference: eager truth, called with the same inputs, and again with them in the oracle's dtype.
+        oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
+            whose codes and scales are defined on float32.
+        mutates: positions in `args` that the candidate writes; they are compared like outputs.
+        clobbers: positions in `args` whose memory the candidate may overwrite with anything, in the forward or the
+            backward pass. `GRADIENTS` is the memory of the incoming gradients.
+        cold_start: whether separate processes measure the time to the first result; or functions that build the
+            candidate, by number of layers.
+        seed: seed of random numbers drawn inside the calls; upstream gradients use the next one. The inputs have their
+            own.
+        walk: further inputs that a compiled candidate is called with, each a tuple like `args` or a function that
+            prepares one.
+        configurations: keyword arguments that each choose another configuration, as a list, by name of the table entry
+            that they come from, or as a function that returns either.
+        every: whether all configurations are checked, however long that takes.
+        groups: ends of the groups of rows (inclusive running ends), as a tensor or numbers. Failures name the group.
+        rival: what the candidate has to beat, called with the same inputs; None: no rival.
+        hard: kinds of derived inputs to leave out; None: no derived inputs at all.
+        settings: compiler settings when the test began (`measure/compiled/compiler_settings.py`);
+            None if they were not read.
+    """
+
+    fn: Callable[..., Outputs]
+    args: tuple[Any, ...]
+    reference: Callable[..., Outputs]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: Tolerance | None = None
+    work: Work | None = None
+    oracle: Literal["auto", "float64", "float32"] = "auto"
+    mutates: tuple[int, ...] = ()
+    clobbers: tuple[int | Literal["gradients"], ...] = ()
+    timed: bool = True
+    cache: Literal["cold", "warm"] = "cold"
+    seed: int = 0
+    cold_start: bool | Layers = False
+    walk: tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...] = ()
+    configurations: Configurations = ()
+    every: bool = False
+    settings: Mapping[str, str] | None = None
+    groups: Any = None
+    rival: Callable[..., Outputs] | None = None
+    hard: Hard | None = Hard()
+
+    def run(self) -> Outputs:
+        """The candidate, once."""
+        return self.fn(*self.args, **self.kwargs)
+
+    @property
+    def choices(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """The configurations for the device that the inputs report, by name. Names are empty if the test gave none."""
+        given = self.configurations() if callable(self.configurations) else self.configurations
+        return [*given.items()] if isinstance(given, Mapping) else [("", chosen) for chosen in given]

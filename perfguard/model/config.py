@@ -1,0 +1,130 @@
+"""The configuration of a run, from `[tool.perfguard]` and the command line, validated once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perfguard.model.errors import UsageError
+
+Category = Literal["new", "faster", "slower", "changed", "stale"]
+LANE = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$"  # a hardware's slug, or a target: both name folders
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tool.perfguard]` of pyproject.toml."""
+
+    baselines: str = "baselines"  # folder, relative to the root directory
+    reports: str = ".perfguard"  # folder of report-<slug>.json
+    device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
+    strict: bool = False  # cases that are not guarded fail
+    sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes for a recorded baseline
+    base: str = ""  # branch, tag or commit whose merge base with HEAD times are compared with; "": HEAD
+    pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # most time to measure base and working tree by turns
+    targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # to compile kernels for
+    case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time for one timed metric
+    hard_share: Annotated[float, Meta(ge=0, le=100)] = 1.0  # time for derived inputs / time of the check; 0: none
+    session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # limit for a fresh process
+    case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # limit for a case, then it is BROKEN and the run ends
+    lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # longest wait for a device that another perfguard uses
+    lanes: Annotated[
+        list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
+    ] = []  # lanes that a pull request waits for
+    comment: Literal["findings", "improvements", "never"] = "findings"  # when a comment is created
+    notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or posted anew with mail
+    resolved: Literal["show", "hide"] = "show"  # a comment with nothing left to do: open, or folded
+    drafts: bool = True  # comment on drafts, too
+    author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our login; "": the token's
+    compare_to: Literal["merge-base", "base-tip"] = "merge-base"  # commit whose baselines judge a pull request
+    max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base gets a warning
+
+
+class Config(Struct, frozen=True):
+    """One run's configuration. `update` is None for comparing, else the categories to write."""
+
+    root: Path
+    settings: Settings = Settings()
+    measure: bool = False
+    update: frozenset[Category] | None = None
+    reason: str = ""
+    lane: str = ""  # requested lane: a slug, or a target, for which only exact metrics are read
+    session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
+
+    @property
+    def baselines_dir(self) -> Path:
+        return self.root / self.settings.baselines
+
+    @property
+    def reports_dir(self) -> Path:
+        return self.root / self.settings.reports
+
+    @property
+    def untimed(self) -> bool:
+        """Whether no time is read. Such a run needs no exclusive device."""
+        return self.lane == "cpu"
+
+    @property
+    def cache_dir(self) -> Path:
+        """Folder for files that are slow to make. All workers share it, although their reports have separate
+        folders."""
+        return self.root / ".perfguard" / "cache"
+
+
+def read_settings(root: Path, **overrides: Any) -> Settings:
+    """`[tool.perfguard]` of `root/pyproject.toml`, with command-line values laid over it.
+
+    Raises:
+        UsageError: an unknown key, a wrong type or a value out of range.
+    """
+    path = root / "pyproject.toml"
+    data = path.read_bytes() if path.is_file() else b""
+    return settings_from(data, str(path), **overrides)
+
+
+def settings_from(data: bytes, name: str, **overrides: Any) -> Settings:
+    """`[tool.perfguard]` in the bytes of a pyproject.toml called `name`, with `overrides` laid over it.
+
+    Raises:
+        UsageError: an unknown key, a wrong type or a value out of range.
+    """
+    try:
+        table: dict[str, Any] = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("perfguard", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, AttributeError) as error:
+        raise UsageError(f"{name}: not valid TOML ({error}); mend the file") from error
+    given = {key: value for key, value in overrides.items() if value is not None}
+    try:
+        return msgspec.convert({**table, **given}, Settings)
+    except (msgspec.ValidationError, TypeError) as error:
+        known = ", ".join(Settings.__struct_fields__)
+        raise UsageError(f"[tool.perfguard] in {name}: {error}; known keys: {known}") from error
+
+
+def is_categories(text: str) -> bool:
+    """Whether `--perfguard-update` can have this value."""
+    try:
+        return bool(parse_categories(text))
+    except UsageError:
+        return False
+
+
+def parse_categories(text: str) -> frozenset[Category]:
+    """`new,faster` -> {new, faster}; `all` -> every category but `stale`: removals must be requested by name.
+
+    Raises:
+        UsageError: an unknown category; the message lists the known ones.
+    """
+    if text.strip() == "all":
+        return frozenset(CATEGORIES) - {"stale"}
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in CATEGORIES]
+    if unknown or not names:
+        named = ", ".join(unknown) or "nothing"
+        raise UsageError(
+            f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}, all (all but stale)"
+        )
+    return frozenset(category for category in CATEGORIES if category in names)

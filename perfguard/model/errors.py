@@ -1,0 +1,96 @@
+"""Every error that perfguard raises, and the exit status a run ends with.
+
+::
+
+    Exception
+    └── PerfguardError            begins with the name of the thing, ends with the next step
+        ├── UsageError            a wrong call, option or configuration value
+        ├── BaselineError         a baseline file that cannot be read or may not be written
+        ├── DeviceError           a device that is absent, busy or cannot be measured
+        ├── GitHubError           a request to GitHub failed (perfguard/github/api/troubles.py)
+        ├── LaneError             a lane's delivery is refused
+        └── MeasurementError      a call that could not be measured (it raised, hung, was not deterministic …)
+    AssertionError
+    └── GuardFailure              a guarded case failed: the test fails like any other
+        ├── WrongResult           numerics, contract of NaN/Inf positions, modified inputs
+        └── Regression            slower, heavier or different
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class PerfguardError(Exception):
+    """An error that stops perfguard. The message names the subject and the next step."""
+
+
+class UsageError(PerfguardError, ValueError):
+    """A wrong call, option or configuration value."""
+
+
+class BaselineError(PerfguardError):
+    """A baseline file that cannot be read, or an update that may not be written."""
+
+
+class DeviceError(PerfguardError):
+    """A device that is absent, busy, or that cannot be measured as asked."""
+
+
+class GitHubError(PerfguardError):
+    """A request to GitHub failed; never a reason for another verdict."""
+
+
+class LaneError(PerfguardError):
+    """A lane's delivery is refused: it is not the expected archive, report or commit."""
+
+
+class MeasurementError(PerfguardError):
+    """A guarded call that could not be measured."""
+
+
+class GuardFailure(AssertionError):
+    """A guarded case failed; pytest reports it as a failed test."""
+
+
+class WrongResult(GuardFailure):
+    """The candidate's results differ from the reference by more than the tolerance."""
+
+
+class Regression(GuardFailure):
+    """The case is slower, heavier or different than its baseline."""
+
+
+class ExitStatus(enum.IntEnum):
+    """Exit status of `pytest --perfguard` and `perfguard`; 0 to 5 keep pytest's meaning.
+
+    Where several apply, the first of WRONG, REGRESSED, TESTS_FAILED, NOTHING_MEASURED, UNGUARDED wins;
+    INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR and NO_TESTS always stand.
+    """
+
+    PASSED = 0
+    TESTS_FAILED = 1
+    INTERRUPTED = 2
+    INTERNAL_ERROR = 3
+    USAGE_ERROR = 4
+    NO_TESTS = 5
+    REGRESSED = 10
+    WRONG = 11
+    NOTHING_MEASURED = 12
+    UNGUARDED = 13
+    NOT_POSTED = 14
+
+
+EXIT_MEANINGS: dict[ExitStatus, str] = {
+    ExitStatus.PASSED: "every guarded case passed (new or unresolved cases are listed)",
+    ExitStatus.TESTS_FAILED: "a test failed for a reason of its own, or a guarded case is BROKEN",
+    ExitStatus.INTERRUPTED: "interrupted",
+    ExitStatus.INTERNAL_ERROR: "internal error",
+    ExitStatus.USAGE_ERROR: "wrong option, configuration, baseline file or device",
+    ExitStatus.NO_TESTS: "no tests collected",
+    ExitStatus.REGRESSED: "a guarded case is SLOWER or CHANGED",
+    ExitStatus.WRONG: "a guarded case is WRONG",
+    ExitStatus.NOTHING_MEASURED: "no case was measured",
+    ExitStatus.UNGUARDED: "strict: a case is not guarded; or inconclusive: most times could not be judged",
+    ExitStatus.NOT_POSTED: "perfguard comment: GitHub could not be asked, or all lanes passed and it could not be told",
+}

@@ -1,0 +1,257 @@
+"""The results of one session for a case: readings, accuracy, verdicts."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perfguard.model.units import Unit
+
+Pass = Literal["forward", "backward"]
+Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
+Value = int | float | str | list[str] | Parts
+Positive = Annotated[float, Meta(gt=0, lt=1e12)]
+
+
+class Word(enum.StrEnum):
+    """The verdicts, most urgent first: the order in which summaries list them."""
+
+    WRONG = "WRONG"
+    BROKEN = "BROKEN"
+    SLOWER = "SLOWER"
+    CHANGED = "CHANGED"
+    UNRESOLVED = "UNRESOLVED"
+    DRIFT = "DRIFT"
+    METHOD_CHANGED = "METHOD_CHANGED"
+    OTHER_HARDWARE = "OTHER_HARDWARE"
+    RENAMED = "RENAMED"
+    STALE = "STALE"
+    NEW = "NEW"
+    UNSUPPORTED = "UNSUPPORTED"
+    FASTER = "FASTER"
+    UNCHANGED = "UNCHANGED"  # the device runs the same code, so the time is not judged
+    PASS = "PASS"
+    SUSPECT = "SUSPECT"  # never final: process pairs, or fresh processes beside a rival, decide
+
+    @property
+    def fails(self) -> bool:
+        """Whether a case with this verdict fails its test."""
+        return self in (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether the verdict means that nothing was judged; `strict` turns these into failures."""
+        return self in (
+            Word.UNRESOLVED,
+            Word.DRIFT,
+            Word.METHOD_CHANGED,
+            Word.OTHER_HARDWARE,
+            Word.RENAMED,
+            Word.STALE,
+            Word.NEW,
+            Word.SUSPECT,
+        )
+
+
+#: The record was read under other conditions than the reading, so they are not compared.
+OTHER_CONDITIONS = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)
+
+
+class Better(enum.StrEnum):
+    """The direction in which a metric improves; SAME: every change counts as worse."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    SAME = "same"
+
+
+class Case(Struct, frozen=True, order=True):
+    """One guarded call: test name + parameters + pass."""
+
+    suite: str
+    name: str
+    direction: Pass = msgspec.field(name="pass")
+    nodeid: str = ""
+
+    @property
+    def key(self) -> str:
+        """The case's name in baseline files, e.g. `quantize_rowwise[64x48]/forward`."""
+        return f"{self.name}/{self.direction}"
+
+
+class Reading(Struct, frozen=True, omit_defaults=True):
+    """One metric of one case in one session. It describes itself, so that later stages need not know its name.
+
+    A timed reading's `value` is the session value (median of `blocks`, the times of its blocks, µs); `spread` is its
+    standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to catch
+    (relative), `floor` the smallest absolute change that may fail, in the reading's unit. An exact reading gates when
+    it moved by more than `tolerance` (relative) *and* more than `floor`. `rank` orders the readings that explain a slow
+    verdict, the closest cause first. A reading that `details` another metric (as the kernels' names detail their count)
+    explains only that one. `unrecorded` is the value, in every part, that a record older than the metric implies. None:
+    it implies none, and the reading is NEW. A timed reading with a `rival` holds the times of candidate and rival, read
+    by turns. It is judged by these two alone and never stored.
+    """
+
+    metric: str
+    unit: Unit
+    value: Value
+    better: Better = Better.LOWER
+    timer: str | None = None  # set for timed readings: the method, part of the key
+    blocks: list[float] = []
+    rejected_blocks: int = 0
+    spread: float = 0.0
+    promise: float = 0.03
+    floor: float = 0.0
+    tolerance: float = 0.0
+    gated: bool = True  # False: stored and shown as a cause of other verdicts
+    portable: bool = False  # holds on every machine of the target (contract, operators)
+    target: str = ""  # the architecture that it describes; stored for that target
+    covers: list[str] = []  # timed metrics that cannot have moved if this exact reading is as stored
+    drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
+    unrecorded: int | str | None = None
+    rank: int = 50
+    details: str = ""
+    rival: float = 0.0  # the rival's time, µs; 0: the reading is of the candidate alone
+    problem: str = ""  # why the reading alone shows that the case is wrong; empty: it does not
+    note: str = ""
+
+    @property
+    def timed(self) -> bool:
+        return self.timer is not None
+
+
+class Accuracy(Struct, frozen=True, omit_defaults=True):
+    """The comparison of one output (or gradient) of the candidate with the reference.
+
+    `error_ratio` is RMSE(candidate)/RMSE(eager), both against the oracle; `limit` is the largest RMSE allowed;
+    `sqnr_db` is 20·log10(RMS(oracle)/RMSE(candidate)). `problem` is empty when the output is right.
+    """
+
+    output: str
+    dtype: str
+    sqnr_db: float | None = None
+    error_ratio: float | None = None
+    rmse: float | None = None
+    limit: float | None = None
+    worst_group: str = ""
+    worst_index: list[int] = []
+    got: str = ""
+    want: str = ""
+    ties: int = 0  # fp8 codes one step from the reference at a rounding tie
+    problem: str = ""
+
+
+class Throughput(Struct, frozen=True):
+    """Derived from a case's time and declared work; shown, never gated."""
+
+    bytes_per_second: float | None = None
+    flop_per_second: float | None = None
+    copy_fraction: float | None = None  # share of the copy ceiling of the same session
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """One word with a reason. `ratio` above 1 always means worse, `interval` is its 95 % interval; `limit` is the
+    smallest relative change that may fail, `smallest` the smallest that this judgement could have seen (the minimum
+    detectable effect)."""
+
+    word: Word
+    metric: str = ""  # empty: the whole case
+    reason: str = ""
+    before: Value | None = None
+    after: Value | None = None
+    unit: Unit = Unit.TEXT
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None  # if process pairs measured it
+    limit: float | None = None
+    smallest: float | None = None
+    storable: bool = True  # False: it rests on no baseline, so no update can accept it
+    suite: str = ""  # with `case`: a recorded case (its key) that this run lacks, STALE or RENAMED
+    case: str = ""
+
+
+class Conditions(Struct, frozen=True, omit_defaults=True):
+    """The device's state at one moment."""
+
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    throttle_reasons: list[str] = []
+    other_processes: int | None = None
+    board: str | None = None  # `Device.board`
+
+
+class HardCounts(Struct, frozen=True, omit_defaults=True):
+    """Counts of derived inputs: compared, left out by reason, and left out for lack of time."""
+
+    ran: int = 0
+    left_out: dict[str, int] = {}
+    waiting: int = 0
+
+
+class CaseResult(Struct, frozen=True, omit_defaults=True):
+    """All results of one session for one case."""
+
+    case: Case
+    inputs: str = ""  # dtypes, shapes and strides of the inputs: another spec is another measurement
+    accuracy: list[Accuracy] = []
+    readings: list[Reading] = []
+    verdicts: list[Verdict] = []
+    throughput: Throughput | None = None
+    notes: list[str] = []  # remarks for the reader that are no problems
+    hard: HardCounts | None = None  # counts for both passes, in the forward case
+    conditions: Conditions | None = None  # read right after the times, while clocks are up
+    seconds: float = 0.0  # spent on the case
+    device: int = 0  # index among several devices of one kind
+
+    def reading(self, metric: str) -> Reading | None:
+        """The reading named `metric`, if the session has it."""
+        return next((reading for reading in self.readings if reading.metric == metric), None)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a time of the case is in question, so that a verdict waits for process pairs."""
+        return any(verdict.word is Word.SUSPECT for verdict in self.verdicts)
+
+    @property
+    def word(self) -> Word:
+        """The case's worst verdict (the first in the order of `Word`)."""
+        order = list(Word)
+        return min((verdict.word for verdict in self.verdicts), key=order.index, default=Word.PASS)
+
+
+#: Words for readings that were compared. The others give the reason why a reading was not.
+_JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)
+
+
+def is_inconclusive(results: Iterable[CaseResult]) -> bool:
+    """Whether most timed cases are undecided: such a run is neither a success nor a regression.
+
+    A case is undecided if its time with the smallest promise is: the device's if there is one. A host time beside it
+    promises only 50 %, and on a shared machine even that cannot be decided.
+    """
+    told = []
+    for result in results:
+        gated = [reading for reading in result.readings if reading.timed and reading.gated]
+        least = min((reading.promise for reading in gated), default=0.0)
+        judged = {reading.metric for reading in gated if reading.promise == least}
+        words = [verdict.word for verdict in result.verdicts if verdict.metric in judged]
+        if words:
+            told.append(any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in words))
+    return 2 * sum(told) > len(told)
+
+
+def is_guarded(result: CaseResult, word: Word | None) -> bool:
+    """Whether `word`, a case's worst verdict, is a comparison, and at least one gated reading was compared with a
+    baseline or the base, or has a record and cannot have changed."""
+    gated = {reading.metric for reading in result.readings if reading.gated}
+    return word in _JUDGED and any(
+        verdict.before is not None
+        if verdict.word is Word.UNCHANGED
+        else verdict.word in _JUDGED and verdict.metric in gated and verdict.storable
+        for verdict in result.verdicts
+    )

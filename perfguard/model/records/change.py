@@ -1,0 +1,163 @@
+"""An update as a list of changes: all are shown, then the requested ones are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perfguard.model.config import Category
+from perfguard.model.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
+from perfguard.model.units import Unit, format_change, format_list_change, format_value
+
+_CATEGORIES: dict[Word, Category] = {
+    Word.NEW: "new",
+    Word.OTHER_HARDWARE: "new",
+    Word.RENAMED: "new",
+    Word.FASTER: "faster",
+    Word.SLOWER: "slower",
+    Word.CHANGED: "changed",
+    Word.METHOD_CHANGED: "changed",
+    Word.DRIFT: "changed",
+    Word.STALE: "stale",
+}
+_WIDEST = 60  # most characters of a value in a line
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One entry that an update would write or remove.
+
+    Attributes:
+        folder: a slug, or `targets/<target>`.
+        metric: empty for the whole case (removal).
+        before, after: the stored and the new entry; None if there is none.
+        unit: unit of both.
+        needs_reason: whether it got slower, heavier or different.
+        grown: growth of a time that exceeds its promise over the anchor: amount, anchor and date.
+        note: remark for the reader, for example on missing sessions.
+        refused: reason why it may not be written at all.
+        together: recorded under other conditions than the stored entry, so that all changes of the case are written, or
+            none.
+        inputs: the specification of the inputs that the new entry was measured with.
+        only_with: metrics of the same case: if one of their changes is left, this one is left, too.
+        provenance: provenance of the new entry, if it is not the update's own.
+    """
+
+    category: Category
+    folder: str
+    suite: str
+    key: str
+    metric: str = ""
+    before: Entry | None = None
+    after: Entry | None = None
+    unit: Unit = Unit.TEXT
+    needs_reason: bool = False
+    grown: str = ""
+    note: str = ""
+    refused: str = ""
+    together: bool = False
+    inputs: str = ""
+    only_with: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+
+    @property
+    def demand(self) -> str:
+        """The message if a needed reason is missing."""
+        return f"{self.grown or 'slower, heavier or different'}; say why with --perfguard-reason"
+
+    @property
+    def name(self) -> str:
+        """The case, and the metric if there is one."""
+        return f"{self.key} {self.metric}".rstrip()
+
+    def describe(self) -> str:
+        """One line: category, where, what, before -> after."""
+        if self.after is None:
+            what = "removed"
+        elif self.before is None:
+            what = show(self.after, self.unit)
+        elif isinstance(self.before, list) and isinstance(self.after, list):
+            what = _short(format_list_change(self.before, self.after), 2 * _WIDEST)
+        else:
+            what = f"{show(self.before, self.unit)} -> {show(self.after, self.unit)}"
+            old, new = level(self.before), level(self.after)
+            if old is not None and new is not None and old > 0 and new != old:
+                what += f" ({format_change(new / old)})"
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.category}: {self.folder} {self.suite} {self.name}: {what}{note}"
+
+
+def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | None:
+    """The category of the change that follows from the verdict on an exact metric or a whole case; None if an update
+    leaves the entry alone. A time's category does not depend on a verdict (`perfguard.judge.time_record`).
+
+    `reading`: the judged reading. If it covers times, another value means other code. Its times are then recorded anew
+    even if they are equal, or they would stand for code that they were not read from.
+    """
+    if not verdict.storable:
+        return None
+    if reading is not None and reading.covers and verdict.word is Word.PASS and verdict.before != verdict.after:
+        return "changed"
+    return _CATEGORIES.get(verdict.word)
+
+
+def select(
+    changes: Sequence[Change], categories: Collection[Category], reason: str
+) -> tuple[list[Change], list[tuple[Change, str]]]:
+    """Split the changes into those to apply and those left, each with the reason."""
+    why = [_why_left(change, categories, reason) for change in changes]
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for index, change in enumerate(changes):
+        groups.setdefault((change.folder, change.suite, change.key), []).append(index)
+    for group in groups.values():
+        held = next((index for index in group if why[index]), None)
+        if held is not None and any(changes[index].together for index in group):
+            blocking = f"goes only with {changes[held].metric} of the same case, which is left: {why[held]}"
+            for index in group:
+                why[index] = why[index] or blocking
+        left = {changes[index].metric: why[index] for index in group if why[index]}
+        for index in group:
+            held_by = next((metric for metric in changes[index].only_with if metric in left), None)
+            if held_by is not None:
+                why[index] = why[index] or f"goes only with {held_by} of the same case, which is left: {left[held_by]}"
+    chosen = [change for change, left in zip(changes, why, strict=True) if not left]
+    return chosen, [(change, left) for change, left in zip(changes, why, strict=True) if left]
+
+
+def _why_left(change: Change, categories: Collection[Category], reason: str) -> str:
+    if change.refused:
+        return change.refused
+    if change.category not in categories:
+        return f"not asked for; add it with --perfguard-update={change.category}"
+    if change.needs_reason and not reason.strip():
+        return change.demand
+    return ""
+
+
+def relevant(folder: str, provenance: Provenance) -> Provenance:
+    """The provenance that a folder's metrics depend on. Those of a target hold on any board, with any driver, power
+    limit and clock."""
+    if folder.startswith("targets/"):
+        return replace(provenance, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None, board=None)
+    return provenance
+
+
+def level(entry: Entry | None) -> float | None:
+    """An entry as one number: the median session of a timed one; None for text, lists and nothing."""
+    if isinstance(entry, TimedEntry):
+        return median(entry.sessions) if entry.sessions else None
+    return float(entry) if isinstance(entry, int | float) else None
+
+
+def show(entry: Entry, unit: Unit) -> str:
+    """An entry in its unit, on one line and not too wide."""
+    if isinstance(entry, TimedEntry):
+        middle = level(entry)
+        return "nothing" if middle is None else format_value(middle, unit)
+    return _short(" ".join(format_value(entry, unit).split()), _WIDEST)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,82 @@
+"""The report of one run on one hardware, in the form that is saved, sent and judged again."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.model.records.baseline import Hardware, Provenance, Toolchain
+from perfguard.model.records.case import CaseResult, Conditions, Verdict
+from perfguard.model.records.pair import BaseTree, Pairing
+
+SCHEMA = 1
+
+
+class Session(Struct, frozen=True, omit_defaults=True):
+    """Readings of one fresh process without their blocks: recorded metrics, and times beside a rival's."""
+
+    results: list[CaseResult]
+    device: int = 0
+
+
+class Report(Struct, frozen=True, omit_defaults=True):
+    """All readings and verdicts of one run on one hardware, or the bare readings of one session."""
+
+    schema: int
+    hardware: Hardware
+    toolchain: Toolchain
+    started: str  # ISO date and time, UTC
+    commit: str | None = None
+    perfguard: str = ""
+    results: list[CaseResult] = []
+    fresh: list[Session] = []  # oldest first: needed to judge again and to make baselines
+    fresh_problem: str = ""  # reason for fewer fresh processes than requested
+    base: BaseTree | None = None  # base of the working tree; None: not determined
+    pairings: list[Pairing] = []  # one for each device on which times were in question
+    stale: list[Verdict] = []
+    copy_bytes_per_second: float | None = None
+    conditions: list[Conditions] = []  # at the start and at the end
+    complete: bool = False  # False: the run was cut short
+    exact_only: bool = False  # only metrics that hold on every machine of the hardware's target were read, no times
+    guarded: int = 0  # cases judged against a baseline
+    remembered: int = 0  # cases the baselines of the collected suites hold
+
+    @property
+    def lane(self) -> str:
+        """The run's lane: the hardware's slug, or its target if the run holds for any machine of the target."""
+        return self.hardware.target if self.exact_only and self.hardware.target else self.hardware.slug
+
+    @property
+    def usual_clock_mhz(self) -> int | None:
+        """The device's clock while its cases were timed: the median; None if unknown."""
+        seen = [result.conditions.clock_mhz for result in self.results if result.conditions is not None]
+        clocks = sorted(clock for clock in seen if clock is not None)
+        return clocks[len(clocks) // 2] if clocks else None
+
+    @property
+    def board(self) -> str | None:
+        """The one device that timed all cases; None if there were several, or if it is unknown."""
+        seen = {result.conditions.board for result in self.results if result.conditions is not None}
+        return seen.pop() if len(seen) == 1 else None
+
+    @property
+    def provenance(self) -> Provenance:
+        """The provenance of baselines that are made from the report."""
+        return Provenance(
+            **msgspec.structs.asdict(self.toolchain),
+            power_limit_watts=self.hardware.power_limit_watts,
+            clock_mhz=self.usual_clock_mhz,
+            board=self.board,
+            commit=self.commit,
+            recorded=self.started[:10],
+        )
+
+
+def load_report(data: bytes) -> Report:
+    """A report from its JSON bytes; msgspec.ValidationError names the wrong field."""
+    return msgspec.json.decode(data, type=Report)
+
+
+def dump_report(report: Report) -> bytes:
+    """Readable JSON of a report."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1)

@@ -1,0 +1,1 @@
+"""What a pytest run with `--perfguard` loads. `perfguard/plugin.py` holds the options and the fixture."""

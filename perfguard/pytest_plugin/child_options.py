@@ -1,0 +1,63 @@
+"""A process that measures for another one: it has pytest's original arguments, and drops those not meant for it.
+
+Selection, repetition, stopping and reporting belong to the asking process. Their options are reset after pytest has
+parsed them, from whatever source: the command line, a file of arguments, `addopts` or a variable.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfguard.session.fresh_processes import TESTS
+
+# Option -> its value in such a process. Options that no plugin has defined stay undefined.
+_NOT_ITS_OWN: dict[str, Any] = {
+    "maxfail": 0, "lf": False, "failedfirst": False, "newfirst": False, "stepwise": False, "stepwise_skip": False,
+    "stepwise_reset": False, "usepdb": False, "trace": False, "collectonly": False, "durations": None, "verbose": -1,
+    "numprocesses": None, "dist": "no", "tx": [], "looponfail": False,
+    "xmlpath": None, "report_log": None, "htmlpath": None, "log_file": os.devnull,
+    "benchmark_json": None, "benchmark_save": None, "benchmark_autosave": False,
+    "perfguard_update": None, "perfguard_reason": "", "perfguard_base": None,
+}  # fmt: skip
+_NO_SELECTION: dict[str, Any] = {"keyword": "", "markexpr": "", "deselect": None, "pyargs": False}
+
+# Plugins that store failures for the user's next run, or limit the time of a test that waits for its turn.
+_PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin", "timeout")
+
+
+def take_options_back(config: pytest.Config) -> None:
+    """Reset the options, before anything acts on them. The tests are those named in the session's folder, otherwise
+    those that the user selected, if they exist.
+
+    Raises:
+        UsageError: none of the paths that the user named exists.
+    """
+    _set(config, _NOT_ITS_OWN)
+    tests = Path(config.option.perfguard_session) / TESTS
+    if tests.is_file():
+        _set(config, _NO_SELECTION)
+        config.args = tests.read_text(encoding="utf-8").splitlines()
+    elif not config.getoption("pyargs", False):
+        folder = config.invocation_params.dir
+        there = [each for each in config.args if (folder / each.partition("::")[0]).exists()]
+        if config.args and not there:
+            raise pytest.UsageError(f"{', '.join(config.args)}: not there; there is nothing to compare with")
+        config.args = there
+
+
+def drop_plugins(config: pytest.Config) -> None:
+    """Unregister the plugins after all are configured: some of them declare marks, which stay."""
+    for name in _PLUGINS:
+        plugin = config.pluginmanager.get_plugin(name)
+        if plugin is not None:
+            config.pluginmanager.unregister(plugin)
+
+
+def _set(config: pytest.Config, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)

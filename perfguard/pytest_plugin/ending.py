@@ -1,0 +1,160 @@
+"""The end of a measuring run: summary, JUnit, exit status. For one process and for many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from _pytest.junitxml import xml_key
+
+from perfguard.judge.run_verdict import exit_status
+from perfguard.model.config import Config
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import Case, CaseResult, Verdict, Word
+from perfguard.model.records.case import is_inconclusive
+from perfguard.pytest_plugin.fixture import failure_lines
+from perfguard.render.terminal import render_summary
+from perfguard.render.update_text import describe_left
+from perfguard.session.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _pytest.terminal import TerminalReporter
+
+OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
+
+Location = tuple[str, int | None, str]
+
+_NOTHING_WRITTEN = "all baselines: the run was cut short, and half a recording would pass for a whole one; record again"
+
+
+class Ending:
+    """The hooks that both kinds of run share. Subclasses set `_run` once cases are known."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._run: Run | None = None
+        self._failed_otherwise = False
+        self._outcomes: dict[str, str] = {}  # node id -> reason why its test did not run to its end; empty if it did
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed_otherwise |= report.failed and bool(getattr(report, OTHERWISE, False))
+        if report.failed or report.skipped or (report.passed and report.when == "call"):
+            self._outcomes[report.nodeid] = _why_not(report)
+
+    def _results(self, nodeid: str) -> list[CaseResult]:
+        run = self._run
+        return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
+
+    def _tell_junit(self, config: pytest.Config) -> None:
+        """Report verdicts from after the tests in `--junitxml`, each case as a test case of class `perfguard`."""
+        run, log = self._run, config.stash.get(xml_key, None)
+        if run is None or log is None:
+            return
+        for result in run.results.values():
+            lines = failure_lines(run, [late]) if (late := run.judged_late(result)) is not None else []
+            if lines:
+                report = failed_report(f"perfguard::{result.case.key}", ("perfguard", None, ""), "\n".join(lines))
+                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids
+                log.pytest_runtest_logreport(report)
+                log.finalize(report)
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        run = self._run
+        if run is None or run.is_session:
+            return
+        verbose = terminalreporter.config.option.verbose > 0
+        report = run.snapshot()
+        left = describe_left(run.left, verbose)
+        if self._config.update is not None and not report.complete:
+            left.append(_NOTHING_WRITTEN)
+        summary = render_summary(
+            report,
+            written=[_relative(path, run) for path in run.written],
+            left=left,
+            accepted=lambda verdict: bool(run.written) and run.accepts(verdict),
+            verbose=verbose,
+        )
+        terminalreporter.section(f"perfguard: {summary.title}")
+        for line in summary.lines:
+            terminalreporter.write_line(line.text, **{line.color: True} if line.color else {})
+        terminalreporter.write_line(f"report: {_relative(run.report_path, run)}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Set the exit status by the cause of failure; pytest's own statuses for interruption and misuse stay."""
+        only_collected = session.config.option.collectonly
+        if (
+            exitstatus not in (ExitStatus.PASSED, ExitStatus.TESTS_FAILED)
+            or only_collected
+            or self._config.session_folder
+        ):
+            return
+        results = [] if self._run is None else list(self._run.results.values())
+        words = [
+            verdict.word
+            for result in results
+            for verdict in result.verdicts
+            if self._run is not None and not self._run.accepts(verdict)
+        ]
+        stale = [] if self._run is None else [verdict.word for verdict in self._run.remaining_stale]
+        status = exit_status(
+            [*words, *stale],
+            strict=self._config.settings.strict,
+            measured=sum(1 for result in results if result.readings),
+            tests_failed=self._failed_otherwise,
+            inconclusive=self._config.update is None and is_inconclusive(results),
+        )
+        session.exitstatus = int(status)
+
+
+def _why_not(report: pytest.TestReport) -> str:
+    """The reason why a test did not run to its end; empty if it did."""
+    if report.skipped and hasattr(report, "wasxfail"):
+        return f"expected to fail: {report.wasxfail}".removesuffix(": ")
+    if report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        return f"skipped: {reason.removeprefix('Skipped: ')}".removesuffix(": ")
+    return f"not finished: it failed in its {report.when}" if report.failed else ""
+
+
+def failed_report(nodeid: str, location: Location, text: str, when: str = "call") -> pytest.TestReport:
+    """A report of a failure without an exception in the test's own code."""
+    return pytest.TestReport(nodeid, location, {}, "failed", text, when)  # type: ignore[arg-type]
+
+
+def add_verdict(run: Run, case: Case, verdict: Verdict) -> None:
+    """Add a verdict to a case's result, which may be new."""
+    key = (case.suite, case.key)
+    result = run.results.get(key) or CaseResult(case=case)
+    run.results[key] = msgspec.structs.replace(result, verdicts=[*result.verdicts, verdict])
+
+
+def cut_short(run: Run, selected: list[Case], why: str) -> None:
+    """Add verdicts for what an early end leaves open: times without process pairs, tests that were not reached."""
+    run.judge_without_pairs(why)
+    reached = {result.case.nodeid for result in run.results.values()}
+    for case in selected:
+        if case.nodeid not in reached:
+            add_verdict(run, case, Verdict(Word.UNRESOLVED, reason=f"not measured: {why}"))
+
+
+def teller(session: pytest.Session) -> Callable[[str], None]:
+    """Progress lines on pytest's terminal."""
+    reporter: TerminalReporter | None = session.config.pluginmanager.get_plugin("terminalreporter")
+
+    def tell(text: str) -> None:
+        if reporter is not None:
+            reporter.ensure_newline()
+            if session.config.get_terminal_writer().width_of_current_line:  # under -q nothing counts as a line
+                reporter.write_line("")
+            reporter.write_line(f"perfguard: {text}")
+
+    return tell
+
+
+def _relative(path: object, run: Run) -> str:
+    text = str(path)
+    return text.removeprefix(f"{run.config.root}/")

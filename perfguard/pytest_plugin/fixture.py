@@ -1,0 +1,291 @@
+"""The fixture, which turns one call into a guarded case with seeded inputs, and the messages of failing tests."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import pytest
+
+from perfguard.measure.compiled.compiler_settings import settings
+from perfguard.measure.compiled.walk import forget_compiled
+from perfguard.measure.devices import open_device, require_torch
+from perfguard.measure.replay import seeded
+from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, Tolerance, Work
+from perfguard.model.config import read_settings
+from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
+from perfguard.model.records import Case, CaseResult, Word
+from perfguard.model.suite_names import name_of, suite_of
+from perfguard.render.words import compare_command, describe_verdict, lane_of, reproduce_command
+from perfguard.session.run import Run
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.measure.devices.device import Device
+
+RUN = pytest.StashKey[Run]()
+OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
+LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
+
+
+def case_of(item: pytest.Item) -> Case:
+    """The forward case of a test."""
+    return Case(
+        suite=suite_of(item.path, item.config.rootpath),
+        name=name_of(item.nodeid),
+        direction="forward",
+        nodeid=item.nodeid,
+    )
+
+
+def seed_of(case: Case, purpose: str = "inputs") -> int:
+    """A seed of the case alone, so that a new case does not change the inputs of others.
+
+    Each purpose has its own. With one seed for all, incoming gradients would equal the inputs and hide every error that
+    cancels there. The gradient of a scale-invariant function, for example, would be 0.
+    """
+    return int.from_bytes(hashlib.sha256(f"{case.suite}::{case.name} {purpose}".encode()).digest()[:4], "big")
+
+
+class Guarded:
+    """The `perfguard` fixture of one test."""
+
+    def __init__(
+        self, case: Case, device: Device, run: Run | None, every: bool = False, hard_share: float = 0.0
+    ) -> None:
+        self._case = case
+        self._device = device
+        self._run = run
+        self._every = every  # whether all configurations are checked
+        self._hard_share = hard_share
+        self._labels: set[str] = set()
+        forget_compiled()  # otherwise the number and shapes of earlier tests decide what this one compiles
+        self._settings = settings()  # later changes are the test's own
+
+    @property
+    def device(self) -> torch.device:
+        """The device for the inputs of the case."""
+        return self._device.torch_device
+
+    def unsupported(self, reason: str) -> NoReturn:
+        """Declare that the case cannot run on this hardware: listed as UNSUPPORTED, and skipped."""
+        if self._run is not None and not self._run.is_session:
+            self._run.unsupported(self._case, reason)
+        pytest.skip(f"unsupported on {self._device.identity.slug}: {reason}")
+
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        reference: Callable[..., Any],
+        tolerance: Tolerance | None = None,
+        work: Work | None = None,
+        oracle: Literal["auto", "float64", "float32"] = "auto",
+        kwargs: Mapping[str, Any] | None = None,
+        mutates: tuple[int, ...] = (),
+        clobbers: tuple[int | Literal["gradients"], ...] = (),
+        timed: bool = True,
+        cache: Literal["cold", "warm"] = "cold",
+        cold_start: bool | Layers = False,
+        walk: Sequence[Any] = (),
+        configurations: Configurations = (),
+        groups: Any = None,
+        rival: Callable[..., Any] | None = None,
+        hard: bool | Hard = True,
+        label: str = "",
+    ) -> None:
+        """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
+
+        Args:
+            fn: the candidate. It may not modify its inputs unless `mutates` or `clobbers` names them.
+            args: its inputs; tensors on `perfguard.device`, also inside tuples, lists and dicts.
+            reference: the eager truth, callable with the same inputs in their own dtype and in the oracle's.
+            tolerance: overrides of the numerics rule, with a reason.
+            work: minimum bytes and flop of one call; turns time into GB/s, TFLOP/s and % of the copy ceiling.
+            oracle: dtype of the oracle; "auto" is float64, and float32 for fp8 outputs.
+            kwargs: keyword inputs of `fn` and `reference`.
+            mutates: positions in `args` that the candidate writes; compared like outputs.
+            clobbers: positions in `args` whose memory the candidate may overwrite, e.g. (0,) for a gradient in place,
+                or (0, "gradients") if it overwrites the incoming gradients, too. Their contents are not compared
+                afterwards.
+            timed: False guards numerics and exact metrics only.
+            cache: "cold": the last-level cache is evicted before each timed call; "warm": it is not.
+            cold_start: True: separate processes, with empty and with kept compiler caches, measure the time to the
+                first result and torch.compile's share of it. {1: build, 4: build_deeper}: the same for candidates with
+                these numbers of layers, each built by a function without arguments; the cost of one more layer follows.
+            walk: further inputs, e.g. other token counts and expert loads: each a tuple of arguments, a single tensor,
+                or a function without arguments that prepares and returns one of these. Recompilations and tunings are
+                counted over it; results are not checked.
+            configurations: keyword arguments that each choose another configuration of the kernels, as
+                [{"candidate": 0}, {"candidate": 1}], or a function that returns them for the device that the inputs
+                report when it is called. Every configuration is checked, and compiled for every target. A kernel under
+                triton.autotune needs none: its configurations are found. As {"width <= 512": {"candidate": 0}} they
+                name the entries of a table, and the entry that the plain call takes is gated.
+            groups: ends of the groups of rows (inclusive running ends, a tensor or numbers). Failures then name the
+                group and its number of rows.
+            rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
+                default configuration; called with the same inputs. Both are timed by turns in every run. A slower
+                candidate is SLOWER, with or without a baseline. The rival's results are not checked.
+            hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard says
+                which kinds are left out, and why.
+            label: distinguishes a second call in the same test from the first.
+
+        Raises:
+            WrongResult: the numerics rule is violated; nothing is timed then.
+            Regression: heavier or different than the baseline. Times are judged after the tests: they fail the run,
+                not its tests.
+            UsageError: the call cannot be guarded as written.
+        """
+        __tracebackhide__ = True  # a failure shows the test's line and the message, no line of ours
+        given: dict[str, object] = {"fn": fn, "reference": reference}
+        for name, value in (given if rival is None else {**given, "rival": rival}).items():
+            if not callable(value):
+                raise UsageError(f"perfguard({name}={value!r}): must be callable; pass the function itself")
+        if label in self._labels:
+            raise UsageError(
+                f"{self._case.nodeid}: two guarded calls with label {label!r}; one call is one case: "
+                "parametrise the test, or give the second call a label='…' of its own"
+            )
+        self._labels.add(label)
+        case = self._case
+        if label:
+            case = Case(case.suite, f"{case.name}:{label}", case.direction, case.nodeid)
+        call = Call(
+            fn,
+            args,
+            reference,
+            dict(kwargs or {}),
+            tolerance=tolerance,
+            work=work,
+            oracle=oracle,
+            mutates=tuple(mutates),
+            clobbers=_clobbers(clobbers, args),
+            timed=timed,
+            cache=cache,
+            seed=seed_of(case, "calls"),
+            cold_start=_layers(cold_start),
+            walk=_walk(walk),
+            configurations=configurations,
+            every=self._every,
+            settings=self._settings,
+            groups=groups,
+            rival=rival,
+            hard=_hard(hard),
+        )
+        if self._run is None:
+            from perfguard.check.all_configs import check_configurations
+            from perfguard.check.hard_inputs.search import run_hard
+
+            started = time.thread_time()
+            problems = check_configurations(call).wrong
+            seconds = (time.thread_time() - started) * self._hard_share
+            if not problems and call.hard is not None and self._hard_share:
+                problems = list(filter(None, [run_hard(call, seconds).problem]))
+            if problems:
+                raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
+            return
+        results = self._run.guard(call, case)
+        if not self._run.is_session:
+            raise_for(self._run, results)
+
+
+def _hard(given: bool | Hard) -> Hard | None:
+    """The kinds to leave out; None for no derived inputs."""
+    if isinstance(given, Hard):
+        return given
+    if not isinstance(given, bool):
+        raise UsageError(f"perfguard(hard={given!r}): give True, False, or perfguard.Hard(without=[…], reason='…')")
+    return Hard() if given else None
+
+
+def _layers(given: bool | Layers) -> bool | Layers:
+    """Return `given` if it has enough points for a slope."""
+    if not isinstance(given, bool) and (len(given) < 2 or not all(map(callable, given.values()))):
+        raise UsageError(
+            f"perfguard(cold_start={given!r}): give True, or a function for each of two or more numbers of layers"
+        )
+    return given
+
+
+def _clobbers(
+    given: Sequence[int | Literal["gradients"]], args: Sequence[Any]
+) -> tuple[int | Literal["gradients"], ...]:
+    """Return `given` if each entry is the incoming gradients or an argument of floats. Timed calls run many times in a
+    row on what the last one left, so no overwritten value may decide what is computed."""
+    for each in given:
+        if each == GRADIENTS:
+            continue
+        if not (isinstance(each, int) and 0 <= each < len(args)):
+            raise UsageError(
+                f"perfguard(clobbers=…): {each!r} is neither a position of the {len(args)} arguments nor "
+                f'"{GRADIENTS}"; write (0,) for the first argument, (0, "{GRADIENTS}") for the incoming gradients too'
+            )
+        if not getattr(getattr(args[each], "dtype", None), "is_floating_point", False):
+            raise UsageError(f"perfguard(clobbers=…): argument {each} is no tensor of floats; clone it in the call")
+    return tuple(given)
+
+
+def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...]:
+    """Each step as a tuple of arguments, or a function that returns one."""
+
+    def arguments(given: Any) -> tuple[Any, ...]:
+        return given if isinstance(given, tuple) else (given,)
+
+    def prepared(step: Callable[[], Any]) -> Callable[[], tuple[Any, ...]]:
+        return lambda: arguments(step())
+
+    if not isinstance(steps, Sequence):
+        raise UsageError(f"perfguard(walk=…): is a {type(steps).__name__}; give a list with one entry for each step")
+    return tuple(prepared(step) if callable(step) else arguments(step) for step in steps)
+
+
+def raise_for(run: Run, results: list[CaseResult]) -> None:
+    """Fail the test for certain verdicts; SUSPECT ones wait for the fresh processes."""
+    __tracebackhide__ = True
+    lines = failure_lines(run, results)
+    if lines:
+        words = {verdict.word for result in results for verdict in result.verdicts}
+        kind = (
+            WrongResult if Word.WRONG in words else Regression if words & {Word.CHANGED, Word.SLOWER} else GuardFailure
+        )
+        raise kind("\n".join(lines))
+
+
+def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
+    """The message of a failing test: case, verdicts, how to reproduce. Empty if nothing fails."""
+    lines: list[str] = []
+    for result in results:
+        verdicts = [verdict for verdict in run.failing(result) if verdict.word is not Word.SUSPECT]
+        if verdicts:
+            lines.append(f"{result.case.key} on {run.device.identity.slug}")
+            lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
+    if lines:
+        nodeid = results[0].case.nodeid
+        lines.append(f"  reproduce: {reproduce_command(nodeid, lane_of(run.report))}")
+        if any(v.word is Word.SLOWER and v.storable for result in results for v in run.failing(result)):
+            lines.append(f"  compare:   {compare_command(nodeid)}")
+    return lines
+
+
+@contextlib.contextmanager
+def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
+    """The fixture of one test, with the case's random numbers seeded while the test runs."""
+    config = request.config
+    case = case_of(request.node)
+    require_torch(f"{case.nodeid}: the perfguard fixture")
+    run = config.stash.get(RUN, None)
+    if run is None and OPENED not in config.stash:
+        read = read_settings(config.rootpath, device=config.option.perfguard_device)
+        config.stash[OPENED] = open_device(read.device), read.hard_share
+    # In a measuring run the runner derives hard inputs, after the readings.
+    device, hard_share = config.stash[OPENED] if run is None else (run.device, 0.0)
+    try:
+        with seeded(seed_of(case), device):
+            yield Guarded(case, device, run, config.option.perfguard_all_configs, hard_share)
+    except Exception:
+        if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
+            raise

@@ -1,0 +1,294 @@
+"""pytest's hooks of a process that measures: the results of each test's call, then the times in question, and the
+handling of faults."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+
+import pytest
+
+from perfguard import __version__
+from perfguard.measure.compiled.walk import forget_compiled
+from perfguard.measure.devices import open_device
+from perfguard.measure.devices.device import Device
+from perfguard.model.config import Config
+from perfguard.model.errors import ExitStatus, GuardFailure, PerfguardError
+from perfguard.model.records import Case, Verdict, Word
+from perfguard.pytest_plugin.benchmark_fixture import benchmark_result
+from perfguard.pytest_plugin.collected_tests import Inventory, is_guarded
+from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
+from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
+from perfguard.pytest_plugin.fixture import LOST, RUN, case_of, raise_for
+from perfguard.session.cold_start import starter
+from perfguard.session.device_lock import DeviceLock
+from perfguard.session.fresh_processes import Command, given_arguments
+from perfguard.session.open_run import open_run
+from perfguard.session.pairing.pair_times import Start
+from perfguard.session.pairing.worker import Worker, join
+from perfguard.session.run import Collected, Run
+from perfguard.session.settle import settle
+from perfguard.session.watchdog import Watchdog, stop_children
+
+_NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
+_LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
+
+
+class Measuring(Ending):
+    """Registered by `--perfguard`. One instance per pytest run.
+
+    Args:
+        stderr: file descriptor of the process's own stderr, behind pytest's capture.
+    """
+
+    def __init__(self, config: Config, stderr: int) -> None:
+        super().__init__(config)
+        self._stderr = stderr
+        self._collected = Collected()
+        self._inventory = Inventory()
+        self._worker: Worker | None = None  # this process in a process pair
+        self._uncollected: dict[str, str] = {}
+        self._lock: DeviceLock | None = None
+        self._ran_out = False  # whether the running test ran out of memory
+
+    # -- collection ---------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector):  # type: ignore[no-untyped-def]
+        """Note the tests of a file before other plugins, such as --lf, remove some."""
+        report = yield
+        self._inventory.note(collector, report)
+        return report
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]):  # type: ignore[no-untyped-def]
+        """Note every guarded test before -k and -m deselect, so that a deselected test does not count as gone."""
+        self._inventory.take(self._collected, items, config.rootpath)
+        answer = yield
+        folder = self._config.session_folder
+        self._worker = join(folder) if folder is not None else None
+        if self._worker is not None and self._worker.conducted.tests is not None:
+            _keep_only(self._worker.conducted.tests, config, items)
+        return answer
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note the files that could not be collected, for the comparison of this process with another."""
+        if report.failed:
+            self._uncollected[report.nodeid] = (str(report.longrepr).strip().splitlines() or ["failed"])[-1]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Open the device and the baselines if any test needs them."""
+        device = None
+        if self._worker is not None:
+            device = self._open()  # takes seconds, so all sides do it at once, before any has its turn
+            device.settle()
+            forget_compiled()  # the first call takes seconds, too
+            known = {item.nodeid: item for item in session.items}
+            session.items[:] = [known[test] for test in self._worker.begin(list(known), self._uncollected)]
+        guarded = [item for item in session.items if is_guarded(item)]
+        if not guarded or session.config.option.collectonly:
+            return
+        self._collected.selected = [case_of(item) for item in guarded]
+        suites = sorted({case.suite for case in self._collected.selected})
+        device = device or self._open()
+        try:
+            self._take(device.key, session)
+            if self._worker is not None:
+                self._worker.take_pad(device)
+            self._run = open_run(self._config, device, suites, __version__, self._collected.selected, self._worker)
+            cold = self._run.answering is not None and self._run.answering.cold is not None
+            if self._worker is None and not cold:  # its seconds would count in a cold start
+                device.settle()
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        if self._worker is None:
+            minutes = self._config.settings.session_minutes
+            self._run.runner.cold = starter(self._command(session.config), self._run.snapshot, minutes)
+        session.config.stash[RUN] = self._run
+
+    def _open(self) -> Device:
+        try:
+            return open_device(self._config.settings.device)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _command(self, config: pytest.Config) -> Command:
+        return command_of(config)
+
+    def _start(self, config: pytest.Config, run: Run) -> Start:
+        return Start(self._command(config), self._config.settings.device, run.device.identity.slug)
+
+    def _take(self, key: str, session: pytest.Session) -> None:
+        """Lock the device; fresh processes measure under their parent's lock."""
+        if self._config.session_folder is None and not self._config.untimed:
+            self._lock = DeviceLock(key)
+            self._lock.acquire(self._config.settings.lock_minutes, teller(session))
+
+    def pytest_unconfigure(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+        if self._run is not None:
+            self._run.device.close()
+        os.close(self._stderr)
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
+        """Watch a guarded test, and free the device memory that it holds if it ran out of memory."""
+        run = self._run
+        if run is None or not is_guarded(item):
+            return (yield)
+        if self._worker is not None:
+            self._worker.enter(item.nodeid)
+        settings = self._config.settings
+        # A worker of a process pair waits for its turns inside the test, so its conductor limits the whole process.
+        minutes = settings.case_minutes if self._worker is None else settings.session_minutes
+        with Watchdog(minutes, lambda step: self._hung(item, step)).watch(), run.device.aside():
+            answer = yield
+        if self._ran_out:
+            self._ran_out = False
+            _forget_last_error()
+            with contextlib.suppress(Exception):  # the next case reports a faulty device
+                run.device.free_memory()
+        return answer
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip measuring on a lost device. A test that runs again is judged anew."""
+        lost = item.config.stash.get(LOST, None)
+        if self._run is not None and not self._run.is_session:
+            self._run.forget(item.nodeid)
+        if self._run is not None and lost is not None and is_guarded(item):
+            reason = f"not measured: the device was lost in {lost}; mend that case first"
+            self._run.broken(case_of(item), reason)
+            pytest.fail(reason, pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. A skipped
+        or expected failure is not: `Run.finish` lists the cases that it leaves unmeasured."""
+        report = yield
+        error = call.excinfo
+        if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
+            return report
+        setattr(report, OTHERWISE, True)
+        run = self._run
+        if run is not None and is_guarded(item):
+            reason = describe_error(call.when, error)
+            self._ran_out |= is_out_of_memory(error.value)
+            if LOST not in item.config.stash and is_lost(run.device):
+                item.config.stash[LOST] = f"{item.nodeid} ({reason})"
+                reason += "; the device is lost to this process"
+            try:
+                run.broken(case_of(item), reason)
+            except PerfguardError as problem:  # nothing can be saved any more, for example on a full disk
+                pytest.exit(str(problem), returncode=ExitStatus.USAGE_ERROR)
+        return report
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
+        """Guard the host time of a test with pytest-benchmark's fixture, after its body."""
+        answer = yield
+        run = self._run
+        timed = run is not None and not run.report.exact_only
+        result = benchmark_result(item, case_of(item)) if timed else None
+        if run is not None and result is not None:
+            judged = run.take(result)
+            if not run.is_session:
+                raise_for(run, [judged])
+        return answer
+
+    def _hung(self, item: pytest.Item, step: str) -> None:
+        """On the watchdog's thread, while the test's thread hangs: report it, save the results, end the process."""
+        run = self._run
+        assert run is not None
+        faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True, file=self._stderr)
+        status = int(ExitStatus.INTERNAL_ERROR)
+        try:
+            faulthandler.dump_traceback(self._stderr)
+            limit = f"{self._config.settings.case_minutes:g} minutes"
+            reason = f"took longer than {limit}, in {step}; mend it, or raise case_minutes in [tool.perfguard]"
+            add_verdict(run, case_of(item), Verdict(Word.BROKEN, reason=reason))
+            cut_short(run, self._here(), f"{item.nodeid} took longer than {limit} and ended the run")
+            run.save()
+            os.write(self._stderr, f"perfguard: {item.nodeid}: {reason}\n".encode())
+            status = self._last_words(item, run, reason)
+        finally:
+            stop_children()
+            sys.stdout.flush()
+            os._exit(status)
+
+    def _here(self) -> list[Case]:
+        """The tests that are not run if this process ends."""
+        return self._collected.selected
+
+    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+        """Write reports and summary as at the end of a run, and return the exit status."""
+        if run.is_session:
+            return int(ExitStatus.INTERNAL_ERROR)
+        config, session = item.config, item.session
+        capture = config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.suspend_global_capture(in_=True)
+        report = failed_report(item.nodeid, item.location, reason)
+        item.ihook.pytest_runtest_logreport(report=report)
+        session.exitstatus = ExitStatus.TESTS_FAILED
+        # Without pytest's own hook, which tears fixtures down and may wait for the device.
+        others = [config.pluginmanager.get_plugin("runner")]
+        finish = config.pluginmanager.subset_hook_caller("pytest_sessionfinish", remove_plugins=others)
+        finish(session=session, exitstatus=session.exitstatus)
+        return int(session.exitstatus)
+
+    # -- ending -------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
+        """After the last test: process pairs and fresh processes, stale entries, the update."""
+        run = self._run
+        try:
+            answer = yield
+        except BaseException:  # -x, Ctrl-C: process pairs are not run
+            if run is not None and not run.is_session:
+                cut_short(run, self._here(), "the run was cut short")
+                run.save()
+            raise
+        if run is not None and not session.config.option.collectonly:
+            try:
+                self._finish(session, run)
+            finally:
+                self._tell_junit(session.config)
+        return answer
+
+    def _finish(self, session: pytest.Session, run: Run) -> None:
+        tell = teller(session)
+        try:
+            settle(run, self._start(session.config, run), tell)
+            run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep only the `items` named in `tests`, in that order."""
+    known = {item.nodeid: item for item in items}
+    kept = [known[nodeid] for nodeid in tests if nodeid in known]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def command_of(config: pytest.Config, device: str = "") -> Command:
+    """The command of fresh processes: this process's own, for other tests, and on `device` if one is named."""
+    folder = config.invocation_params.dir
+    given = given_arguments([str(argument) for argument in config.invocation_params.args], folder)
+    extra = (f"--perfguard-device={device}",) if device else ()
+    return Command(given, folder, extra, config.rootpath)
+
+
+def _forget_last_error() -> None:
+    """Forget the last traceback, which pytest and Python keep for debuggers, with every tensor on its stack."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)

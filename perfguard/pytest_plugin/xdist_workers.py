@@ -1,0 +1,266 @@
+"""`pytest --perfguard -n 2`: one worker per GPU, each on a device of its own, and one judgement of all.
+
+The controlling process holds the devices' locks and gives each worker a device and a folder. A worker is a measuring
+run like any other, up to the process pairs for the times in question on its device. It writes into its folder its
+report after every case, its collected tests and the fresh sessions. The controlling process merges these and ends the
+run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfguard import __version__
+from perfguard.measure.devices import open_device
+from perfguard.model.atomic_files import make_folder, write_atomically
+from perfguard.model.config import Config
+from perfguard.model.errors import PerfguardError
+from perfguard.model.records import Case, Report, Verdict, Word
+from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short, teller
+from perfguard.pytest_plugin.measuring_run import Measuring, command_of
+from perfguard.session.device_lock import DeviceLock
+from perfguard.session.fresh_processes import Command
+from perfguard.session.open_run import open_run
+from perfguard.session.run import Collected, Run
+from perfguard.session.settle import settle
+from perfguard.store.report_file import read_report, save_report
+
+DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # keys of a worker's input
+_COLLECTED, _END = "collected.json", "end.json"
+_CRASHED = "???"  # xdist's phase of a test in which its worker crashed
+
+
+class Found(msgspec.Struct):
+    """The collection of a worker, which is the same in all."""
+
+    names: dict[str, set[str]]
+    whole: set[str]
+    selected: list[Case]
+
+
+class End(msgspec.Struct):
+    """The end of a worker: an error that stops the run, or a problem of fresh processes."""
+
+    error: str = ""
+    problem: str = ""
+
+
+class Worker(Measuring):
+    """In an xdist worker: measures on its given device, and leaves the end of the run to the controlling process."""
+
+    def __init__(self, config: Config, stderr: int) -> None:
+        super().__init__(config, stderr)
+        self._end = End()
+
+    def _command(self, config: pytest.Config) -> Command:
+        return command_of(config, self._config.settings.device)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """As in one process. The controlling process reports any error."""
+        try:
+            super().pytest_collection_finish(session)
+        except pytest.UsageError as error:
+            self._fail(str(error))
+        collected = self._collected
+        self._leave(_COLLECTED, Found(collected.names, collected.whole, collected.selected))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """As in one process. After an error no test runs."""
+        if self._end.error:
+            item.session.shouldstop = self._end.error
+            pytest.fail(self._end.error, pytrace=False)
+        super().pytest_runtest_setup(item)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Nothing: the controlling process ends the run."""
+
+    def _take(self, key: str, session: pytest.Session) -> None:
+        """Nothing: the controlling process holds the lock."""
+
+    def _here(self) -> list[Case]:
+        return []  # another worker takes over the remaining tests
+
+    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+        return 1
+
+    def _finish(self, session: pytest.Session, run: Run) -> None:
+        try:
+            settle(run, self._start(session.config, run), teller(session))
+        except PerfguardError as error:
+            self._fail(str(error))
+        for number, report in enumerate(run.fresh.reports):
+            save_report(self._folder / f"fresh-{number:02}.json", report)
+        self._end.problem = run.fresh.problem
+        self._leave(_END, self._end)
+        run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
+        run.save()
+
+    def _fail(self, error: str) -> None:
+        self._end.error = error
+        self._leave(_END, self._end)
+
+    def _leave(self, name: str, data: object) -> None:
+        write_atomically(self._folder / name, msgspec.json.encode(data, enc_hook=str))
+
+    @property
+    def _folder(self) -> Path:
+        return self._config.reports_dir
+
+
+class Controller(Ending):
+    """In the process that starts the workers: assigns devices, merges the results, judges the run.
+
+    Args:
+        devices: the usable devices: name -> key of the lock.
+        workers: number of devices that are needed.
+    """
+
+    def __init__(self, config: Config, devices: dict[str, str], workers: int) -> None:
+        super().__init__(config)
+        self._devices = devices
+        self._workers = workers
+        self._locks: dict[str, DeviceLock] = {}
+        self._used: dict[str, str] = {}  # worker -> device
+        self._folder: Path | None = None
+        self._crashed: list[str] = []
+
+    # -- devices ------------------------------------------------------------------------------------------
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Take the devices before xdist starts its workers (it does so last): free ones first."""
+        if session.config.option.collectonly:
+            return
+        locks = {name: DeviceLock(key) for name, key in self._devices.items()}
+        try:
+            if self._config.untimed:
+                self._locks = locks  # not acquired
+            else:
+                self._lock_devices(locks, session)
+            make_folder(self._config.reports_dir)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
+
+    def _lock_devices(self, locks: dict[str, DeviceLock], session: pytest.Session) -> None:
+        free = [name for name in locks if len(self._locks) < self._workers and self._try(name, locks[name])]
+        busy = [name for name in locks if name not in free]
+        for name in busy[: self._workers - len(free)]:
+            locks[name].acquire(self._config.settings.lock_minutes, teller(session))
+            self._locks[name] = locks[name]
+
+    def _try(self, name: str, lock: DeviceLock) -> bool:
+        if lock.try_acquire():
+            self._locks[name] = lock
+            return True
+        return False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Assign a starting worker the first of the devices with the fewest workers. There are more workers than
+        devices only if nothing is timed."""
+        taken = list(self._used.values())
+        worker = node.workerinput["workerid"]
+        self._used[worker] = min(sorted(self._locks, key=list(self._devices).index), key=taken.count)
+        node.workerinput[DEVICE] = self._used[worker]
+        assert self._folder is not None
+        node.workerinput[FOLDER] = str(self._folder / worker)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Free the device of a worker that is gone, for its replacement."""
+        self._used.pop(node.workerinput["workerid"], None)
+
+    def pytest_unconfigure(self) -> None:
+        for lock in self._locks.values():
+            lock.release()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- results ------------------------------------------------------------------------------------------
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        super().pytest_runtest_logreport(report)
+        if report.when == _CRASHED:
+            self._crashed.append(report.nodeid)
+            self._failed_otherwise = True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
+        """After the last worker: merge all results into one run."""
+        ended = False
+        try:
+            answer = yield
+            ended = True
+        finally:
+            if self._folder is not None:
+                self._gather(session, self._folder, ended)
+                self._tell_junit(session.config)
+        return answer
+
+    def _gather(self, session: pytest.Session, folder: Path, ended: bool) -> None:
+        workers = sorted(path for path in folder.iterdir() if path.is_dir())
+        ends = [end for end in (_read(path / _END, End) for path in workers) if end is not None]
+        errors = [end.error for end in ends if end.error]
+        if errors:
+            raise pytest.UsageError(errors[0])
+        found = next(filter(None, (_read(path / _COLLECTED, Found) for path in workers)), None)
+        reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
+        if found is None or not found.selected:
+            return
+        collected = Collected(found.names, found.whole, found.selected)
+        try:
+            run = self._run = self._merged(reports, collected)
+            run.fresh.reports += [read_report(path) for path in sorted(folder.glob("*/fresh-*.json"))]
+            run.fresh.problem = "\n".join(end.problem for end in ends if end.problem)
+            self._name_crashed(run, collected.selected)
+            cut_short(run, [] if ended else collected.selected, "its worker ended before")
+            if ended:
+                run.finish(collected, self._outcomes, teller(session), verbose=session.config.option.verbose > 0)
+            else:
+                run.save()
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _merged(self, reports: list[Report], collected: Collected) -> Run:
+        """One run with the results of all workers, in the order of the tests.
+
+        Raises:
+            PerfguardError: the devices are of several kinds, or a baseline cannot be read.
+        """
+        slugs = sorted({report.hardware.slug for report in reports})
+        if len(slugs) > 1:
+            raise PerfguardError(
+                f"-n {self._workers}: measured on {' and '.join(slugs)}, but one run guards one kind of device; "
+                "leave only one kind visible, e.g. by CUDA_VISIBLE_DEVICES"
+            )
+        suites = sorted({case.suite for case in collected.selected})
+        run = open_run(self._config, open_device(next(iter(self._locks))), suites, __version__, collected.selected)
+        results = [result for report in reports for result in report.results]
+        order = {case.nodeid: place for place, case in enumerate(collected.selected)}
+        for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
+            run.results[result.case.suite, result.case.key] = result
+        run.pairings = [pairing for report in reports for pairing in report.pairings]
+        ceilings = [report.copy_bytes_per_second for report in reports if report.copy_bytes_per_second]
+        run.runner.copy_bytes_per_second = min(ceilings, default=None)
+        conditions = [condition for report in reports for condition in report.conditions]
+        run.report = msgspec.structs.replace(run.report, conditions=[*run.report.conditions, *conditions])
+        return run
+
+    def _name_crashed(self, run: Run, selected: Iterable[Case]) -> None:
+        for case in selected:
+            broken = any(result.word is Word.BROKEN for result in self._results(case.nodeid))
+            if case.nodeid in self._crashed and not broken:
+                add_verdict(run, case, Verdict(Word.BROKEN, reason="its process crashed while it ran; see above"))
+
+
+def _read(path: Path, kind: Any) -> Any:
+    """The content of a worker's file; None if there is none."""
+    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None

@@ -1,0 +1,96 @@
+"""Messages of an update: changes that it writes and leaves, in short form, and times that are recorded, not judged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from perfguard.model.records import CaseResult, TimedEntry, Verdict, Word
+from perfguard.model.records.change import Change
+from perfguard.model.units import counted, format_value
+
+MOST_LINES = 8  # lines of one kind, unless verbose
+
+
+def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[str]:
+    """The changes that the update writes. A new case takes one line, a changed one takes a line for each metric. If
+    many cases are new, each suite takes one line, or each folder."""
+    new = [change for change in changes if change.before is None and change.after is not None]
+    lines = _cases(new)
+    for parts in (("category", "folder", "suite"), ("category", "folder")):
+        if len(lines) > MOST_LINES and not verbose:
+            lines = _groups(new, parts)
+    known = [change.describe() for change in changes if change.before is not None or change.after is None]
+    return [*lines, *_at_most(known, verbose)]
+
+
+def describe_left(left: Sequence[tuple[Change, str]], verbose: bool = False) -> list[str]:
+    """The changes that the update does not write, with reasons. If there are many, each reason takes one line."""
+    lines = [f"{change.describe()}: {why}" for change, why in left]
+    if len(lines) > MOST_LINES and not verbose:
+        reasons: dict[str, list[str]] = {}
+        for line, (_, why) in zip(lines, left, strict=True):
+            reasons.setdefault(why, []).append(line)
+        lines = [group[0] if len(group) == 1 else f"{len(group)} changes: {why}" for why, group in reasons.items()]
+    return _at_most(lines, verbose)
+
+
+def _cases(new: Sequence[Change]) -> list[str]:
+    told: dict[str, list[str]] = {}
+    for change in new:
+        value = change.after
+        number = value.sessions[-1] if isinstance(value, TimedEntry) else value
+        shown = "" if isinstance(number, str | list | dict) or number is None else format_value(number, change.unit)
+        note = f"({change.note})" if change.note else ""
+        name = f"{change.category}: {change.folder} {change.suite} {change.key}"
+        told.setdefault(name, []).append(" ".join(filter(None, (change.metric, shown, note))))
+    return [f"{name}: {', '.join(metrics)}" for name, metrics in told.items()]
+
+
+def _groups(new: Sequence[Change], parts: Sequence[str]) -> list[str]:
+    """`new: targets/sm_90 tests.moe: 40 cases, 520 values`, and the option that shows more."""
+    groups: dict[tuple[str, ...], list[Change]] = {}
+    for change in new:
+        groups.setdefault(tuple(getattr(change, part) for part in parts), []).append(change)
+    lines = []
+    for (category, *where), group in groups.items():
+        suites = "" if "suite" in parts else f"{counted(len({each.suite for each in group}), 'suite')}, "
+        cases = counted(len({(each.suite, each.key) for each in group}), "case")
+        lines.append(f"{category}: {' '.join(where)}: {suites}{cases}, {counted(len(group), 'value')}")
+    return [*lines[:-1], f"{lines[-1]}; each of them: -v"]
+
+
+def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
+    if verbose or len(lines) <= MOST_LINES:
+        return list(lines)
+    return [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1:,} more; all: -v"]
+
+
+def say_recorded(
+    results: dict[tuple[str, str], CaseResult], planned: Sequence[Change], held: Collection[tuple[str, str]]
+) -> None:
+    """Set the verdicts of times in the update, which follow from their records and not from a comparison with the base.
+
+    Args:
+        held: cases that the update left out.
+    """
+    found = {(change.suite, change.key, change.metric): change for change in planned}
+    for name, result in results.items():
+        if name in held:
+            continue
+        verdicts = [_recorded(each, found.get((*name, each.metric))) for each in result.verdicts]
+        results[name] = msgspec.structs.replace(result, verdicts=verdicts)
+
+
+def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
+    unpaired = verdict.word is Word.UNRESOLVED and verdict.reason.startswith("UNPAIRED")
+    # If the code is committed before it is recorded, the tree equals its base, and only growth over the anchors shows.
+    if change is not None and change.needs_reason and (unpaired or verdict.word is Word.UNCHANGED):
+        return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.grown)
+    if not unpaired:
+        return verdict
+    if change is None:
+        return msgspec.structs.replace(verdict, word=Word.PASS, reason="as recorded")
+    word = Word.FASTER if change.category == "faster" else Word.PASS
+    return msgspec.structs.replace(verdict, word=word, reason="recorded anew")

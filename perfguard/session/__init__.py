@@ -1,0 +1,1 @@
+"""One run on one device, from its configuration to its report."""

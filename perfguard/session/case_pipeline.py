@@ -1,0 +1,345 @@
+"""The one pipeline for a case: correctness, then exact metrics, then times. Measures; judges nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.compiled.walk import forget_compiled
+from perfguard.measure.metrics import read_exact, read_timed, wall_time
+from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.replay import (
+    Followed,
+    backward,
+    clobbered_kept,
+    copies,
+    differentiable_outputs,
+    forward,
+    steps,
+    touched_bytes,
+    weights,
+)
+from perfguard.measure.timers.blocks import Collect, collect
+from perfguard.measure.timers.timing import Workload
+from perfguard.model.call import Call
+from perfguard.model.config import Settings
+from perfguard.model.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
+from perfguard.model.units import format_bandwidth, format_percent
+
+if TYPE_CHECKING:
+    from perfguard.check.correctness import Checked
+    from perfguard.measure.devices.device import Device
+
+StoredTimers = Callable[[Case], Mapping[str, str]]
+
+
+def nothing_unchanged(result: CaseResult) -> frozenset[str]:
+    """Every time is read."""
+    return frozenset()
+
+
+def collected_here(case: Case) -> Collect | None:
+    """This process gathers the blocks of every case by itself."""
+    return None
+
+
+# Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
+# so several of them heat the device, and the last one reads the ceiling of a warm device.
+PREHEAT_US = 1e6
+MOST_PREHEAT_BURSTS = 200
+
+CONDITIONS_SECONDS = 5.0  # greatest age of the device state that is reported with a time
+
+# A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
+MOST_OF_COPY = 1.05
+
+
+@dataclass
+class Runner:
+    """Measures guarded calls on one device.
+
+    Attributes:
+        stored_timers: the timers of a case's earlier readings, by metric, which are used again.
+        numerics: whether results are checked. Off in fresh processes: their parent has checked.
+        exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
+        exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
+            machine of its target.
+        unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
+            same code as when they were recorded.
+        unread: timed metrics that are not judged, and so not read.
+        collect: collector of the blocks of a case's timed metrics; None: this process by itself.
+        binaries: compiler for targets; None: kernels of targets are not read.
+        rivals: whether the methods that perfguard is compared with also read the case.
+        cold: starter of cold processes for a case that asks for them, and for the numbers of layers that it names;
+            None: no cold starts.
+        hard: whether results are also checked on derived inputs. Off in processes that measure for another run.
+        rotation: number that selects the order of derived inputs.
+    """
+
+    device: Device
+    settings: Settings
+    stored_timers: StoredTimers
+    numerics: bool = True
+    exact: bool = True
+    exact_only: bool = False
+    unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
+    unread: frozenset[str] = frozenset()
+    collect: Callable[[Case], Collect | None] = collected_here
+    binaries: Binaries | None = None
+    rivals: bool = False
+    cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
+    hard: bool = True
+    rotation: int = 0
+    copy_bytes_per_second: float | None = None
+    _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
+    _followed: Followed | None = None
+    _checked_seconds: float = 0.0  # CPU time of the last call's check
+
+    def measure(self, call: Call, case: Case) -> list[CaseResult]:
+        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
+
+        Raises:
+            Exception: whatever the candidate or the reference raises.
+        """
+        self._preheat()
+        try:
+            results = self._measured(call, case)
+        finally:
+            if self.binaries is not None:
+                self.binaries.leave()
+        return self._on_hard_inputs(call, results)
+
+    def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
+        """Add the verdicts on derived inputs. They run last, so that nothing of them is compiled, counted or timed with
+        the case. A result that is wrong there loses its readings, as any wrong result."""
+        share = self.settings.hard_share
+        wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
+        if not (self.numerics and self.hard) or call.hard is None or not share or wrong or not results:
+            return results
+        from perfguard.check.hard_inputs.search import run_hard
+
+        started = time.monotonic()
+        found = run_hard(call, share * self._checked_seconds, self.rotation)
+        seconds = round(results[0].seconds + time.monotonic() - started, 3)
+        results = [msgspec.structs.replace(results[0], hard=found.counts, seconds=seconds), *results[1:]]
+        if not found.problem:
+            return results
+        at = len(results) - 1 if found.backward else 0
+        verdict = Verdict(Word.WRONG, reason=found.problem)
+        results[at] = msgspec.structs.replace(results[at], readings=[], throughput=None, verdicts=[verdict])
+        return results
+
+    def _begin(self, call: Call) -> None:
+        """Begin to compile the call's launches, while the check makes its other calls."""
+        if self.binaries is not None and self.exact:
+            self.binaries.begin(self._follow(call), self.device)
+
+    def _measured(self, call: Call, case: Case) -> list[CaseResult]:
+        started = time.monotonic()
+        from perfguard.check.all_configs import (
+            check_configurations,  # imports torch, which a suite of benchmarks may lack
+        )
+        from perfguard.check.numerics.trial import Inputs
+
+        began = time.thread_time()
+        checked = check_configurations(call, lambda: self._begin(call)) if self.numerics else None
+        self._checked_seconds = time.thread_time() - began
+        results = []
+        for direction in _passes(call, checked):
+            result = CaseResult(
+                case=msgspec.structs.replace(case, direction=direction),
+                inputs=checked.inputs if checked else Inputs(call).describe(),
+                accuracy=_accuracy(checked, direction),
+                verdicts=_wrong(checked, direction),
+                notes=checked.notes if checked else [],
+            )
+            if checked is None or not checked.wrong:
+                result = self._read(call, result, checked)
+            results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
+            started = time.monotonic()
+        return [result for result in results if result.readings or result.verdicts]
+
+    def _preheat(self) -> None:
+        """Heat the device once per session, before the first case: on an idle device the first readings are slow."""
+        if self.copy_bytes_per_second is not None or not self.device.asynchronous or self.exact_only:
+            return
+        started = self.device.now_us()
+        for _ in range(MOST_PREHEAT_BURSTS):
+            self.copy_bytes_per_second = self.device.copy_bytes_per_second()
+            if self.device.now_us() - started > PREHEAT_US:
+                break
+
+    def _read(self, call: Call, result: CaseResult, checked: Checked | None) -> CaseResult:
+        """Read the exact metrics, then the times that these do not show to be unchanged. Equal results in every run are
+        part of the contract."""
+        subject = self._subject(call, result.case, checked)
+        exact = read_exact(subject, self.device) if self.exact else []
+        if self.exact_only:
+            exact = [reading for reading in exact if reading.portable or reading.target]
+        varying = _varying(checked, result.case.direction)
+        exact = [_not_repeating(reading, varying) if reading.metric == "contract" else reading for reading in exact]
+        wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
+        result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
+        if wrong:
+            return result
+        unchanged = self.unchanged(result)
+        timed = read_timed(subject, self.device, unchanged | self.unread)
+        result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
+        # Throughput is computed from the first time, which is not read if it is unchanged.
+        return result if unchanged else self._with_throughput(call, result)
+
+    def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
+        """The device's state while its clocks are up. A query may take a tenth of a second, so not every case has
+        one."""
+        if not timed or not self.device.asynchronous:
+            return None
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > CONDITIONS_SECONDS:
+            self._seen = now, msgspec.structs.replace(self.device.conditions(), board=self.device.board)
+        return self._seen[1]
+
+    def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:
+        if case.direction == "backward":
+            forget_compiled()  # code compiled for one backward pass cannot be replayed
+        put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
+        run = forward(call) if case.direction == "forward" else backward(call)
+        timed = call.timed and not self.exact_only
+        # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
+        made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
+        return Subject(
+            run=run,
+            direction=case.direction,
+            cache=call.cache,
+            timed=timed,
+            seconds=self.settings.case_seconds,
+            stored_timers=self.stored_timers(case),
+            args=(*call.args, *call.kwargs.values()),
+            weights=weights(call),
+            copies=copies(call, case.direction),
+            bytes=touched_bytes(call, run()) if timed else 0,  # only timers use it
+            collect=self.collect(case) or collect,
+            followed=self._follow(call),
+            binaries=self.binaries,
+            # The parent counts over the steps; fresh processes only measure times.
+            steps=steps(call) if self.numerics and case.direction == "forward" else (),
+            settings=call.settings,
+            rival=_rival(call, case) if timed else None,
+            rivals=self.rivals,
+            cold=self._cold(call, case),
+            warm=made,
+            differentiated=made and checked is not None and checked.backward is not None,
+            put_back=put_back,
+        )
+
+    def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
+        """The forward case includes the start of both passes."""
+        start = self.cold
+        wanted = call.cold_start and call.timed and not self.exact_only and case.direction == "forward"
+        depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
+        return (lambda: start(case, depths)) if wanted and start is not None else None
+
+    def _follow(self, call: Call) -> Followed:
+        """One object for both passes of a call, so that its launches are inspected once."""
+        if self._followed is None or self._followed.call is not call:
+            self._followed = Followed(call)
+        return self._followed
+
+    def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
+        """Compute throughput from the declared work, and refuse times that no memory could deliver."""
+        # On a CPU the judged time is that of one thread; the speed for the user follows from wall time.
+        first = next((reading for reading in result.readings if reading.timed), None)
+        primary = result.reading(wall_time.METRIC) or first
+        work = call.work
+        if primary is None or work is None or not isinstance(primary.value, int | float):
+            return result
+        forward_pass = result.case.direction == "forward"
+        moved = work.bytes if forward_pass else work.backward_bytes
+        flop = work.flop if forward_pass else work.backward_flop
+        seconds = primary.value * 1e-6
+        bandwidth = moved / seconds if moved else None
+        fraction = bandwidth / self._copy_ceiling() if bandwidth else None
+        result = msgspec.structs.replace(
+            result,
+            throughput=Throughput(
+                bytes_per_second=bandwidth,
+                flop_per_second=flop / seconds if flop else None,
+                copy_fraction=fraction,
+            ),
+        )
+        if bandwidth and fraction and fraction > MOST_OF_COPY and self.device.asynchronous and call.cache == "cold":
+            refused = Verdict(
+                word=Word.UNRESOLVED,
+                metric=primary.metric,
+                reason=f"{format_bandwidth(bandwidth)} is {format_percent(fraction)} of the copy ceiling: "
+                "the cache was not cold or work= counts too many bytes; the time is refused",
+            )
+            kept = [reading for reading in result.readings if reading is not primary]
+            result = msgspec.structs.replace(result, readings=kept, verdicts=[refused])
+        return result
+
+    def _copy_ceiling(self) -> float:
+        if self.copy_bytes_per_second is None:
+            self.copy_bytes_per_second = self.device.copy_bytes_per_second()
+        return self.copy_bytes_per_second
+
+
+def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
+    """The same pass of the rival, on the same inputs."""
+    if call.rival is None:
+        return None
+    theirs = replace(call, fn=call.rival)
+
+    def ready() -> Workload:
+        run = forward(theirs) if case.direction == "forward" else backward(theirs)
+        return Workload(run, call.cache, copies(theirs, case.direction), touched_bytes(theirs, run()))
+
+    return ready
+
+
+def _passes(call: Call, checked: Checked | None) -> list[Pass]:
+    """Forward, and backward where an input requires grad and the outputs depend on it."""
+    differentiable = bool(differentiable_outputs(call)) if checked is None else checked.backward is not None
+    return ["forward", "backward"] if differentiable else ["forward"]
+
+
+def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
+    if checked is None:
+        return []
+    return checked.forward if direction == "forward" else checked.backward or []
+
+
+def _varying(checked: Checked | None, direction: Pass) -> list[str]:
+    """Outputs or gradients of this pass that differ from run to run."""
+    return [] if checked is None else [a.output for a in _accuracy(checked, direction) if a.output in checked.varying]
+
+
+def _not_repeating(contract: Reading, varying: Sequence[str]) -> Reading:
+    text = "".join(f"; {name} differs from run to run" for name in varying)
+    return msgspec.structs.replace(contract, value=f"{contract.value}{text}") if text else contract
+
+
+def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
+    """One verdict for each wrong output or gradient, and for each problem, in the pass of the tensor that it begins
+    with. Problems of no single tensor belong to forward."""
+    verdicts = [
+        Verdict(word=Word.WRONG, metric=accuracy.output, reason=accuracy.problem)
+        for accuracy in _accuracy(checked, direction)
+        if accuracy.problem
+    ]
+    if checked is not None:
+        forward, backward = (
+            {accuracy.output for accuracy in part or []} for part in (checked.forward, checked.backward)
+        )
+        for problem in checked.problems:
+            # `gradient of argument 0: …`, or `configuration 1 (candidate=1): gradient of argument 0: …`
+            subjects = problem.split(": ")[:2]
+            metric = next((subject for subject in subjects if subject in forward | backward), "")
+            of_backward = metric in backward or "backward" in subjects
+            if of_backward == (direction == "backward"):
+                verdicts.append(Verdict(word=Word.WRONG, metric=metric, reason=problem))
+    return verdicts

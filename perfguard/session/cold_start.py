@@ -1,0 +1,180 @@
+"""Time to a case's first result in a process with nothing compiled, tuned or cached, and torch.compile's share of it:
+with empty caches, with the caches of the first process, and for one more equal layer.
+
+The measuring process starts pytest for the one test with empty caches of Triton and torch.compile. That process takes
+one step, forward and backward, and answers with the seconds since its start. These include Python, imports, collection,
+inputs, compiling and tuning, as at the start of a training run. If something was compiled, it takes two more steps: the
+first step minus the third is the compile time. Further processes do the same with the caches kept, and with candidates
+of other numbers of layers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.measure.compiled.trace import traced
+from perfguard.measure.compiled.walk import cached_graphs
+from perfguard.measure.replay import steps
+from perfguard.model.call import Call
+from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.records import Case, CaseResult, Reading, Report
+from perfguard.model.units import Unit
+from perfguard.session.fresh_processes import REQUEST, Command, environment, read_answer, run_fresh
+from perfguard.store.report_file import save_report
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+ASKED = "cold.json"  # in the session folder of a process that starts cold
+TIMER = "process"
+_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+_BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # one of them for each kernel that Triton compiled
+
+# Disks, other processes and the linker vary by seconds. A slowdown below 50 % or 2 s is therefore no finding (the judge
+# fails above a third of the promise).
+_PROMISE = 3 * 0.405  # ln 1.5
+_FLOOR_US = 2e6
+_LAYER_FLOOR_US = 5e5  # for one more layer, which costs almost nothing if layers share their graph
+_NOTHING_US = 1.0  # a time is above 0
+
+
+class Asked(Struct, frozen=True):
+    """The case to start cold, and the start of its process in s on the machine's monotonic clock. `layers`: number of
+    layers of the candidate to use instead of the case's own."""
+
+    suite: str
+    name: str
+    started: float
+    layers: int | None = None
+
+    def wants(self, case: Case) -> bool:
+        """Whether this case's first result is measured."""
+        return (case.suite, case.name) == (self.suite, self.name)
+
+
+def asked(folder: Path) -> Asked | None:
+    """The request in a session folder; None for a session that measures as usual."""
+    path = folder / ASKED
+    return msgspec.json.decode(path.read_bytes(), type=Asked) if path.is_file() else None
+
+
+def first_results(call: Call, case: Case, request: Asked, device: Device) -> list[CaseResult]:
+    """In the cold process: take one step and return its total time and torch.compile's.
+
+    Other calls of the same test return nothing.
+    """
+    if not request.wants(case):
+        return []
+    if request.layers is not None and isinstance(call.cold_start, Mapping):
+        call = replace(call, fn=call.cold_start[request.layers]())
+    (step,) = steps(replace(call, walk=()))
+    with traced() as trace:
+        first = _seconds(step, device)
+    readings = [_time("cold_start_us", time.monotonic() - request.started)]
+    if trace.frames:
+        hits, misses = cached_graphs()
+        _seconds(step, device)
+        readings.append(_time("compile_time_us", first - _seconds(step, device)))
+        if hits or misses:
+            readings.append(_count("graph_cache_misses", misses))
+            readings.append(_count("graph_cache_hits", hits, gated=False))
+    return [CaseResult(case=case, readings=readings)]
+
+
+def _seconds(step: Callable[[], object], device: Device) -> float:
+    started = time.monotonic()
+    step()
+    device.synchronize()
+    return time.monotonic() - started
+
+
+def _time(metric: str, seconds: float, floor: float = _FLOOR_US) -> Reading:
+    us = max(_NOTHING_US, 1e6 * seconds)
+    return Reading(
+        metric, Unit.MICROSECONDS, us, timer=TIMER, blocks=[us], promise=_PROMISE, floor=floor, drifts=True
+    )  # fmt: skip
+
+
+def _count(metric: str, value: int, details: str = "warm_compile_time_us", gated: bool = True) -> Reading:
+    return Reading(metric, Unit.COUNT, value, drifts=True, rank=20, details=details, gated=gated)
+
+
+def starter(command: Command, report: Callable[[], Report], minutes: float) -> Callable[..., list[Reading]]:
+    """A function that starts cold processes for a case and returns their readings: `cold_start_us`, and on a GPU
+    `compiled_kernels`, the number of Triton kernels compiled. With torch.compile it also returns `compile_time_us`, the
+    same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and the cost of one more
+    layer over the numbers of layers that the case names (`compile_layer_us`, `warm_compile_layer_us`).
+
+    Args:
+        report: returns the run's report so far, which is the session's request.
+        minutes: time limit of one process.
+    """
+
+    def start(case: Case, depths: Sequence[int] = ()) -> list[Reading]:
+        readings, warm = cold_and_warm(case, None)
+        if warm:
+            points = {layers: cold_and_warm(case, layers) for layers in depths}
+            for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
+                seconds = {layers: _compile_seconds(found[at]) for layers, found in points.items()}
+                readings += [_time(name, _slope(seconds), _LAYER_FLOOR_US)] if depths else []
+            (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
+            readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
+        return readings
+
+    def cold_and_warm(case: Case, layers: int | None) -> tuple[list[Reading], list[Reading]]:
+        """Readings of a process with empty caches, and of one with the caches it left. The latter are empty if nothing
+        was compiled."""
+        with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
+            cold = answered(case, layers, Path(caches))
+            compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
+            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # an empty cache has none
+            warm = answered(case, layers, Path(caches)) if _compiling(cold) else []
+        return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
+
+    def answered(case: Case, layers: int | None, caches: Path) -> list[Reading]:
+        with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
+            folder = Path(name)
+            command.select(folder, [case.nodeid])
+            asked = report()
+            save_report(folder / REQUEST, asked)
+            variables = environment() | {variable: str(caches / folder) for variable, folder in _CACHES.items()}
+            (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic(), layers)))
+            problem = run_fresh(command.line(folder), command.folder, minutes, variables)
+            try:
+                answer = read_answer(folder, asked.hardware.slug)
+            except UsageError as error:
+                raise MeasurementError(f"cold_start_us: the process that started cold {error}") from error
+            results = answer.results if answer is not None else []
+            found = next((result for result in results if result.case.name == case.name and result.readings), None)
+            if found is None:
+                raise MeasurementError(
+                    f"cold_start_us: the process that started cold gave no result ({problem or 'it ended well'}); "
+                    "run the test alone, or leave cold_start out"
+                )
+            return found.readings
+
+    return start
+
+
+def _compiling(readings: Sequence[Reading]) -> list[Reading]:
+    return [reading for reading in readings if reading.metric == "compile_time_us"]
+
+
+def _compile_seconds(readings: Sequence[Reading]) -> float:
+    return sum(1e-6 * float(reading.value) for reading in _compiling(readings) if isinstance(reading.value, float))
+
+
+def _slope(seconds: Mapping[int, float]) -> float:
+    """Slope of the least-squares line through seconds by layers: the cost of one more layer."""
+    layers = sum(seconds) / len(seconds)
+    mean = sum(seconds.values()) / len(seconds)
+    spread = sum((each - layers) ** 2 for each in seconds)
+    return sum((each - layers) * (took - mean) for each, took in seconds.items()) / spread

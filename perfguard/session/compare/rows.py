@@ -1,0 +1,134 @@
+"""The rows of a comparison by process pairs: every compared time, every exact metric that moved, worst first."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from perfguard.judge.causes import because, spelled_out
+from perfguard.judge.exact import describe_difference, judge_exact
+from perfguard.judge.pair_test import PairVerdict, in_cycles, noisy
+from perfguard.judge.same_code import covered_beside
+from perfguard.judge.session_verdicts import CaseId, track_of
+from perfguard.model.records import CaseResult, PairedTime, Reading, Value, Word
+from perfguard.model.records.comparison import Row
+from perfguard.session.pairing.conductor import Track
+from perfguard.session.pairing.processes import Side
+from perfguard.session.pairing.tally import Progress, Tally, bad, why_not_compared
+
+
+def rows_of(tally: Tally) -> list[Row]:
+    """One row for each time, for each exact metric that moved, and for each case that is not compared; worst first."""
+    cases = dict.fromkeys([*tally.results["work"], *tally.results["base"]])
+    rows = [row for case in cases for row in _case_rows(tally, case)]
+    rows += [_lost_row(test, *lost) for test, lost in tally.lost.items()]
+    rows += [_timed_row(tally, track, progress) for track, progress in tally.times.items()]
+    order = list(Word)
+    return sorted(rows, key=lambda row: (order.index(row.word), -(row.effect or 0.0), row.suite, row.case))
+
+
+def _case_rows(tally: Tally, case: CaseId) -> list[Row]:
+    base, work = tally.results["base"].get(case), tally.results["work"].get(case)
+    if any(side is not None and side.case.nodeid in tally.lost for side in (base, work)):
+        return []
+    if base is None or work is None:
+        return _lonely(tally, base, work)
+    why = why_not_compared(base, work)
+    if why is not None:
+        word, reason = why
+        return [_row(work, "", word, reason)]
+    return [
+        *exact_rows(base, work, tally.results["copy"].get(case)),
+        *(_unchanged(base, work, metric) for metric in sorted(covered_beside(base, work))),
+        *(_row(work, verdict.metric, verdict.word, verdict.reason) for verdict in work.verdicts if verdict.metric),
+    ]
+
+
+def _lonely(tally: Tally, base: CaseResult | None, work: CaseResult | None) -> list[Row]:
+    if not tally.whole:  # the other side may only have been cut short
+        return []
+    if work is not None:
+        return [_row(work, "", *(bad(work) or (Word.NEW, "in the working tree only; nothing to compare it with")))]
+    assert base is not None
+    return [_row(base, "", Word.STALE, "at the base only: its test is gone, renamed or skipped now")]
+
+
+def _lost_row(test: str, side: Side, how: str) -> Row:
+    return Row("", test, "", Word.BROKEN if side == "work" else Word.UNRESOLVED, how, nodeid=test)
+
+
+def _timed_row(tally: Tally, track: Track, progress: Progress) -> Row:
+    work, base = tally.results["work"][track[:2]], tally.results["base"][track[:2]]
+    verdict = tally.verdicts.get(track)
+    reading = base.reading(track.metric)
+    row = _row(work, track.metric, Word.UNRESOLVED, progress.why, reading)
+    time = tally.time(track)
+    known = track_of(base, time)
+    if verdict is None or known is None:
+        changed = progress.why.startswith("timed by")
+        return replace(row, word=Word.METHOD_CHANGED) if changed else row
+    low, high = verdict.interval
+    return replace(
+        row,
+        word=verdict.word or Word.UNRESOLVED,
+        reason="; ".join(filter(None, _reasons(tally, base, work, time, verdict, known.theta))),
+        before=known.readings[-1].base_us,
+        after=known.readings[-1].work_us,
+        effect=math.expm1(verdict.effect),
+        interval=(math.expm1(low), math.expm1(high)),
+        pairs=verdict.pairs,
+        smallest=verdict.smallest,
+    )
+
+
+def _reasons(
+    tally: Tally, base: CaseResult, work: CaseResult, time: PairedTime, verdict: PairVerdict, theta: float
+) -> list[str]:
+    cycles = in_cycles(time.readings, verdict.effect, theta)
+    if verdict.word is None:
+        return [f"undecided when the comparison ended: {time.problem or tally.problem or 'interrupted'}", str(verdict)]
+    if verdict.word is Word.UNRESOLVED:
+        return [noisy(verdict), cycles]
+    # Both sides ran by turns, so the machine is no cause.
+    cause = "" if verdict.word is Word.PASS else because(time.metric, work.readings, _exact_values(base))
+    return [cycles, cause]
+
+
+def exact_rows(base: CaseResult, work: CaseResult, copy: CaseResult | None) -> list[Row]:
+    """The exact metrics that moved. A metric that differs between two checkouts of the base is UNRESOLVED."""
+    rows = []
+    for reading in work.readings:
+        before = base.reading(reading.metric)
+        if reading.timed or before is None:
+            continue
+        verdict = judge_exact(reading, before.value)
+        if verdict.word is Word.PASS:
+            continue
+        more = (spelled_out(reading.metric, work.readings, _exact_values(base)), reading.note)
+        row = replace(
+            _row(work, reading.metric, verdict.word, "; ".join(filter(None, (verdict.reason, *more))), reading),
+            before=before.value, after=reading.value, effect=None if verdict.ratio is None else verdict.ratio - 1,
+        )  # fmt: skip
+        again = copy.reading(reading.metric) if copy else None
+        if again is not None and judge_exact(again, before.value).word is not Word.PASS:
+            unstable = describe_difference(again, before.value)
+            row = replace(row, word=Word.UNRESOLVED, reason=f"differs between two checkouts of the base: {unstable}")
+        rows.append(row)
+    return rows
+
+
+def _exact_values(result: CaseResult) -> dict[str, Value]:
+    return {reading.metric: reading.value for reading in result.readings if not reading.timed}
+
+
+def _unchanged(base: CaseResult, work: CaseResult, metric: str) -> Row:
+    before, after = base.reading(metric), work.reading(metric)
+    row = _row(work, metric, Word.UNCHANGED, "the device runs the very same code", after)
+    return replace(row, before=before.value if before else None, after=after.value if after else None)
+
+
+def _row(result: CaseResult, metric: str, word: Word, reason: str, reading: Reading | None = None) -> Row:
+    case = result.case
+    row = Row(case.suite, case.key, metric, word, reason, nodeid=case.nodeid)
+    return row if reading is None else replace(row, unit=reading.unit, timer=reading.timer or "")

@@ -1,0 +1,149 @@
+"""Opens a run, ready to guard, from a configuration and a device."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfguard.judge.control_cases import Controls
+from perfguard.judge.lane import Lane
+from perfguard.judge.same_code import covered
+from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.compiler import Compiler
+from perfguard.model.atomic_files import make_folder
+from perfguard.model.config import Config
+from perfguard.model.errors import UsageError
+from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Report, TimedEntry
+from perfguard.session.case_pipeline import Runner, collected_here, nothing_unchanged
+from perfguard.session.child_answer import open_answering
+from perfguard.session.load_baselines import load_lane, lost_suites
+from perfguard.session.pairing.base_commit import find_base
+from perfguard.session.pairing.worker import Worker
+from perfguard.session.run import Run
+from perfguard.store.baseline_files import Store
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+
+def open_run(
+    config: Config,
+    device: Device,
+    suites: Sequence[str],
+    version: str,
+    selected: Sequence[Case] = (),
+    worker: Worker | None = None,
+) -> Run:
+    """Load the device's baselines for `suites` and make everything ready to guard.
+
+    Args:
+        selected: forward cases of the selected tests, from which controls are drawn. Empty if they are unknown; then
+            every recorded case may come.
+        worker: this process as the worker of a process pair, if it is one.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+        UsageError: the requested lane is not this device's.
+    """
+    store = Store(config.baselines_dir)
+    toolchain = device.toolchain()
+    # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
+    lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
+    known = sorted({*suites, *lost})
+    any_machine = _is_any_machine(config.lane, device)
+    settings = config.settings
+    base = NO_BASE if config.session_folder is not None or any_machine else _base(config)
+    lane = load_lane(store, device, toolchain, known, settings.targets, base=base, any_machine=any_machine)
+    answering = None
+    if config.session_folder is None:
+        for folder in (config.reports_dir, config.cache_dir.parent):
+            make_folder(folder)
+    else:
+        answering = open_answering(config.session_folder, device, _stored_timers(lane), worker)
+    commit = commit_of(config.root)
+    report = Report(
+        schema=SCHEMA,
+        hardware=device.identity,
+        toolchain=toolchain,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=commit,
+        perfguard=version,
+        conditions=[device.conditions()],
+        exact_only=any_machine,
+        base=None if base is NO_BASE else base,
+    )
+    # A metric that is recorded, or that another process will judge, has to be read.
+    compares = config.session_folder is None and config.update is None
+    runner = Runner(
+        device,
+        config.settings,
+        _stored_timers(lane) if answering is None else answering.timers,
+        numerics=answering is None or answering.numerics,
+        exact=answering is None or answering.exact,
+        exact_only=any_machine,
+        unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
+        unread=frozenset() if answering is None else answering.unread,
+        # A fresh process reads times. It does not compile again for targets, as its parent has done so.
+        binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
+        if config.session_folder is None and config.settings.targets
+        else None,
+        collect=collected_here if answering is None else answering.collect,
+        rivals=answering is not None and answering.rivals,
+        hard=answering is None,
+        rotation=zlib.crc32((commit or "").encode()),
+    )
+    return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
+
+
+def _base(config: Config) -> BaseTree:
+    return find_base(
+        config.root, config.settings.base, [config.baselines_dir, config.reports_dir, config.cache_dir.parent]
+    )
+
+
+def _is_any_machine(lane: str, device: Device) -> bool:
+    """Whether the lane is named after the device's target. It then holds for any machine of the target, so no time is
+    read.
+
+    Raises:
+        UsageError: the lane is another hardware's.
+    """
+    slug, target = device.identity.slug, device.identity.target
+    if lane not in ("", slug, target):
+        names = slug if target is None else f"{slug} or, without times, {target}"
+        raise UsageError(f"--perfguard-lane={lane}: this run is on {names}; look at the runner's labels and drivers")
+    return lane != "" and lane == target
+
+
+def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozenset[str]]:
+    def unread(result: CaseResult) -> frozenset[str]:
+        unchanged = covered(result, lane)
+        return frozenset() if controls.draw(result, unchanged) else unchanged
+
+    return unread
+
+
+def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:
+    def timers(case: Case) -> Mapping[str, str]:
+        baseline = lane.baselines.get(case.suite)
+        stored = baseline.cases.get(case.key) if baseline else None
+        entries = stored.entries if stored else {}
+        return {metric: entry.timer for metric, entry in entries.items() if isinstance(entry, TimedEntry)}
+
+    return timers
+
+
+def commit_of(root: Path) -> str | None:
+    """The checkout's short commit hash, with `+` if there are uncommitted changes; None outside git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

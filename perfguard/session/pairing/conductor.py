@@ -1,0 +1,410 @@
+"""The lockstep: live workers walk through the same tests, one at a time, and measure each case in turns.
+
+One worker runs at any moment; the others wait. Workers at different cases are brought together again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from statistics import fmean, median
+from typing import NamedTuple, NoReturn, Protocol
+
+import msgspec
+
+from perfguard.measure.timers.floor import AGREEING, floor, is_reached
+from perfguard.model.errors import UsageError
+from perfguard.session.pairing.processes import SIDES, Side, describe
+from perfguard.session.pairing.worker import (
+    Announced,
+    Entered,
+    Go,
+    Measure,
+    Measured,
+    Message,
+    Order,
+    Ready,
+    read_message,
+)
+
+_ROUNDS = 3  # rounds of blocks for a case and process pair
+_THERE_AND_BACK = 2  # blocks of each side in a round
+_MOST_WARM_UPS = 8
+_MOST_TRIES = 3
+_LOOK_SECONDS = 0.5  # longest single wait for a message
+_WARM = 0.005  # a device is warm when two rounds of blocks agree to this
+_FLOOR_SECONDS = 4.0  # bursts of other work on a processor last seconds
+
+
+class Track(NamedTuple):
+    """One timed metric of one case."""
+
+    suite: str
+    key: str
+    metric: str
+
+
+_START = Track("", "", "")  # position of a side that has collected its tests
+
+
+class Player(Protocol):
+    """The interface of a worker to the conductor."""
+
+    side: Side
+    connection: Connection
+
+    def ended(self) -> str:
+        """Wait for the end of a process that hung up. Empty if it ended in order, otherwise the problem."""
+
+    def last_words(self) -> str:
+        """The end of its output, to be appended to a sentence."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The result of one process pair for one timed metric.
+
+    Attributes:
+        change: ln(working tree / merge base), the mean over the rounds.
+        control: ln(second merge base / merge base), measured alike: only noise and bias.
+        base_us, work_us: median block, µs per call.
+        base_mhz, work_mhz: median clock of the device's processors in these blocks; None if unknown.
+    """
+
+    change: float
+    control: float
+    base_us: float
+    work_us: float
+    base_mhz: float | None = None
+    work_mhz: float | None = None
+
+
+@dataclass
+class Outcome:
+    """The results of one set of live processes.
+
+    Attributes:
+        differences: results of the wanted metrics that could be measured.
+        timers: the timer of every metric that a side announced.
+        unread: wanted metrics with too many unreadable blocks.
+        uncollected: node id of a test file -> reason why a side could not collect it.
+        tests: node ids of the tests that each side collected.
+        problem: reason for an early end, otherwise empty.
+        out_of_time: whether it ended early because its limit was over.
+        lost: the side whose process died, and the node id of the test in which it died; None if unknown.
+    """
+
+    differences: dict[Track, Difference] = field(default_factory=dict)
+    timers: dict[Track, dict[Side, str]] = field(default_factory=dict)
+    unread: set[Track] = field(default_factory=set)
+    uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
+    tests: dict[Side, set[str]] = field(default_factory=dict)
+    problem: str = ""
+    out_of_time: bool = False
+    lost: tuple[Side, str] | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The time to stop: `deadline`, s on the monotonic clock. `name` describes the limit in messages. `hangs`: a
+    process that reaches the limit hangs; otherwise only the time for all pairs is over."""
+
+    deadline: float
+    name: str
+    hangs: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self.deadline - time.monotonic())
+
+
+class _Lost(Exception):
+    """A worker died. The message names it, with the end of its output."""
+
+
+class _OutOfTime(_Lost):
+    """The time for all pairs is over, and no process is at fault."""
+
+
+def conduct(
+    players: Sequence[Player],
+    wanted: Callable[[Track], bool],
+    *,
+    limit: Limit,
+    progress: Callable[[Track], None],
+    chance: random.Random,
+    common_only: bool = False,
+) -> Outcome:
+    """Lead one worker of each side through its tests.
+
+    Args:
+        wanted: whether a metric is still to be measured.
+        limit: time limit of the whole.
+        progress: called with every metric that is measured.
+        chance: draws the order of the sides, which must differ between pairs.
+        common_only: whether tests that a side lacks are left out on all sides.
+
+    Raises:
+        UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
+    """
+    lockstep = _Lockstep({player.side: player for player in players}, limit, chance, common_only)
+    try:
+        lockstep.begin()
+        while not lockstep.over:
+            track = lockstep.together()
+            if track is None:
+                for side in lockstep.choose():
+                    lockstep.go(side)
+                continue
+            if wanted(track) and lockstep.same_timers(track):
+                progress(track)
+                lockstep.measure(track)
+            for side in lockstep.waiting():
+                if lockstep.at[side] == track:  # otherwise its call has raised, and it went on
+                    lockstep.go(side)
+    except _OutOfTime as error:
+        lockstep.outcome.problem, lockstep.outcome.out_of_time = str(error), True
+    except _Lost as error:
+        lockstep.outcome.problem = str(error)
+    return lockstep.outcome
+
+
+@dataclass
+class _Lockstep:
+    players: Mapping[Side, Player]
+    limit: Limit
+    chance: random.Random
+    common_only: bool = False
+    tests: list[str] | None = None  # collected tests to run; None: all
+    outcome: Outcome = field(default_factory=Outcome)
+    at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
+    inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
+    behind: dict[Side, set[Track]] = field(default_factory=dict)  # metrics that a side has announced so far
+    blocks: dict[Side, int] = field(default_factory=dict)  # blocks since its announcement
+    lowest: set[Track] = field(default_factory=set)  # times whose lowest blocks count
+    base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
+    work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
+
+    @property
+    def over(self) -> bool:
+        return all(track is None for track in self.at.values())
+
+    def waiting(self) -> list[Side]:
+        return [side for side in SIDES if self.at.get(side) is not None]
+
+    def together(self) -> Track | None:
+        """The common position of all sides; None if they differ."""
+        found = {self.at.get(side) for side in SIDES}
+        if len(found) > 1:
+            return None
+        self.work_waits = True
+        return found.pop()
+
+    def begin(self) -> None:
+        """Wait until all sides have collected their tests, which they may do at once. Then let them run up to their
+        first case, one after another."""
+        order: list[str] = []
+        for side, player in self.players.items():
+            message = self._hear(player)
+            assert message is None or isinstance(message, Ready)
+            self.at[side] = None
+            self.behind[side] = set()
+            if message is not None:
+                self.outcome.uncollected[side] = message.uncollected
+                self.outcome.tests[side] = set(message.tests)
+                order = message.tests
+                self.blocks[side] = 1
+                self.at[side] = _START
+        if self.common_only:  # a test that one side lacks would separate the sides, and cost its neighbours this pair
+            common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
+            self.tests = [test for test in order if test in common]
+        for side in self.waiting():
+            self.go(side)
+
+    def go(self, side: Side) -> None:
+        """Let one side run up to its next case or its end, while the others wait."""
+        here = self.at[side]
+        for _ in range(_MOST_TRIES):  # a reading needs a block
+            if not self.blocks[side]:
+                self._block(side, here)
+        if self.at[side] is not here:
+            return  # it has gone on by itself
+        player = self.players[side]
+        base = self.at.get("base")
+        known = Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers)
+        starts = self.at[side] == _START
+        self._say(player, msgspec.structs.replace(known, tests=self.tests) if starts else known)
+        self._arrive(side, self._hear(player))
+
+    def _arrive(self, side: Side, message: Message | None) -> None:
+        self.blocks[side] = 0
+        if message is None:
+            self.at[side] = None
+            return
+        assert isinstance(message, Announced), message
+        if message.foreign:
+            raise UsageError(
+                f"{message.foreign}: loaded by the worker of {describe(side)}, not from its worktree: both sides "
+                "would measure this one file. Uninstall the editable install, or name its folder relative to the "
+                "repository in pytest's pythonpath (--setup 'pip install …' would change all sides at once)"
+            )
+        track = Track(message.suite, message.key, message.metric)
+        if side == "base":
+            here = self.at[side]
+            same_case = here is not None and here[:2] == track[:2]
+            self.base_timers = {**(self.base_timers if same_case else {}), message.metric: message.timer}
+        self.at[side] = track
+        self.behind[side].add(track)
+        if message.lowest:
+            self.lowest.add(track)
+        self.outcome.timers.setdefault(track, {})[side] = message.timer
+
+    def choose(self) -> list[Side]:
+        """The sides that go on if not all are at the same metric.
+
+        A side goes on if another side has already passed its position, since the two can no longer meet there. If there
+        is no such side, the sides go ahead by turns, past metrics that one side alone may have. A wrong guess costs the
+        metric this process pair; the next pair avoids it.
+        """
+        waiting = self.waiting()
+        late = [side for side in waiting if any(self._has_left(other, self.at[side]) for other in SIDES)]
+        if late:
+            return late
+        if len(waiting) < len(SIDES):
+            return waiting
+        self.work_waits = not self.work_waits
+        return [side for side in waiting if (side == "work") != self.work_waits]
+
+    def _has_left(self, side: Side, track: Track | None) -> bool:
+        return track in self.behind[side] and self.at[side] != track
+
+    def same_timers(self, track: Track) -> bool:
+        return len(set(self.outcome.timers[track].values())) == 1
+
+    def measure(self, track: Track) -> None:
+        """Measure one time on all sides."""
+        if track in self.lowest:
+            self._measure_floor(track)
+        else:
+            self._measure_rounds(track)
+
+    def _measure_floor(self, track: Track) -> None:
+        """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor. So every
+        side had a chance of a moment without other work on the processor."""
+        here = dict(self.at)
+        times: dict[Side, list[float]] = {side: [] for side in SIDES}
+        until = time.monotonic() + _FLOOR_SECONDS
+        while not all(is_reached(found) for found in times.values()) and time.monotonic() < until:
+            for side in self.chance.sample(SIDES, len(SIDES)):
+                block = self._block(side, here[side])
+                if block is not None and block.us:
+                    times[side].append(block.us)
+            if any(self.at[side] is not here[side] for side in SIDES):
+                return  # a call raised, and its side went on
+        if min(len(found) for found in times.values()) < AGREEING:
+            self.outcome.unread.add(track)
+            return
+        base, copy, work = (median(floor(times[side])) for side in SIDES)
+        self.outcome.differences[track] = Difference(math.log(work / base), math.log(copy / base), base, work)
+
+    def _measure_rounds(self, track: Track) -> None:
+        """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
+        here = dict(self.at)
+        self._warm_up(here)
+        changes: dict[Side, list[float]] = {"copy": [], "work": []}
+        values: dict[Side, list[Measured]] = {side: [] for side in SIDES}
+        for _ in range(_MOST_TRIES * _ROUNDS):
+            order = self.chance.sample(SIDES, len(SIDES))
+            logs: dict[Side, list[float]] = {side: [] for side in SIDES}
+            for side in (*order, *reversed(order)):
+                block = self._block(side, here[side])
+                if block is not None and block.us:
+                    values[side].append(block)
+                    logs[side].append(math.log(block.us))
+            if all(len(found) == _THERE_AND_BACK for found in logs.values()):
+                for side, found in changes.items():
+                    found.append(fmean(logs[side]) - fmean(logs["base"]))
+            if len(changes["work"]) == _ROUNDS or any(self.at[side] is not here[side] for side in SIDES):
+                break
+        if len(changes["work"]) < _ROUNDS:
+            self.outcome.unread.add(track)
+            return
+        base, work = values["base"], values["work"]
+        self.outcome.differences[track] = Difference(
+            fmean(changes["work"]),
+            fmean(changes["copy"]),
+            median(block.us for block in base if block.us),
+            median(block.us for block in work if block.us),
+            _mhz(base),
+            _mhz(work),
+        )
+
+    def _warm_up(self, here: Mapping[Side, Track | None]) -> None:
+        """Blocks by turns until a round equals the one before, since the device cooled down while it waited for the
+        last side."""
+        before: list[float | None] = []
+        for _ in range(_MOST_WARM_UPS):
+            blocks = [self._block(side, here[side]) for side in SIDES]
+            now = [None if block is None else block.us for block in blocks]
+            pairs = zip(before, now, strict=False)
+            if before and all(a and b and abs(math.log(b / a)) < _WARM for a, b in pairs):
+                return
+            before = now
+
+    def _block(self, side: Side, here: Track | None) -> Measured | None:
+        """One block of a side that waits at `here`; None if it could not be read, or if the side went on."""
+        if here is None or self.at[side] is not here:
+            return None
+        player = self.players[side]
+        self._say(player, Measure())
+        message = self._hear(player)
+        if isinstance(message, Measured):
+            self.blocks[side] += message.us is not None
+            return message if message.us is not None else None
+        self._arrive(side, message)  # the call raised, so its test failed and the worker went on
+        return None
+
+    def _say(self, player: Player, what: Order) -> None:
+        try:
+            player.connection.send_bytes(msgspec.json.encode(what))
+        except OSError:
+            self._lose(player, player.ended() or f"{describe(player.side)}: hung up{player.last_words()}")
+
+    def _hear(self, player: Player) -> Message | None:
+        """The next message that needs an answer; None if the process ended in order.
+
+        Raises:
+            _Lost: the process ended otherwise, or the limit is over.
+        """
+        while isinstance(message := self._receive(player), Entered):
+            self.inside[player.side] = message.test
+        return message
+
+    def _receive(self, player: Player) -> Message | None:
+        # In short waits: a signal just before a wait is handled only when that wait ends.
+        while not player.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
+            if not self.limit.left:
+                if self.limit.hangs:
+                    raise _Lost(f"{describe(player.side)}: {self.limit.name}{player.last_words()}")
+                raise _OutOfTime(self.limit.name)
+        try:
+            return read_message(player.connection.recv_bytes())
+        except (EOFError, OSError):
+            if problem := player.ended():
+                self._lose(player, problem)
+            return None
+
+    def _lose(self, player: Player, problem: str) -> NoReturn:
+        test = self.inside.get(player.side)
+        self.outcome.lost = (player.side, test) if test else None
+        raise _Lost(problem) from None
+
+
+def _mhz(blocks: Sequence[Measured]) -> float | None:
+    known = [block.mhz for block in blocks if block.mhz]
+    return median(known) if known else None

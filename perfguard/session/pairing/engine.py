@@ -1,0 +1,186 @@
+"""Process pairs, from the worktrees to their readings. All their files are removed at the end."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
+from perfguard.model.config import Settings
+from perfguard.model.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
+from perfguard.model.units import format_minutes
+from perfguard.session.pairing.conductor import Limit, Outcome, Track, conduct
+from perfguard.session.pairing.interrupts import Interrupts
+from perfguard.session.pairing.processes import SIDES, Asked, Plan, Side, Worker, run_setup, start_worker
+from perfguard.session.pairing.tally import Tally
+from perfguard.session.pairing.worktrees import Repository
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The two sides: full hashes of the base and of a commit that holds the working tree."""
+
+    base: str
+    work: str
+
+
+@dataclass
+class Site:
+    """Worktrees and processes of one set of process pairs. As a context manager, it removes them.
+
+    Attributes:
+        folder: the command's working folder, inside the checkout.
+        arguments: pytest's, device included.
+        slug: the device's slug; results of another one are refused.
+        tell: called with progress messages.
+        at: called with every time that is measured.
+    """
+
+    repository: Repository
+    folder: Path
+    arguments: tuple[str, ...]
+    slug: str
+    settings: Settings
+    interrupts: Interrupts
+    tell: Tell
+    at: Callable[[Track], None] = lambda track: None
+    _workers: list[Worker] = field(default_factory=list)
+    _temporary: Path = field(
+        default_factory=lambda: (
+            Path(tempfile.gettempdir()).resolve() / f"perfguard-pairs-{os.getpid()}-{secrets.token_hex(4)}"
+        )
+    )
+    _random: random.Random = field(default_factory=random.SystemRandom)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop_workers()
+        if self._temporary.exists():
+            self.repository.remove_worktrees(self._temporary)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for starting workers."""
+        inside = self.folder.resolve().relative_to(self.repository.root.resolve())
+        return Plan(self._temporary, self.repository.root, inside, self.arguments)
+
+    def lay_out(self, base: str) -> Trees:
+        """Make the three worktrees: of `base`, of its second checkout, and of the working tree.
+
+        Raises:
+            UsageError: git refuses.
+        """
+        self._temporary.mkdir(mode=0o700)
+        trees = Trees(base, self.repository.snapshot(self._temporary / "index"))
+        if self.repository.has_submodules:
+            self.tell("submodules stay empty in the worktrees; --setup 'git submodule update --init' fills them")
+        for side, commit in zip(SIDES, (base, base, trees.work), strict=True):
+            with self.interrupts.delayed():
+                self.repository.add_worktree(self._temporary / side, commit)
+        return trees
+
+    def set_up(self, command: str) -> None:
+        """Run the user's `command` in each worktree, to build extensions.
+
+        Raises:
+            UsageError: it failed, or took too long.
+        """
+        for side in SIDES:
+            run_setup(self.plan, side, command, self.settings.session_minutes, self.interrupts)
+
+    def measure(self, tally: Tally, tracks: Sequence[Track] | None, deadline: float) -> None:
+        """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
+        over, or processes died in too many tests to blame single ones.
+
+        Args:
+            deadline: s on the monotonic clock.
+
+        Raises:
+            UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
+        """
+        started, first = time.monotonic(), tally.pairs
+        looked = False  # whether all sides have come to their end once
+        while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
+            finds = tracks is None and not looked
+            left = tally.undecided_times if tracks is None else [each for each in tracks if not tally.is_decided(each)]
+            if not left and not finds:
+                return
+            self.tell(_progress(tally, len(left), tally.pairs - first, time.monotonic() - started, deadline))
+            tests = tally.others if finds else tally.nodeids(left)
+            # The speed of a wrong base is no standard. The working tree of a run has been checked and read by the run.
+            judged: Collection[Side] = () if looked else SIDES if tracks is None else ("base",)
+            drawn = None if tests is None else self._drawn(tests)
+            asked = Asked(_request(tally.request()), drawn, judged, common_only=not finds)
+            looked |= self._pair(tally, asked, None if tracks is None else left, deadline)
+
+    def _drawn(self, nodeids: Sequence[str]) -> list[str]:
+        """Tests in a new order for each pair, so that after-effects of a case on the next differ."""
+        return self._random.sample(nodeids, len(nodeids))
+
+    def _pair(self, tally: Tally, asked: Asked, tracks: Sequence[Track] | None, deadline: float) -> bool:
+        """Start new processes, lead them through the undecided times and add their results. Return whether all came to
+        their end."""
+        folder = self._temporary / f"pair-{tally.pairs + 1}"
+        folder.mkdir()
+        wanted = tally.wants
+        for side in self._random.sample(SIDES, len(SIDES)):
+            start_worker(self.plan, side, folder / side, asked, self.interrupts, self._workers)
+        workers = {worker.side: worker for worker in self._workers}
+        outcome: Outcome = conduct(
+            [workers[side] for side in SIDES], wanted, limit=self._limit(deadline), progress=self.at,
+            chance=self._random, common_only=asked.common_only,
+        )  # fmt: skip
+        self._stop_workers()
+        reports: dict[Side, Report | None] = {side: worker.report(self.slug) for side, worker in workers.items()}
+        tally.take(outcome, reports, tracks)
+        return not outcome.problem
+
+    def _limit(self, deadline: float) -> Limit:
+        minutes = self.settings.session_minutes
+        hang = time.monotonic() + 60 * minutes
+        if hang < deadline:
+            name = f"the process took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
+            return Limit(hang, name, hangs=True)
+        return Limit(deadline, out_of_time(self.settings))
+
+    def _stop_workers(self) -> None:
+        while self._workers:
+            self._workers[-1].stop()
+            self._workers.pop()
+
+
+def out_of_time(settings: Settings) -> str:
+    """The reason why no more pairs were measured."""
+    return f"the {settings.pair_minutes:g} minutes for process pairs were over ([tool.perfguard] pair_minutes)"
+
+
+def _progress(tally: Tally, left: int, pairs: int, seconds: float, deadline: float) -> str:
+    """`process pair 3: 2 of 5 times undecided, 0:41 gone, about 0:20 to 3:05 to go`."""
+    text = f"process pair {tally.pairs + 1}"
+    total, _ = tally.count
+    if not pairs:
+        return f"{text}: {left} time{'s' * (left != 1)} in question" if left else text
+    each = seconds / pairs
+    least, most = max(1, LEAST_PAIRS - pairs) * each, max(1, MOST_PAIRS - pairs) * each
+    budget = max(0.0, deadline - time.monotonic())
+    span = f"about {format_minutes(min(least, budget))} to {format_minutes(min(most, budget))} to go"
+    return f"{text}: {left} of {total} times undecided, {format_minutes(seconds)} gone, {span}"
+
+
+def _request(results: list[CaseResult]) -> Report:
+    """The request to the workers, with the timers of `results`."""
+    nothing = Hardware(slug="", vendor="", name="", architecture="")
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Report(SCHEMA, nothing, Toolchain(), started, results=results)

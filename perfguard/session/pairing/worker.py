@@ -1,0 +1,243 @@
+"""The side of a process pair that runs inside a live pytest process: announces its meters, and measures on order.
+
+Several processes, each with another version of the code, share one device. Only the one that has the turn runs; the
+others wait here. So no process disturbs what another one measures, autotunes or captures.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure.timers.blocks import Collect, checked, read_block
+from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.model.records import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfguard.measure.devices.device import Device
+
+CONDUCTED = "conducted.json"
+_PAD_STEP = 512  # bytes that torch's allocators round to
+
+
+class Conducted(Struct, frozen=True):
+    """The conductor's file in the session folder of one worker.
+
+    Attributes:
+        handle: file descriptor of the socket to the conductor, inherited by the process.
+        worktree: the checkout whose code the worker measures.
+        original: the user's checkout: code loaded from there would be measured in place of the worktree's.
+        numerics: whether results are also checked against their references.
+        exact: whether exact metrics are also read.
+        pad_bytes: memory to take before the first case, so that no two processes have the same layout.
+        tests: node ids of the tests to run, in this order; missing ones are left out. None: all that pytest's arguments
+            select.
+    """
+
+    handle: int
+    worktree: str
+    original: str
+    numerics: bool
+    exact: bool = True
+    pad_bytes: int = 0
+    tests: list[str] | None = None
+
+
+class Measure(Struct, frozen=True, tag=True):
+    """The conductor's order: measure one more block."""
+
+
+class Go(Struct, frozen=True, tag=True):
+    """The conductor's order: go on to the next time, or the end.
+
+    Attributes:
+        timers: metric -> the base's timer in its present case, which the other sides use.
+        tests: collected tests to run, sent with the first order; None: all.
+    """
+
+    suite: str = ""
+    key: str = ""
+    timers: dict[str, str] = {}
+    tests: list[str] | None = None
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The tests are collected, nothing runs on the device yet. `tests`: their node ids; `uncollected`: node id of a
+    file -> reason why it could not be collected."""
+
+    uncollected: dict[str, str] = {}
+    tests: list[str] = []
+
+
+class Entered(Struct, frozen=True, tag=True):
+    """A test begins. If the process dies, it died in this test."""
+
+    test: str
+
+
+class Announced(Struct, frozen=True, tag=True):
+    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `lowest`: the
+    lowest of its blocks count."""
+
+    suite: str
+    key: str
+    metric: str
+    timer: str
+    floor_us: float
+    foreign: str = ""
+    lowest: bool = False
+
+
+class Measured(Struct, frozen=True, tag=True):
+    """One block's time, µs per call, and the mean clock of the device's processors in it; None if the block was
+    rejected, or the clock is unknown."""
+
+    us: float | None
+    mhz: float | None = None
+
+
+Message = Ready | Entered | Announced | Measured
+Order = Measure | Go
+
+
+def read_message(data: bytes) -> Message:
+    """A worker's message from its bytes."""
+    message: Message = msgspec.json.decode(data, type=Message)
+    return message
+
+
+def read_order(data: bytes) -> Order:
+    """A conductor's order from its bytes."""
+    order: Order = msgspec.json.decode(data, type=Order)
+    return order
+
+
+def read_conducted(folder: Path) -> Conducted | None:
+    """The conductor's file in `folder`; None if there is none."""
+    path = folder / CONDUCTED
+    return msgspec.json.decode(path.read_bytes(), type=Conducted) if path.is_file() else None
+
+
+@dataclass
+class Worker:
+    """This process as the worker of a process pair. Create it with `join`.
+
+    Attributes:
+        conducted: the conductor's request.
+    """
+
+    connection: Connection
+    conducted: Conducted
+    _base_timers: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # as they become known
+    _checked: set[str] = field(default_factory=set)  # modules that are already checked
+    _pad: object = None
+
+    def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
+        """Announce the collected tests, and wait for the first turn. Return the tests to run, in order."""
+        self.say(Ready(uncollected, tests))
+        order = self.hear()
+        return tests if not isinstance(order, Go) or order.tests is None else order.tests
+
+    def enter(self, test: str) -> None:
+        """Announce the test that begins, by its node id."""
+        self.say(Entered(test))
+
+    def take_pad(self, device: Device) -> None:
+        """Take memory, so that later allocations have other addresses in every process."""
+        self._pad = device.take_memory(_PAD_STEP * (self.conducted.pad_bytes // _PAD_STEP))
+
+    def timers(self, case: Case) -> dict[str, str]:
+        """The base's timers of a case, metric -> id, filled in the course of the pair."""
+        return self._base_timers.setdefault((case.suite, case.key), {})
+
+    def say(self, message: Message) -> None:
+        try:
+            self.connection.send_bytes(msgspec.json.encode(message))
+        except OSError:
+            raise _gone() from None
+
+    def hear(self) -> Order:
+        try:
+            order = read_order(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            raise _gone() from None
+        if isinstance(order, Go) and order.timers:
+            self._base_timers.setdefault((order.suite, order.key), {}).update(order.timers)
+        return order
+
+    def collector(self, case: Case) -> Collect:
+        """The collector of a case's blocks, which the conductor orders."""
+
+        def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+            announced = Announced(
+                case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign(), meter.lowest
+            )
+            self.say(announced)
+            times: list[float] = []
+            rejected = 0
+            with collector_paused():
+                while isinstance(self.hear(), Measure):
+                    block_us = read_block(meter, device, times)
+                    if block_us is None:
+                        rejected += 1
+                        self.say(Measured(None))
+                    else:
+                        times.append(block_us)
+                        self.say(Measured(block_us, meter.clock_mhz()))
+            return checked(metric, meter, times, rejected)
+
+        return collect
+
+    def _foreign(self) -> str:
+        new = {name: module for name, module in list(sys.modules.items()) if name not in self._checked}
+        self._checked |= new.keys()
+        return foreign_module(new, Path(self.conducted.original), Path(self.conducted.worktree))
+
+
+def join(folder: Path) -> Worker | None:
+    """Join the conductor that started this process.
+
+    Args:
+        folder: the session folder; None is returned if it has no conductor's file.
+    """
+    conducted = read_conducted(folder)
+    if conducted is None:
+        return None
+    os.set_inheritable(conducted.handle, False)
+    worker = Worker(Connection(conducted.handle), conducted)
+    # A forked child that outlives the worker must not keep the connection to the conductor open.
+    os.register_at_fork(after_in_child=worker.connection.close)
+    return worker
+
+
+def _gone() -> KeyboardInterrupt:
+    # This exception ends a pytest run in order, with its fixtures torn down, as nothing remains to measure for.
+    return KeyboardInterrupt("the conductor of this process pair is gone")
+
+
+def foreign_module(modules: Mapping[str, ModuleType], original: Path, worktree: Path) -> str:
+    """`name (file)` of the first of `modules` that was loaded from `original`; empty if none was.
+
+    The worktree may be inside `original`, and so may the Python environment. Packages installed in it are shared by all
+    sides, and so is perfguard itself.
+    """
+    own = (f"{worktree}{os.sep}", f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}")
+    roots = tuple({f"{original}{os.sep}", f"{original.resolve()}{os.sep}"})
+    for name, module in modules.items():
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or name.partition(".")[0] == "perfguard" or not file.startswith(roots):
+            continue
+        if not file.startswith(own) and not {"site-packages", "dist-packages"} & set(Path(file).parts):
+            return f"{name} ({file})"
+    return ""

@@ -1,0 +1,199 @@
+"""The repository side of process pairs: merge base, a snapshot of the working tree, detached worktrees."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfguard.model.errors import UsageError
+from perfguard.session import fresh_processes
+
+# Variables set inside git's own hooks, which would point every git command at another repository, index or folder.
+_LOCAL_VARIABLES = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+)
+_IDENTITY = {
+    f"GIT_{role}_{part}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for part, value in (("NAME", "perfguard"), ("EMAIL", "perfguard@localhost"))
+}
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without the variables of git's hooks and of pytest-xdist's workers."""
+    return {name: value for name, value in fresh_processes.environment().items() if name not in _LOCAL_VARIABLES}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A checkout. Create it with `find_repository`.
+
+    Attributes:
+        root: its top folder.
+    """
+
+    root: Path
+
+    def git(self, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+        """The output of one git command, run in `root`.
+
+        Raises:
+            UsageError: git is missing, or the command failed.
+        """
+        done = _git(self.root, arguments, variables)
+        if done.returncode != 0:
+            raise UsageError(
+                f"git {' '.join(arguments[:2])}: {done.stderr.strip() or f'status {done.returncode}'}; "
+                "mend this in the repository, then run again"
+            )
+        return done.stdout.strip()
+
+    def commit(self, name: str) -> str | None:
+        """The full hash of the commit called `name`; None if there is none."""
+        done = _git(self.root, ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"))
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    def main_branch(self) -> str:
+        """The branch that work is merged into: the remote's default, otherwise one of the usual names.
+
+        Raises:
+            UsageError: none of them exists.
+        """
+        names = ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
+        found = next((name for name in names if self.commit(name) is not None), None)
+        if found is None:
+            raise UsageError(f"{self.root}: none of {', '.join(names)} is there; name one: perfguard compare BASE")
+        return found
+
+    def merge_base(self, base: str) -> str:
+        """The hash of the best common ancestor of HEAD and `base`.
+
+        Raises:
+            UsageError: no commit yet, an unknown `base`, or no common ancestor.
+        """
+        if self.commit("HEAD") is None:
+            raise UsageError(f"{self.root}: the repository has no commit yet; commit first")
+        if self.commit(base) is None:
+            if self.is_shallow:
+                raise UsageError(f"{base}: not in this clone, which is shallow: git fetch --unshallow")
+            remote = self.commit(f"origin/{base}") is not None
+            step = f"name origin/{base}" if remote else "fetch it, or name another (git branch --all)"
+            raise UsageError(f"{base}: no branch, tag or commit of {self.root}; {step}")
+        done = _git(self.root, ("merge-base", "HEAD", base))
+        if done.returncode != 0:
+            shallow = "this clone is shallow: git fetch --unshallow"
+            step = shallow if self.is_shallow else "name a branch that HEAD comes from"
+            raise UsageError(f"{base}: has no common ancestor with HEAD; {step}")
+        return done.stdout.split()[0]
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether the clone lacks history."""
+        return self.git("rev-parse", "--is-shallow-repository") == "true"
+
+    def changed_since(self, commit: str) -> list[str]:
+        """Paths of tracked files, from the top folder, in which the working tree differs from `commit`."""
+        told = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
+        return [path for path in told.split("\0") if path]
+
+    def untracked(self) -> list[str]:
+        """Paths of files that git neither tracks nor ignores."""
+        told = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+        return [path for path in told.split("\0") if path]
+
+    def snapshot(self, index: Path) -> str:
+        """The hash of a commit that holds the working tree: changes, staged or not, and untracked files that are not
+        ignored. HEAD itself if there are none. The user's index, branches and stash stay as they are.
+
+        Args:
+            index: path for a temporary index.
+
+        Raises:
+            UsageError: a submodule with changes of its own, which no commit of this repository can hold.
+        """
+        self._refuse_dirty_submodules()
+        original = Path(self.root, self.git("rev-parse", "--git-path", "index"))
+        if original.is_file():
+            # The copy keeps git from reading every file again. It keeps its time, because git reads files again that
+            # are younger than the index: an edit within the same tick that keeps the size would not show otherwise.
+            shutil.copy2(original, index)
+        variables = {"GIT_INDEX_FILE": str(index)}
+        self.git("-c", "advice.addEmbeddedRepo=false", "add", "--all", variables=variables)
+        tree = self.git("write-tree", variables=variables)
+        if tree == self.git("rev-parse", "HEAD^{tree}"):
+            return self.git("rev-parse", "HEAD")
+        message = "perfguard compare: the working tree"
+        return self.git("commit-tree", tree, "-p", "HEAD", "-m", message, variables=_IDENTITY)
+
+    def _refuse_dirty_submodules(self) -> None:
+        status = self.git("status", "--porcelain=v2", "--ignore-submodules=none", "--untracked-files=no")
+        for line in status.splitlines():
+            kind, _, rest = line.partition(" ")
+            fields = rest.split(" ")
+            if kind in ("1", "2") and fields[1].startswith("S") and (fields[1][2] == "M" or fields[1][3] == "U"):
+                path = rest.split(" ", 7 if kind == "1" else 8)[-1].partition("\t")[0]
+                raise UsageError(
+                    f"submodule {path}: has uncommitted changes, which a snapshot cannot hold; "
+                    "commit or stash them inside the submodule"
+                )
+
+    @property
+    def has_submodules(self) -> bool:
+        return (self.root / ".gitmodules").is_file()
+
+    def add_worktree(self, folder: Path, commit: str) -> None:
+        """Check `commit` out into `folder`, detached; no hook runs."""
+        self.git("-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(folder), commit)
+
+    def remove_worktrees(self, parent: Path) -> None:
+        """Remove every worktree inside `parent`, also half-made ones, and git's entries for them.
+
+        Others are left alone. `git worktree prune` would also forget the user's worktrees on disks that are not
+        mounted, so it only runs if git still lists one of ours without its folder.
+        """
+        for folder in self._worktrees(parent):
+            _git(self.root, ("worktree", "remove", "--force", "--force", str(folder)))
+        shutil.rmtree(parent, ignore_errors=True)
+        left = self._worktrees(parent)
+        for folder in left:
+            _git(self.root, ("worktree", "unlock", str(folder)))
+        if left:
+            _git(self.root, ("worktree", "prune"))
+
+    def _worktrees(self, parent: Path) -> list[Path]:
+        listed = _git(self.root, ("worktree", "list", "--porcelain")).stdout.splitlines()
+        folders = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
+        return [folder for folder in folders if parent.resolve() in folder.parents or parent in folder.parents]
+
+
+def find_repository(folder: Path) -> Repository:
+    """The checkout that contains `folder`.
+
+    Raises:
+        UsageError: git is missing, or there is no checkout.
+    """
+    done = _git(folder, ("rev-parse", "--show-toplevel"))
+    if done.returncode != 0:
+        raise UsageError(f"{folder}: not in a git checkout, so there is no base to compare with; git init, and commit")
+    return Repository(Path(done.stdout.strip()))
+
+
+def _git(
+    folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, env=environment() | {"GIT_OPTIONAL_LOCKS": "0", **(variables or {})},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape", check=False,
+            start_new_session=True,  # only perfguard handles Ctrl-C; git finishes its command
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error

@@ -1,0 +1,194 @@
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.config import read_settings
+from perfguard.model.errors import BaselineError, ExitStatus, UsageError
+from perfguard.model.lane_summary import LaneView, Overview
+from perfguard.model.records import Baseline, Report, dump_report
+from perfguard.store.baseline_history import read_history
+from perfguard.store.report_file import read_report
+
+if TYPE_CHECKING:
+    from perfguard.store.baseline_files import Store
+
+NO_REPORT = "no report was given for this lane"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `perfguard report`."""
+    parser.add_argument(
+        "reports",
+        nargs="+",
+        metavar="[LANE=]REPORT.json",
+        help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
+        "target) unless a name is given",
+    )
+    parser.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
+    parser.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="LANE",
+        help="a lane that must have a report, else it is shown as no result; may be repeated (else: `lanes` of "
+        "[tool.perfguard], where several reports or a form for several lanes are asked for)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print saved reports in the requested form."""
+    from perfguard.store.baseline_files import Store
+
+    reports = read_lanes(options.reports)
+    settings = read_settings(Path.cwd())
+    alone = len(reports) == 1 and options.form in OF_ONE
+    expected = options.expect or ([] if alone else settings.lanes)
+    remembered = Store(Path.cwd() / settings.baselines) if options.form in WITH_HISTORY else None
+    overview = merge(reports, expected, remembered)
+    text = FORMS[options.form](overview)
+    if options.output is None:
+        print(text)
+    else:
+        write_atomically(options.output, f"{text.rstrip()}\n".encode())
+    return int(ExitStatus.PASSED)
+
+
+def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
+    """Lane -> its report, from `REPORT.json` or `LANE=REPORT.json`.
+
+    Raises:
+        UsageError: a file that is no report, or two reports of one lane.
+    """
+    reports: dict[str, Report] = {}
+    paths: dict[str, str] = {}
+    for argument in arguments:
+        name, given, path = argument.partition("=")
+        if not given or Path(argument).is_file():
+            name, path = "", argument
+        report = read_report(Path(path))
+        lane = name or report.lane
+        if lane in reports:
+            raise UsageError(
+                f"{path}: a second report of lane {lane}, beside {paths[lane]}; name them apart: LANE={path}"
+            )
+        reports[lane], paths[lane] = report, path
+    return reports
+
+
+def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | None = None) -> Overview:
+    """The overview of these lanes, the expected ones first; lanes without a report are marked.
+
+    Args:
+        store: the present baselines, for histories and environments; the verdicts are the reports' own.
+    """
+    warnings: list[str] = []
+    lanes = []
+    for name in dict.fromkeys([*expected, *reports]):
+        report = reports.get(name)
+        if report is None:
+            lanes.append(LaneView(name, problem=NO_REPORT))
+        else:
+            baselines = _remembered(report, store, warnings) if store else {}
+            lanes.append(LaneView(name, report, baselines=baselines))
+    commits = sorted({report.commit for report in reports.values() if report.commit})
+    if len(commits) > 1:
+        warnings.append(f"the lanes measured different commits: {', '.join(commits)}")
+    return Overview(lanes, head=commits[0] if len(commits) == 1 else "", warnings=warnings)
+
+
+def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, Baseline]:
+    found = {}
+    folder = f"targets/{report.lane}" if report.exact_only else report.hardware.slug
+    for suite in sorted({result.case.suite for result in report.results}):
+        try:
+            baseline = store.load(folder, suite)
+        except BaselineError as error:
+            warnings.append(f"shown without its history: {error}")
+            continue
+        if baseline is not None:
+            found[suite] = baseline
+    return found
+
+
+def _as_terminal(overview: Overview) -> str:
+    from perfguard.render.survey import survey
+    from perfguard.render.terminal import render_summary
+
+    parts = []
+    if len(overview.lanes) > 1:
+        parts += [f"perfguard: {survey(overview).title}", *(f"warning: {warning}" for warning in overview.warnings)]
+    for lane in overview.lanes:
+        if lane.report is None:
+            parts += ["", f"perfguard: {lane.name}: no result, {lane.problem}"]
+            continue
+        summary = render_summary(lane.report, verbose=True)
+        named = "" if lane.name == lane.report.lane else f"{lane.name}: "
+        parts += [""] * bool(parts)
+        parts.append(f"perfguard: {named}{summary.title}")
+        parts += [line.text for line in summary.lines]
+    return "\n".join(parts)
+
+
+def _as_json(overview: Overview) -> str:
+    if len(overview.lanes) == 1 and overview.lanes[0].report is not None:
+        return dump_report(overview.lanes[0].report).decode()
+    document = {"headline": overview.headline.value, **msgspec.to_builtins(overview)}
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+
+
+def _as_benchmark_json(overview: Overview) -> str:
+    from perfguard.render.benchmark_json import render_benchmark_json
+
+    reports = [lane.report for lane in overview.lanes if lane.report is not None]
+    if len(overview.lanes) != 1 or not reports:
+        raise UsageError("--as pytest-benchmark: its format holds one machine; give one report at a time")
+    return render_benchmark_json(reports[0])
+
+
+def _as_markdown(overview: Overview) -> str:
+    from perfguard.render.markdown import render_markdown
+
+    return render_markdown(overview)[0]
+
+
+def _as_junit(overview: Overview) -> str:
+    from perfguard.render.junit import render_junit
+
+    return render_junit(overview)
+
+
+def _as_html(overview: Overview) -> str:
+    from perfguard.render.html import render_html
+
+    folder = Path.cwd() / read_settings(Path.cwd()).baselines
+    histories = {
+        (lane.name, suite, *name): found
+        for lane in overview.lanes
+        if lane.report is not None and not lane.report.exact_only  # has no recorded times
+        for suite in lane.baselines
+        for name, found in read_history(folder, f"{lane.report.hardware.slug}/{suite}.yaml").items()
+    }
+    return render_html(overview, histories)
+
+
+FORMS: dict[str, Callable[[Overview], str]] = {
+    "html": _as_html,
+    "json": _as_json,
+    "junit": _as_junit,
+    "markdown": _as_markdown,
+    "pytest-benchmark": _as_benchmark_json,
+    "terminal": _as_terminal,
+}
+#: Forms that show what the baselines hold.
+WITH_HISTORY = ("html", "json", "markdown")
+#: Forms that show a single report alone, whatever other lanes the settings expect.
+OF_ONE = ("json", "pytest-benchmark", "terminal")

@@ -1,0 +1,269 @@
+"""One run on one device: measure, judge, update, report. `settling` adds process pairs and fresh processes.
+
+Independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.lane import Lane
+from perfguard.judge.run_verdict import count_guarded, find_stale, test_of
+from perfguard.judge.session_verdicts import judge_session, with_verdicts
+from perfguard.judge.update_plan import plan
+from perfguard.model.call import Call
+from perfguard.model.config import Config
+from perfguard.model.errors import UsageError
+from perfguard.model.records import Case, CaseResult, Pairing, Report, Verdict, Word
+from perfguard.model.records.change import Change, category_of, select
+from perfguard.render.update_text import describe_changes, say_recorded
+from perfguard.session.case_pipeline import Runner
+from perfguard.session.child_answer import Answering
+from perfguard.session.cold_start import first_results
+from perfguard.session.fresh_processes import ANSWER, FreshSessions
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_update import apply
+from perfguard.store.report_file import save_report
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+_QUICK_SECONDS = 0.005  # a save that takes no longer is made after every case
+_REST = 10  # a slower save is followed by a pause of this many times its duration
+
+
+@dataclass
+class Collected:
+    """The collection of pytest: `names` of all guarded tests by suite, suites whose file was collected whole, and
+    forward cases of the selected tests."""
+
+    names: dict[str, set[str]] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+    selected: list[Case] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """The state of one run. Create it with `open_run`."""
+
+    config: Config
+    device: Device
+    store: Store
+    runner: Runner
+    lane: Lane
+    report: Report
+    answering: Answering | None = None  # in a process that only measures for another run
+    lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
+    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # as measured, to be judged
+    results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
+    fresh: FreshSessions = field(default_factory=FreshSessions)
+    pairings: list[Pairing] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)  # changes made by the update
+    written: list[Path] = field(default_factory=list)  # files changed by the update
+    held: set[tuple[str, str]] = field(default_factory=set)  # cases that the update does not write without a reason
+    left: list[tuple[Change, str]] = field(default_factory=list)  # changes not written, with the reason
+    _save_again: float = 0.0  # s on the monotonic clock
+
+    @property
+    def is_session(self) -> bool:
+        """Whether this process only measures for another run."""
+        return self.config.session_folder is not None
+
+    def guard(self, call: Call, case: Case) -> list[CaseResult]:
+        """Measure and judge one guarded call, and save the report."""
+        cold = self.answering.cold if self.answering is not None else None
+        found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
+        results = [self._judged(result) for result in found]
+        self._keep()
+        return results
+
+    def take(self, result: CaseResult) -> CaseResult:
+        """Judge a result that was measured elsewhere, and save the report."""
+        judged = self._judged(result)
+        self._keep()
+        return judged
+
+    def _judged(self, result: CaseResult) -> CaseResult:
+        known = self.results.get((result.case.suite, result.case.key))
+        if known is not None and known.case.nodeid != result.case.nodeid:
+            raise UsageError(
+                f"{result.case.nodeid}: {known.case.nodeid} has the same name, {result.case.key}; rename one of them"
+            )
+        result = msgspec.structs.replace(result, device=self.device.identity.index)
+        if not self.is_session and result.word is not Word.WRONG:
+            self.measured[result.case.suite, result.case.key] = result
+            result = with_verdicts(result, judge_case(result, self.lane))
+        self.results[result.case.suite, result.case.key] = result
+        return result
+
+    def unsupported(self, case: Case, reason: str) -> None:
+        """Record a case that its test declares unsupported on this hardware."""
+        verdict = Verdict(word=Word.UNSUPPORTED, reason=reason)
+        self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+        self._keep()
+
+    def forget(self, nodeid: str) -> None:
+        """Drop the results of an earlier attempt at a test, which runs again."""
+        for held in (self.results, self.measured):
+            for key in [key for key, result in held.items() if result.case.nodeid == nodeid]:
+                del held[key]
+
+    def broken(self, case: Case, reason: str) -> None:
+        """Record a case that was selected but gave no reading."""
+        if (case.suite, case.key) not in self.results:
+            verdict = Verdict(word=Word.BROKEN, reason=reason)
+            self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+            self._keep()
+
+    def accepts(self, verdict: Verdict) -> bool:
+        """Whether this run's update will write the change that `verdict` reports, so that it does not fail the test."""
+        update = self.config.update
+        if update is None or category_of(verdict) not in update:
+            return False
+        return bool(self.config.reason) or not verdict.word.fails
+
+    def failing(self, result: CaseResult) -> list[Verdict]:
+        """The verdicts that fail the case's test, in the order they were given."""
+        strict = self.config.settings.strict
+        return [
+            verdict
+            for verdict in result.verdicts
+            if (verdict.word.fails or (strict and verdict.word.unguarded)) and not self.accepts(verdict)
+        ]
+
+    def judge_without_pairs(self, why: str) -> None:
+        """Set the final verdicts of a run that ends before its process pairs."""
+        if not self.is_session:
+            self.pairings = self.pairings or [Pairing(self.lane.base.commit or "", problem=why)]
+            self.judge()
+
+    def judged_late(self, result: CaseResult) -> CaseResult | None:
+        """The case with the verdicts of process pairs, which came after its test; None if there are none."""
+        late = [v for v in result.verdicts if v.word is Word.SLOWER]
+        return msgspec.structs.replace(result, verdicts=late) if late else None
+
+    def judge(self) -> None:
+        """Set the final verdicts of all measured cases, by the present results."""
+        measured = list(self.measured.values())
+        for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh.by_case).items():
+            told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
+            self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
+
+    def finish(
+        self, collected: Collected, outcomes: Mapping[str, str], tell: Callable[[str], None], *, verbose: bool = False
+    ) -> None:
+        """Find the entries whose cases are gone, show and write the update, save the complete report.
+
+        Args:
+            outcomes: node id -> reason why its test did not run to its end; empty if it did.
+            verbose: show each case that the update writes, even if there are many.
+        """
+        if self.answering is not None:
+            for result in self.answering.later_passes(list(self.results.values())):
+                self.results[result.case.suite, result.case.key] = result
+        else:
+            self._find_stale(collected, outcomes)
+            self._find_unmeasured(collected, outcomes)
+            if self.config.update is not None:
+                self._update(tell, verbose)
+        self.report = msgspec.structs.replace(
+            self.report,
+            complete=True,
+            conditions=[*self.report.conditions, self.device.conditions()],
+            copy_bytes_per_second=self.runner.copy_bytes_per_second,
+        )
+        self.save()
+
+    def _find_stale(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
+        reached = {result.case.nodeid for result in self.results.values()}
+        ended = {
+            (case.suite, case.name)
+            for case in collected.selected
+            if outcomes.get(case.nodeid) == "" and case.nodeid in reached
+        }
+        stale, renamed = find_stale(
+            self.lane, collected.whole | self.lost, collected.names, list(self.results.values()), ended
+        )
+        for result in renamed:
+            self.results[result.case.suite, result.case.key] = result
+        self.report = msgspec.structs.replace(self.report, stale=stale)
+
+    def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
+        """Add a reason to recorded cases that a selected test did not guard, for example that it was skipped."""
+        gone = {(verdict.suite, verdict.case) for verdict in self.report.stale}
+        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts on all calls of a test
+        told = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
+        selected = {(case.suite, case.name): case for case in collected.selected}
+        for suite, key in sorted(self.lane.remembered - gone - self.results.keys()):
+            name, _, direction = key.rpartition("/")
+            test = test_of(name, collected.names.get(suite, ()))
+            case = selected.get((suite, test))
+            if case is not None and case.nodeid not in told:
+                why = outcomes.get(case.nodeid, "not run") or "run and guarded nothing"
+                verdict = Verdict(word=Word.UNRESOLVED, reason=f"remembered, but its test was {why}")
+                case = Case(suite, name, "backward" if direction == "backward" else "forward", case.nodeid)
+                self.results[suite, key] = CaseResult(case=case, verdicts=[verdict])
+
+    def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
+        assert self.config.update is not None
+        provenance = self.snapshot().provenance
+        results = list(self.results.values())
+        fresh = {(r.case.suite, r.case.key): self.fresh.of(r.case.suite, r.case.key) for r in results}
+        identity = self.device.identity
+        planned = plan(
+            self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
+        )
+        if self.report.exact_only:  # only metrics of every machine: this machine's own stay with its times
+            planned = [change for change in planned if change.folder.startswith("targets/")]
+        waiting = [change for change in planned if (change.suite, change.key) in self.held]
+        planned = [change for change in planned if change not in waiting]
+        say_recorded(self.results, planned, self.held)
+        self.changes, self.left = select(planned, self.config.update, self.config.reason)
+        self.left += [(change, change.demand) for change in waiting if change.needs_reason]
+        for line in describe_changes(self.changes, verbose):
+            tell(f"update: {line}")
+        self.written = apply(self.store, self.changes, provenance, self.config.reason)
+
+    def snapshot(self) -> Report:
+        """The report as it stands now."""
+        results = list(self.results.values())
+        return msgspec.structs.replace(
+            self.report,
+            results=results,
+            fresh=self.fresh.sessions,
+            fresh_problem=self.fresh.problem,
+            pairings=self.pairings,
+            guarded=count_guarded(results),
+            remembered=len(self.lane.remembered),
+        )
+
+    @property
+    def remaining_stale(self) -> list[Verdict]:
+        """Stale cases that this run's update did not remove."""
+        return [verdict for verdict in self.report.stale if not self.accepts(verdict)]
+
+    @property
+    def report_path(self) -> Path:
+        """The path of the report."""
+        if self.config.session_folder is not None:
+            return self.config.session_folder / ANSWER
+        return self.config.reports_dir / f"report-{self.device.identity.slug}.json"
+
+    def save(self) -> None:
+        """Write the report so far."""
+        started = time.monotonic()
+        save_report(self.report_path, self.snapshot())
+        ended = time.monotonic()
+        self._save_again = ended + _REST * (ended - started) if ended - started > _QUICK_SECONDS else ended
+
+    def _keep(self) -> None:
+        """Save, unless the report is long and was saved a moment ago: a run of n cases must not write n² of them."""
+        if time.monotonic() >= self._save_again:
+            self.save()

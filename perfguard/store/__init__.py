@@ -1,0 +1,1 @@
+"""The stored baselines: one YAML file for each hardware (or target) and suite. No other room knows YAML."""

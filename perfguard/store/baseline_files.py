@@ -1,0 +1,165 @@
+"""The folder of baseline files: lists, reads and replaces them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from perfguard.model.atomic_files import STALE_SECONDS, clear_stale, staging, write_through
+from perfguard.model.errors import BaselineError
+from perfguard.model.records import Baseline
+from perfguard.store.baseline_parser import Document, parse
+
+_PART = re.compile(r"[\w+-][\w.+-]*")
+
+
+def load(path: Path) -> Baseline:
+    """The baseline in `<root>/<slug>/<suite>.yaml` or `<root>/targets/<target>/<suite>.yaml`.
+
+    Raises:
+        BaselineError: no such file, or a mistake in it, with file and line.
+    """
+    folder = path.parent.name
+    if path.parent.parent.name == "targets":
+        folder = f"targets/{folder}"
+    data = _read(path)
+    if data is None:
+        raise BaselineError(f"{path}: no such file; record it with: pytest --perfguard --perfguard-update")
+    return parse(data, path, folder, path.stem).baseline
+
+
+class Store:
+    """The baseline files under `root`. A folder is a hardware's slug or `targets/<target>`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._parsed: dict[Path, tuple[bytes, Document]] = {}  # valid while the file has these bytes
+
+    def path(self, folder: str, suite: str) -> Path:
+        """The path of the suite's file.
+
+        Raises:
+            BaselineError: a name that cannot be a path below the root.
+        """
+        for part in (*folder.split("/"), *suite.split("/")):
+            if not _PART.fullmatch(part):
+                raise BaselineError(
+                    f"{folder}/{suite}: {part!r} cannot name a baseline file; "
+                    "use letters, digits, '_', '.', '+' and '-'"
+                )
+        return self.root / folder / f"{suite}.yaml"
+
+    def document(self, folder: str, suite: str) -> Document | None:
+        """The suite's parsed file; None if there is none.
+
+        Raises:
+            BaselineError: the file cannot be read as a baseline of this folder.
+        """
+        path = self.path(folder, suite)
+        data = _read(path)
+        if data is None:
+            return None
+        known = self._parsed.get(path)
+        if known is None or known[0] != data:
+            known = self._parsed[path] = data, parse(data, path, folder, suite)
+        return known[1]
+
+    def load(self, folder: str, suite: str) -> Baseline | None:
+        """The folder's baseline of the suite; None if there is no file.
+
+        Raises:
+            BaselineError: the file cannot be read as a baseline of this folder.
+        """
+        document = self.document(folder, suite)
+        return None if document is None else document.baseline
+
+    def folders(self) -> list[str]:
+        """Slugs of the hardware with any baselines, sorted."""
+        return sorted(
+            folder.name
+            for folder in (self.root.iterdir() if self.root.is_dir() else ())
+            if folder.name != "targets" and folder.is_dir() and any(folder.rglob("*.yaml"))
+        )
+
+    def targets(self) -> list[str]:
+        """The folders of targets, for example `targets/sm_90`, sorted."""
+        folder = self.root / "targets"
+        return sorted(f"targets/{each.name}" for each in (folder.iterdir() if folder.is_dir() else ()) if each.is_dir())
+
+    def suites(self, folder: str) -> list[str]:
+        """The suites with a file in a folder, sorted."""
+        return sorted(path.stem for path in (self.root / folder).glob("*.yaml"))
+
+    def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
+        """(suite, case key) -> the slugs of other hardware with a record of the case, sorted."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for suite in suites:
+            for other in self.folders():
+                baseline = self.load(other, suite) if other != slug else None
+                for key in baseline.cases if baseline else ():
+                    found.setdefault((suite, key), []).append(other)
+        return found
+
+    def replace(self, contents: Mapping[Path, bytes | None]) -> None:
+        """Replace each file by its new bytes, or remove it for None. All new files are complete on disk before the
+        first moves.
+
+        Raises:
+            BaselineError: a file cannot be written; none has changed unless the message says so.
+        """
+        done: list[Path] = []
+        try:
+            with contextlib.ExitStack() as stack:
+                ready = _staged(contents, stack)
+                for path, data in contents.items():
+                    if data is None:
+                        path.unlink()
+                    else:
+                        os.replace(ready[path], path)
+                    done.append(path)
+            for folder in {path.parent for path in contents}:
+                _clear(folder)
+        except OSError as error:
+            written = f" (already written: {', '.join(map(str, done))})" if done else ""
+            raise BaselineError(
+                f"{error.filename or self.root}: cannot write ({error.strerror}){written}; "
+                "make room or mend the permissions, then record again"
+            ) from error
+
+
+def _staged(contents: Mapping[Path, bytes | None], stack: contextlib.ExitStack) -> dict[Path, Path]:
+    """Each new file, complete on disk beside the one that it will replace."""
+    folders: dict[Path, Path] = {}
+    ready: dict[Path, Path] = {}
+    for path, data in contents.items():
+        if data is None:
+            continue
+        if path.parent not in folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folders[path.parent] = stack.enter_context(staging(path.parent))
+        ready[path] = write_through(folders[path.parent] / str(len(ready)), data)
+    return ready
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed updates left."""
+    clear_stale(folder)
+    with contextlib.suppress(OSError):
+        for path in folder.glob(".*.yaml.*.tmp"):  # perfguard's file names until November 2026
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                path.unlink()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise BaselineError(f"{path}: cannot read, since a file stands where a folder should; move it away") from error
+    except OSError as error:
+        raise BaselineError(f"{path}: cannot read ({error.strerror}); mend its permissions") from error

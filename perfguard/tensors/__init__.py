@@ -1,0 +1,1 @@
+"""What `check` and `measure` both need to know of tensors."""
