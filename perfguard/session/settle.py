@@ -12,7 +12,7 @@ from perfguard.judge.session_verdicts import CaseId, case_id, screen_session
 from perfguard.judge.update_plan import plan, recordable
 from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word
 from perfguard.session.fresh_processes import FreshSessions, measure_fresh
-from perfguard.session.pairing.conductor import Track
+from perfguard.session.pairing.outcome import Track
 from perfguard.session.pairing.pair_times import Counts, Start, pair_times
 from perfguard.session.run import Run
 

@@ -14,7 +14,7 @@ from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading,
 from perfguard.model.records.comparison import Row
 from perfguard.model.units import Unit
 from perfguard.session.compare.rows import exact_rows, rows_of
-from perfguard.session.pairing.conductor import Difference, Outcome, Track
+from perfguard.session.pairing.outcome import Difference, Outcome, Track
 from perfguard.session.pairing.processes import Side
 from perfguard.session.pairing.tally import Tally
 

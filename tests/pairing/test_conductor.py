@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.model.errors import UsageError
-from perfguard.session.pairing.conductor import Limit, Outcome, Track, conduct
+from perfguard.session.pairing.conductor import Limit, conduct
+from perfguard.session.pairing.outcome import Outcome, Track
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Ready, read_order
 

@@ -24,9 +24,9 @@ from perfguard.session.compare.rows import rows_of
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.fresh_processes import given_arguments
 from perfguard.session.pairing.base_commit import find_base
-from perfguard.session.pairing.conductor import Track
 from perfguard.session.pairing.engine import Site
 from perfguard.session.pairing.interrupts import Interrupts
+from perfguard.session.pairing.outcome import Track
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import find_repository
 

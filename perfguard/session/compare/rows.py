@@ -13,7 +13,7 @@ from perfguard.judge.same_code import covered_beside
 from perfguard.judge.session_verdicts import CaseId, track_of
 from perfguard.model.records import CaseResult, PairedTime, Reading, Value, Word
 from perfguard.model.records.comparison import Row
-from perfguard.session.pairing.conductor import Track
+from perfguard.session.pairing.outcome import Track
 from perfguard.session.pairing.processes import Side
 from perfguard.session.pairing.tally import Progress, Tally, bad, why_not_compared
 

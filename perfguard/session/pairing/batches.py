@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from perfguard.model.records import CaseResult, Verdict
-from perfguard.session.pairing.conductor import Track
+from perfguard.session.pairing.outcome import Track
 
 FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
 _GROWTH = 4  # size of a batch / size of the one before

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from statistics import fmean, median
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
 from perfguard.measure.timers.floor import AGREEING, floor, is_reached
 from perfguard.model.errors import UsageError
+from perfguard.session.pairing.outcome import Difference, Outcome, Track
 from perfguard.session.pairing.processes import SIDES, Side, describe
 from perfguard.session.pairing.worker import (
     Announced,
@@ -29,7 +30,7 @@ from perfguard.session.pairing.worker import (
     Order,
     Ready,
     read_message,
-)
+)  # fmt: skip
 
 _ROUNDS = 3  # rounds of blocks for a case and process pair
 _THERE_AND_BACK = 2  # blocks of each side in a round
@@ -38,14 +39,6 @@ _MOST_TRIES = 3
 _LOOK_SECONDS = 0.5  # longest single wait for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 _FLOOR_SECONDS = 4.0  # bursts of other work on a processor last seconds
-
-
-class Track(NamedTuple):
-    """One timed metric of one case."""
-
-    suite: str
-    key: str
-    metric: str
 
 
 _START = Track("", "", "")  # position of a side that has collected its tests
@@ -62,50 +55,6 @@ class Player(Protocol):
 
     def last_words(self) -> str:
         """The end of its output, to be appended to a sentence."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The result of one process pair for one timed metric.
-
-    Attributes:
-        change: ln(working tree / merge base), the mean over the rounds.
-        control: ln(second merge base / merge base), measured alike: only noise and bias.
-        base_us, work_us: median block, µs per call.
-        base_mhz, work_mhz: median clock of the device's processors in these blocks; None if unknown.
-    """
-
-    change: float
-    control: float
-    base_us: float
-    work_us: float
-    base_mhz: float | None = None
-    work_mhz: float | None = None
-
-
-@dataclass
-class Outcome:
-    """The results of one set of live processes.
-
-    Attributes:
-        differences: results of the wanted metrics that could be measured.
-        timers: the timer of every metric that a side announced.
-        unread: wanted metrics with too many unreadable blocks.
-        uncollected: node id of a test file -> reason why a side could not collect it.
-        tests: node ids of the tests that each side collected.
-        problem: reason for an early end, otherwise empty.
-        out_of_time: whether it ended early because its limit was over.
-        lost: the side whose process died, and the node id of the test in which it died; None if unknown.
-    """
-
-    differences: dict[Track, Difference] = field(default_factory=dict)
-    timers: dict[Track, dict[Side, str]] = field(default_factory=dict)
-    unread: set[Track] = field(default_factory=set)
-    uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
-    tests: dict[Side, set[str]] = field(default_factory=dict)
-    problem: str = ""
-    out_of_time: bool = False
-    lost: tuple[Side, str] | None = None
 
 
 @dataclass(frozen=True)

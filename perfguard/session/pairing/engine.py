@@ -17,8 +17,9 @@ from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.model.config import Settings
 from perfguard.model.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
 from perfguard.model.units import format_minutes
-from perfguard.session.pairing.conductor import Limit, Outcome, Track, conduct
+from perfguard.session.pairing.conductor import Limit, conduct
 from perfguard.session.pairing.interrupts import Interrupts
+from perfguard.session.pairing.outcome import Outcome, Track
 from perfguard.session.pairing.processes import SIDES, Asked, Plan, Side, Worker, run_setup, start_worker
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository

@@ -12,9 +12,9 @@ from perfguard.model.errors import UsageError
 from perfguard.model.records import CaseResult, Pairing, Verdict
 from perfguard.session.fresh_processes import Command
 from perfguard.session.pairing.batches import in_batches
-from perfguard.session.pairing.conductor import Track
 from perfguard.session.pairing.engine import Site, out_of_time
 from perfguard.session.pairing.interrupts import Interrupts
+from perfguard.session.pairing.outcome import Track
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import find_repository
 

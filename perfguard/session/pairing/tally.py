@@ -12,7 +12,7 @@ from perfguard.judge.pair_test import PairVerdict, judge_tracks
 from perfguard.judge.same_code import covered_beside
 from perfguard.judge.session_verdicts import CaseId, case_id, track_of
 from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Verdict, Word
-from perfguard.session.pairing.conductor import Difference, Outcome, Track
+from perfguard.session.pairing.outcome import Difference, Outcome, Track
 from perfguard.session.pairing.processes import SIDES, Side
 
 _MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up
