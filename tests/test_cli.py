@@ -13,7 +13,7 @@ from perfguard.measure import devices
 from perfguard.measure.devices import Finding, open_device
 from perfguard.model.errors import EXIT_MEANINGS
 from perfguard.store.report_file import read_report, save_report
-from tests.test_reports import REPORT
+from tests.store.test_report_file import REPORT
 
 
 @pytest.fixture

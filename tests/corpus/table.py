@@ -55,10 +55,10 @@ MISSING = (
     "K16 by `perfguard compare` on a CPU: 4 % lie just above the least that can fail there (a third of 10 %); "
     "`tests/flows/test_compare.py` holds the words.",
     "Equally fast configurations that swap: there is no word for another configuration.",
-    "A code of fp8 that flips at a tie: `tests/test_numerics.py` holds that ties are counted and pass.",
+    "A code of fp8 that flips at a tie: `tests/check/test_numerics.py` holds that ties are counted and pass.",
     "Another host of the same kind, a reboot, power caps, two modes of a machine: they take other machines.",
-    "Two branches that add cases to one file: `tests/baselines/test_merging.py`. Lanes without a report: "
-    "`tests/test_reporting.py`. A device that faults, memory that runs out, results from a cache: "
+    "Two branches that add cases to one file: `tests/store/test_merging.py`. Lanes without a report: "
+    "`tests/session/test_report_command.py`. A device that faults, memory that runs out, results from a cache: "
     "`tests/flows/test_faults.py`.",
 )
 

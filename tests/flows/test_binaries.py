@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tests.flows.conftest import Project
-from tests.metrics.binaries import SCALE
+from tests.measure.metrics.binaries import SCALE
 
 TEST = """
 import torch

@@ -1,7 +1,7 @@
 """The limits of perfguard's own metrics. A report carries the limits of its readings. They must not be more lenient
 than these: the report comes from the change's own code, which may have edited them.
 
-tests/lanes/test_limits.py compares these limits with those of the metrics.
+tests/github/lanes/test_limits.py compares these limits with those of the metrics.
 """
 
 from __future__ import annotations

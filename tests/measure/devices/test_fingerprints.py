@@ -1,0 +1,353 @@
+"""Machine code without its line numbers, launches without a doubt: what makes two runs the same run."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfguard.measure.devices import fingerprints
+from perfguard.measure.devices.fingerprints import Launch, fingerprint, machine_code
+from perfguard.measure.devices.kineto import Work
+
+ROOT = Path(__file__).parents[3]
+ALLOCATED = 2
+
+
+def elf(**sections: tuple[int, bytes]) -> bytes:
+    """A 64-bit ELF file of these sections: name (`_` for `.`) -> flags and content."""
+    names, body, headers = b"\0", b"", [bytes(64)]
+    for name, (flags, content) in {**sections, "_shstrtab": (0, b"")}.items():
+        at = len(names)
+        names += name.replace("_", ".").encode() + b"\0"
+        if name == "_shstrtab":
+            content = names
+        headers.append(struct.pack("<IIQQQQ24x", at, 1, flags, 0, 64 + len(body), len(content)))
+        body += content
+    head = b"\x7fELF\x02\x01".ljust(0x28, b"\0") + struct.pack("<Q", 64 + len(body))
+    head = head.ljust(0x3A, b"\0") + struct.pack("<HHH", 64, len(headers), len(headers) - 1)
+    return head + body + b"".join(headers)
+
+
+contents = st.binary(min_size=1, max_size=64)
+
+
+@given(contents, contents, contents, contents)
+def test_only_what_is_loaded_counts(text: bytes, info: bytes, debug: bytes, other: bytes) -> None:
+    def code(text: bytes, info: bytes, debug: bytes) -> str | None:
+        return machine_code(elf(_text=(ALLOCATED, text), _nv_info_k=(0, info), _debug_line=(0, debug)))
+
+    base = code(text, info, debug)
+    assert base is not None
+    assert code(text, info, other) == base
+    assert (code(other, info, debug) == base) == (other == text)
+    assert (code(text, other, debug) == base) == (other == info)
+
+
+@given(st.binary(max_size=200), st.integers(0, 300))
+def test_what_is_no_elf_file_has_no_code(content: bytes, length: int) -> None:
+    assert machine_code(content) is None
+    cut = elf(_text=(ALLOCATED, b"code"))[:length]
+    assert machine_code(cut) is None or len(cut) > 64
+
+
+CROSS_COMPILE = """
+import importlib.util, json, sys
+from pathlib import Path
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from kernels.fp8.encode import format_constants
+from kernels.fp8.formats import FORMATS
+from perfguard.hardware.fingerprints import machine_code
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.quantize_rows
+
+def build(path, target, block=256, warps=4):
+    kernel, fnuz = load(path), target.backend == "hip"
+    format_ = FORMATS[torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn]
+    constants = format_constants(format_, "gfx942" if fnuz else "sm_90", True)
+    constants |= dict(UNIT=True, R=1, BLOCK=block, TAIL=0, WHOLE=True, stride_k=1)
+    types = dict(x_ptr="*bf16", codes_ptr="*u8", scales_ptr="*fp32")
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+    attrs = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name.endswith("_ptr")}
+    constexprs = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attrs)
+    return triton.compile(source, target=target, options={"num_warps": warps}).kernel
+
+here, moved = sys.argv[1:]
+answer = {}
+for target in (GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)):
+    built = [build(here, target), build(moved, target), build(here, target, block=512), build(here, target, warps=8)]
+    answer[target.backend] = [machine_code(binary) for binary in built], built[0] == built[1]
+print(json.dumps(answer))
+"""
+
+
+def test_a_kernel_that_moved_has_the_same_code_and_one_of_other_constants_has_not(tmp_path: Path) -> None:
+    """A kernel of this repository, compiled for both vendors with line numbers on, as users compile."""
+    pytest.importorskip("triton")
+    source = (ROOT / "kernels" / "fp8" / "rows.py").read_text()
+    here, moved = tmp_path / "here.py", tmp_path / "deep" / "elsewhere.py"
+    moved.parent.mkdir()
+    here.write_text(source)
+    commented = source.replace("    amax_R = tl.zeros", "    # a comment\n\n    amax_R = tl.zeros", 1)
+    moved.write_text("# moved\n\n" + commented)
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("TRITON_")}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", CROSS_COMPILE, str(here), str(moved)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for (base, elsewhere, block, warps), identical in json.loads(done.stdout).values():
+        assert not identical  # the files do differ, by lines and paths
+        assert base == elsewhere
+        assert len({base, block, warps}) == 3
+
+
+FACTS = {"grid": [8, 1, 1], "block": [128, 1, 1], "shared memory": 0, "registers per thread": 40}
+ATEN = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, 1>(int, float*)"
+
+
+def kernel(name: str = "_rows", **facts: Any) -> Work:
+    return Work("kernel", name, 0, FACTS | {name.replace("_", " "): value for name, value in facts.items()})
+
+
+class CompiledKernel:
+    """As Triton's own looks from outside."""
+
+    __module__ = "triton.compiler.compiler"
+
+    def __init__(self, name: str, handle: int, code: bytes, registers: int = 40) -> None:
+        self.name, self.function, self.n_regs = name, handle, registers
+        self.kernel = elf(_text=(ALLOCATED, code))
+        self.metadata = SimpleNamespace(num_warps=4, target=SimpleNamespace(warp_size=32))
+
+
+class StaticallyLaunchedCudaKernel:
+    """As inductor's looks from outside: without the binary."""
+
+    __module__ = "torch._inductor.runtime.static_triton_launcher"
+
+    def __init__(self, name: str) -> None:
+        self.name, self.function, self.n_regs, self.num_warps, self.hash = name, 7, 40, 4, "0" * 64
+
+
+def test_the_same_launches_of_the_same_code_are_equal_whatever_their_handles() -> None:
+    first = CompiledKernel("_rows", 1, b"code")
+    one = fingerprint([kernel()], [Launch("_rows", 1)])
+    del first
+    second = CompiledKernel("_rows", 2, b"code")
+    assert one == fingerprint([kernel()], [Launch("_rows", second.function)]) is not None
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        [kernel(), kernel()],
+        [kernel(grid=[9, 1, 1])],
+        [kernel(block=[256, 1, 1])],
+        [kernel(shared_memory=1024)],
+        [kernel(), Work("fill", "Memset (Device)", 0, {"bytes": 4})],
+        [Work("kernel", "_rows", 1, FACTS)],
+        [kernel(), kernel(ATEN)],
+    ],
+    ids=["twice", "grid", "block", "shared", "fill", "stream", "library"],
+)
+def test_every_part_of_a_launch_counts(work: list[Work], own_libraries: None) -> None:
+    alive = CompiledKernel("_rows", 1, b"code")
+    base = fingerprint([kernel()], [Launch("_rows", alive.function)])
+    rows = sum(each.name == "_rows" for each in work)
+    other = fingerprint(work, [Launch("_rows", 1)] * rows)
+    assert other is not None
+    assert other != base
+
+
+@pytest.fixture
+def own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "foreign_libraries", lambda maps: "")
+
+
+def test_kernels_of_one_name_are_told_apart_by_their_handles() -> None:
+    small, large = CompiledKernel("_rows", 1, b"small"), CompiledKernel("_rows", 2, b"large")
+    work = [kernel(), kernel()]
+    told = {
+        handles: fingerprint(work, [Launch("_rows", handle) for handle in handles])
+        for handles in ((small.function, large.function), (large.function, small.function), (1, 1), (2, 2))
+    }
+    assert len(set(told.values())) == 4
+    assert None not in told.values()
+
+
+def test_without_handles_registers_and_threads_must_tell() -> None:
+    lean, fat = CompiledKernel("_rows", 1, b"lean", registers=40), CompiledKernel("_rows", 2, b"fat", registers=255)
+    by_registers = fingerprint([kernel()], [])
+    assert by_registers == fingerprint([kernel()], [Launch("_rows", lean.function)])
+    assert fingerprint([kernel(registers_per_thread=255)], []) is not None
+    fat.n_regs = 40
+    assert fingerprint([kernel()], []) is None  # either of two
+    lean.kernel = fat.kernel
+    assert fingerprint([kernel()], []) is not None  # of the same code
+
+
+@pytest.mark.parametrize("user_froze", [False, True])
+def test_the_collector_is_left_as_it_was(user_froze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(fingerprints, "_compiled", list)
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: int(user_froze))
+    fingerprints.forget_objects_without_kernels()
+    fingerprints.remember_objects()
+    fingerprints.remember_objects()
+    assert calls == ["freeze"] + ["unfreeze"] * (not user_froze)
+
+
+@pytest.fixture
+def frozen() -> Iterator[int]:
+    """How many objects are frozen: all there are, since kernels of other tests and their freezing are chance here."""
+    before = gc.get_freeze_count()
+    gc.freeze()
+    yield gc.get_freeze_count()
+    if not before:
+        gc.unfreeze()
+
+
+def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those(frozen: int) -> None:
+    imported: list[list[int]] = [[] for _ in range(20_000)]
+    fingerprints.forget_objects_without_kernels()
+    assert gc.get_freeze_count() > frozen + 10_000
+    assert len(gc.get_objects()) < 10_000
+    kernel_made = CompiledKernel("_rows", 1, b"code")
+    assert fingerprint([kernel()], [Launch("_rows", kernel_made.function)]) is not None
+    del imported
+
+
+def test_nothing_is_hidden_once_there_is_a_kernel(frozen: int) -> None:
+    early = CompiledKernel("_rows", 1, b"code")
+    fingerprints.forget_objects_without_kernels()
+    assert gc.get_freeze_count() <= frozen
+    assert fingerprint([kernel()], [Launch("_rows", early.function)]) is not None
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        [],
+        [kernel("my_cuda_kernel")],
+        [kernel("void my_extension::kernel<float>(float*)")],
+        [kernel("my_gemm_kernel")],
+        [kernel(), kernel("unknown")],
+        [Work("kernel", "_rows", 0, {})],
+        [kernel("triton_poi_fused_add_0")],
+    ],
+    ids=["nothing", "plain", "C++", "like a library's", "beside a known one", "no grid", "inductor's, binary gone"],
+)
+def test_unknown_origin_leaves_no_fingerprint(work: list[Work]) -> None:
+    alive = CompiledKernel("_rows", 1, b"code")
+    static = StaticallyLaunchedCudaKernel("triton_poi_fused_add_0")
+    assert fingerprint(work, [Launch("_rows", 1)] * sum(each.name == "_rows" for each in work)) is None
+    del alive, static
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ATEN,
+        "void at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<at::native::OpaqueType<4u>>(int)",
+        "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT",
+        "void gemv2T_kernel_val<int, int, float, float>(cublasGemvParamsEx<int, float, float>)",
+        "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_64x64>(int)",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64",
+        "Cijk_Ailk_Bljk_BBS_BH_MT64x64x32_MI16x16x16x1",
+        "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>(int)",
+    ],
+)
+def test_library_kernels_count_by_name(name: str, own_libraries: None) -> None:
+    once = fingerprint([kernel(name)], [])
+    assert once is not None
+    assert once == fingerprint([kernel(name)], [])
+    assert once != fingerprint([kernel(f"{name} [clone]")], [])
+
+
+def test_an_extension_with_device_code_counts_by_its_content(tmp_path: Path) -> None:
+    plain, extension = tmp_path / "plain.so", tmp_path / "extension.so"
+    plain.write_bytes(elf(_text=(ALLOCATED, b"host code")))
+    extension.write_bytes(elf(_nv_fatbin=(ALLOCATED, b"device code")).replace(b".nv.fatbin", b".nv_fatbin"))
+    other = tmp_path / "other.so"
+    other.write_bytes(extension.read_bytes().replace(b"device code", b"DEVICE CODE"))
+
+    def maps(*paths: Path) -> str | None:
+        lines = [f"7f0000000000-7f0000001000 r-xp 00000000 00:1f 12 {'':20}{path}" for path in paths]
+        lines.append("7ffd00000000-7ffd00001000 r-xp 00000000 00:00 0                          [vdso]")
+        (tmp_path / "maps").write_text("\n".join([*lines, ""]))
+        return fingerprints.foreign_libraries(tmp_path / "maps")
+
+    assert maps(plain) == maps(plain, tmp_path / "gone.so") == ""
+    assert maps(plain, extension) == maps(extension) != ""
+    assert maps(other) not in ("", maps(extension))
+    assert fingerprints.foreign_libraries(tmp_path / "nothing here") is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what a process has loaded")
+def test_torch_itself_is_no_foreign_library() -> None:
+    assert fingerprints.foreign_libraries(Path("/proc/self/maps")) == ""
+
+
+def test_launches_by_triton_are_listed_while_listening() -> None:
+    knobs = pytest.importorskip("triton.knobs")
+    before = list(knobs.runtime.launch_enter_hook.calls)
+    with fingerprints.triton_launches() as launched:
+        knobs.runtime.launch_enter_hook(SimpleNamespace(data={"name": "_rows", "function": 5, "stream": 0}))
+        knobs.runtime.launch_enter_hook(None)  # a launcher that tells nothing
+    assert launched == [Launch("_rows", 5)]
+    # A hook that stays would keep inductor from its own launcher, and slow every launch.
+    assert list(knobs.runtime.launch_enter_hook.calls) == before
+
+
+def test_the_scalars_of_a_launch_count() -> None:
+    """A binary runs as long as its arguments say: `for _ in range(steps)` has one binary for every `steps`."""
+    knobs = pytest.importorskip("triton.knobs")
+    compiler = pytest.importorskip("triton.compiler.compiler")
+    kept = compiler.CompiledKernel.launch_metadata
+
+    def launches(*args: object) -> list[Launch]:
+        kernel = SimpleNamespace(name="_rows", function=5, src=None, _init_handles=lambda: None)
+        with fingerprints.triton_launches() as launched:
+            metadata = compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0, *args)
+            knobs.runtime.launch_enter_hook(metadata)
+        return launched
+
+    alive = CompiledKernel("_rows", 5, b"code")
+    x = torch.ones(4)
+    base = fingerprint([kernel()], launches(x, 100, True, 2.5, (3, x), 128))
+    assert base == fingerprint([kernel()], launches(torch.ones(4), 100, True, 2.5, (3, x), 128)) is not None
+    for other in (
+        (101, True, 2.5, (3, x)),
+        (100, False, 2.5, (3, x)),
+        (100, True, 2.0, (3, x)),
+        (100, True, 2.5, (4, x)),
+    ):
+        assert fingerprint([kernel()], launches(x, *other, 128)) != base
+    # An address is another one in every process.
+    assert launches(x, 0x7F0000000000) == launches(x, 0x7F1000000000) != launches(x, 7)
+    assert compiler.CompiledKernel.launch_metadata is kept
+    assert alive.function == 5

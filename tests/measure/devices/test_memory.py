@@ -1,0 +1,140 @@
+"""Memory of a call: by the CPU's allocator, and by a stand-in for a GPU's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from perfguard.measure.devices import cpu_memory, gpu_memory
+from perfguard.measure.devices.activity import Growth, MemoryUse
+from tests.measure.devices.conftest import STEP
+
+SIZE = 4 << 12
+MIB = 2**20
+held: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_held() -> None:
+    held.clear()
+
+
+def tensor() -> torch.Tensor:
+    return torch.empty(1 << 12)
+
+
+def through_a_temporary() -> torch.Tensor:
+    temporary, result = tensor(), tensor()
+    del temporary
+    return result
+
+
+def keeps() -> torch.Tensor:
+    held[:] = [tensor()]
+    return tensor()
+
+
+def grows() -> torch.Tensor:
+    held.append(tensor())
+    return tensor()
+
+
+def makes_a_cycle() -> torch.Tensor:
+    cycle: list[Any] = [tensor()]
+    cycle.append(cycle)
+    return tensor()
+
+
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        (lambda: None, MemoryUse(0, 0, 0)),
+        (tensor, MemoryUse(SIZE, SIZE, 0)),
+        (through_a_temporary, MemoryUse(2 * SIZE, SIZE, 0)),
+        (keeps, MemoryUse(2 * SIZE, 2 * SIZE, SIZE)),
+        (makes_a_cycle, MemoryUse(2 * SIZE, 2 * SIZE, 0)),  # garbage is no residue
+    ],
+)
+def test_a_cpu(call: Callable[[], Any], use: MemoryUse) -> None:
+    call()
+    assert cpu_memory.use_of(call) == use
+
+
+@pytest.mark.parametrize(("call", "size"), [(tensor, 0), (keeps, 0), (makes_a_cycle, 0), (grows, 7 * SIZE)])
+def test_growth_on_a_cpu(call: Callable[[], Any], size: int) -> None:
+    assert cpu_memory.growth_of(call, 7) == Growth(7, size)
+
+
+def test_a_gpu(backend: Any) -> None:
+    machine = backend()
+
+    def keeping() -> Any:
+        held[:] = [machine.allocate(10)]
+        machine.allocate(30).free()
+        return machine.allocate(100)
+
+    keeping()
+    assert gpu_memory.use_of(keeping, machine, 0) == MemoryUse(100, 100, 10, STEP)
+    machine.memory_snapshot = None  # a torch that does not tell: only the totals speak
+    assert gpu_memory.use_of(keeping, machine, 0).residue == 0
+
+
+def test_growth_on_a_gpu(backend: Any) -> None:
+    machine = backend()
+    assert gpu_memory.growth_of(lambda: held.append(machine.allocate(STEP)), 5, machine, 0) == Growth(
+        5, 5 * STEP, 5 * STEP
+    )
+    assert gpu_memory.growth_of(lambda: machine.allocate(STEP), 5, machine, 0) == Growth(5, 0, 0)
+
+
+def test_what_another_thread_lets_go_of_late_is_neither_residue_nor_growth(backend: Any) -> None:
+    """As the thread that runs a backward pass does."""
+    machine = backend()
+    late: list[threading.Timer] = []
+
+    def backward() -> Any:
+        allocation = machine.allocate(10)
+        late.append(threading.Timer(0.03, allocation.free))
+        late[-1].start()
+        return machine.allocate(100)
+
+    assert gpu_memory.use_of(backward, machine, 0).residue == 0
+    assert gpu_memory.growth_of(backward, 5, machine, 0).allocated == 0
+    for timer in late:
+        timer.join()
+
+
+def test_blocks_of_a_snapshot_as_torch_writes_it(backend: Any) -> None:
+    machine = backend()
+    blocks = [
+        {"state": "active_allocated", "size": 512, "address": 4096},
+        {"state": "inactive", "size": 1024, "address": 4608},
+        {"state": "active_pending_free", "size": 512, "address": 5632},
+        {"state": "active_allocated", "size": 512},  # older: the addresses follow from the sizes
+    ]
+    segments = [
+        {"device": 0, "address": 4096, "segment_pool_id": (0, 0), "blocks": blocks},
+        {"device": 0, "address": 1 << 20, "segment_pool_id": (0, 1), "blocks": [{"state": "inactive", "size": 64}]},
+        {"device": 1, "address": 4096, "blocks": blocks},
+    ]
+    machine.memory_snapshot = lambda: segments
+    assert gpu_memory._blocks(machine, 0) == {4096: 512, 6144: 512}
+    assert gpu_memory._free_sizes(machine, 0, 7) == [1024]  # what belongs to a graph is not taken
+    segments[0]["stream"] = 8
+    assert gpu_memory._free_sizes(machine, 0, 7) == []  # a block is free for its own stream
+    assert gpu_memory._free_sizes(machine, 0, 8) == [1024]
+
+
+def test_a_free_block_of_a_small_segment_is_asked_for_in_pieces(backend: Any) -> None:
+    """Of up to 1 MiB: a larger request would be served elsewhere, and the block stay as it is."""
+    machine = backend()
+    free = [{"state": "inactive", "size": 2 * MIB - 512, "address": 0}]
+    small = {"device": 0, "address": 0, "segment_pool_id": (0, 0), "segment_type": "small", "blocks": free}
+    machine.memory_snapshot = lambda: [small]
+    assert gpu_memory._free_sizes(machine, 0, 7) == [MIB, MIB - 512]
+    machine.memory_snapshot = lambda: [small | {"segment_type": "large"}]
+    assert gpu_memory._free_sizes(machine, 0, 7) == [2 * MIB - 512]

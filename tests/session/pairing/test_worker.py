@@ -1,0 +1,160 @@
+"""The worker's side: it waits for its turn, measures when told, and knows code that is not its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.session.pairing.worker import (
+    CONDUCTED,
+    Announced,
+    Conducted,
+    Go,
+    Measure,
+    Measured,
+    Message,
+    Order,
+    Ready,
+    Worker,
+    foreign_module,
+    join,
+    read_message,
+)
+from tests.store.test_report_file import CASE
+
+
+@dataclass
+class Line:
+    """The conductor's end, written ahead: a worker in the same thread finds its orders waiting."""
+
+    connection: Connection
+    folder: Path
+
+    def order(self, *orders: Order) -> None:
+        for order in orders:
+            self.connection.send_bytes(msgspec.json.encode(order))
+
+    def heard(self) -> list[Message]:
+        found = []
+        while self.connection.poll(0):
+            found.append(read_message(self.connection.recv_bytes()))
+        return found
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    ours, theirs = socket.socketpair()
+    conducted = Conducted(theirs.detach(), str(tmp_path / "worktree"), str(tmp_path / "original"), True)
+    (tmp_path / CONDUCTED).write_bytes(msgspec.json.encode(conducted))
+    with Connection(ours.detach()) as connection:
+        yield Line(connection, tmp_path)
+
+
+def meter(blocks: list[float | None]) -> Meter:
+    left = iter(blocks)
+    return Meter("queue-cold", lambda: next(left), 0.05, 10)
+
+
+def joined(line: Line) -> Worker:
+    worker = join(line.folder)
+    assert worker is not None
+    assert worker.begin(["test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]
+    return worker
+
+
+def test_without_a_conductor_there_is_no_worker(tmp_path: Path) -> None:
+    assert join(tmp_path) is None
+
+
+def test_it_measures_a_block_whenever_told(line: Line) -> None:
+    line.order(Go(), Measure(), Measure(), Measure(), Go(), Measure(), Go())
+    worker = joined(line)
+    assert worker.conducted.numerics
+    collect = worker.collector(CASE)
+    assert collect("device_time_us", meter([50.0, None, 51.0]), FakeDevice(), 1.0) == Blocks((50.0, 51.0), 1)
+    assert collect("host_time_us", meter([2.0]), FakeDevice(), 1.0) == Blocks((2.0,), 0)
+    announced = Announced("suite", "double[64]/forward", "device_time_us", "queue-cold", 0.05)
+    assert line.heard() == [
+        Ready({"test_a.py": "ImportError"}, ["test_b.py::test"]),
+        announced,
+        *[Measured(50.0), Measured(None), Measured(51.0)],
+        msgspec.structs.replace(announced, metric="host_time_us"),
+        Measured(2.0),
+    ]
+
+
+def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
+    """Those of its later times arrive while the case runs: the mapping that the case was given fills."""
+    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold"}))
+    worker = joined(line)
+    known = worker.timers(CASE)
+    assert known == {"device_time_us": "graph-cold"}
+    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold", "host_time_us": "host-low-u16"}))
+    worker.hear()
+    assert known["host_time_us"] == "host-low-u16"
+    assert worker.timers(msgspec.structs.replace(CASE, name="other")) == {}
+
+
+def test_the_pad_is_taken_where_the_inputs_lie(line: Line) -> None:
+    line.order(Go())
+    worker = joined(line)
+    object.__setattr__(worker, "conducted", msgspec.structs.replace(worker.conducted, pad_bytes=1500))
+    worker.take_pad(FakeDevice())
+    assert getattr(worker._pad, "nbytes", None) == 1024
+
+
+def test_it_runs_what_all_sides_have(line: Line) -> None:
+    line.order(Go(tests=["b"]))
+    worker = join(line.folder)
+    assert worker is not None
+    assert worker.begin(["a", "b"], {}) == ["b"]
+
+
+def test_without_its_conductor_a_worker_ends(line: Line) -> None:
+    """In the way pytest ends when interrupted: fixtures are torn down, no further test runs."""
+    line.order(Go())
+    worker = joined(line)
+    line.connection.close()
+    with pytest.raises(KeyboardInterrupt, match="conductor of this process pair is gone"):
+        worker.collector(CASE)("device_time_us", meter([math.inf]), FakeDevice(), 1.0)
+
+
+def test_its_line_is_not_inherited_by_what_it_starts(line: Line) -> None:
+    handle = msgspec.json.decode((line.folder / CONDUCTED).read_bytes(), type=Conducted).handle
+    os.set_inheritable(handle, True)
+    assert join(line.folder) is not None
+    child = subprocess.run([sys.executable, "-c", f"import os; os.fstat({handle})"], close_fds=False, check=False,
+                           capture_output=True, text=True)  # fmt: skip
+    assert "Bad file descriptor" in child.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "foreign"),
+    [
+        ("/repo/kernel.py", True),
+        ("/repo/.git/worktrees/kernel.py", True),
+        ("/repo/tmp/work/kernel.py", False),  # its worktree, in a temporary folder inside the checkout
+        ("/repo/.venv/lib/python3.11/site-packages/torch/__init__.py", False),
+        ("/repository/kernel.py", False),
+        (None, False),  # built in, or a namespace package
+    ],
+)
+def test_code_from_the_user_s_checkout_is_foreign(file: str | None, foreign: bool) -> None:
+    module = types.ModuleType("kernel")
+    module.__file__ = file
+    found = foreign_module({"kernel": module}, Path("/repo"), Path("/repo/tmp/work"))
+    assert found == (f"kernel ({file})" if foreign else "")
+    assert foreign_module({"perfguard.session.pairing.worker": module}, Path("/repo"), Path("/repo/tmp/work")) == ""

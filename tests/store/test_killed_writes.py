@@ -1,0 +1,104 @@
+"""A process that is killed while it writes leaves nothing that git takes, and the next one clears what it left."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfguard.model.atomic_files import write_atomically
+from perfguard.store.baseline_files import Store
+from perfguard.store.report_file import save_report
+from tests.store.test_report_file import REPORT
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from perfguard.baselines import Store
+from perfguard.reports import save_report, write_atomically
+from tests.store.test_report_file import REPORT
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(os, sys.argv[2], die)
+path = Path(sys.argv[1])
+{
+    "baseline": lambda: Store(Path("baselines")).replace({path: b"new", path.with_name("more.yaml"): b"new"}),
+    "report": lambda: save_report(path, REPORT),
+    "output": lambda: write_atomically(path, b"new"),
+}[sys.argv[3]]()
+"""
+WRITES = {"baseline": "baselines/x/area.yaml", "report": "reports/report-x.json", "output": "report.html"}
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    return tmp_path
+
+
+def staged() -> str:
+    subprocess.run(["git", "add", "--all"], check=True)
+    return subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
+
+
+def kill(kind: str, at: str) -> None:
+    env = {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run([sys.executable, "-c", KILLED, WRITES[kind], at, kind], env=env, check=False)
+    assert done.returncode == -9
+
+
+def write(kind: str) -> None:
+    path = Path(WRITES[kind])
+    if kind == "baseline":
+        Store(Path("baselines")).replace({path: b"new"})
+    elif kind == "report":
+        save_report(path, REPORT)
+    else:
+        write_atomically(path, b"new")
+
+
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+@pytest.mark.parametrize("kind", WRITES)
+def test_git_takes_nothing_of_a_killed_write(repository: Path, kind: str, at: str) -> None:
+    kill(kind, at)
+    left = {path for path in repository.rglob("*") if ".git" not in path.parts and path.is_file()}
+    assert left  # it was killed in the middle
+    assert staged() == ""
+    write(kind)
+    assert staged() == f"{WRITES[kind]}\n"
+    assert left < set(repository.rglob("*"))  # another process may be at it this moment
+
+
+@pytest.mark.parametrize("kind", ["baseline", "report"])
+def test_what_a_killed_write_left_an_hour_ago_is_cleared(repository: Path, kind: str) -> None:
+    kill(kind, "fsync")
+    folder = Path(WRITES[kind]).parent
+    stray = folder / ".area.yaml.4711.tmp"  # as earlier versions left it
+    stray.write_bytes(b"half")
+    mine = folder / ".perfguard-notes.txt"
+    mine.write_bytes(b"a person's")
+    long_ago = time.time() - 3700
+    for path in folder.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    write(kind)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {Path(WRITES[kind]).name, mine.name} | ({stray.name} if kind == "report" else set())
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_what_is_written_is_for_all_that_the_user_lets(repository: Path, kind: str) -> None:
+    before = os.umask(0o027)
+    try:
+        write(kind)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(Path(WRITES[kind]).stat().st_mode) == 0o640
