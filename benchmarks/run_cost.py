@@ -26,7 +26,7 @@ CONFTEST = """
 import os
 import time
 
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 time.sleep(float(os.environ["STARTUP"]))
 fake.FakeDevice.board = os.environ["BOARD"]
@@ -34,7 +34,7 @@ fake.FakeDevice.board = os.environ["BOARD"]
 TEST = """
 import pytest
 import torch
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 CHANGED = {changed}
 

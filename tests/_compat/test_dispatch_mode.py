@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 USES = """
 import sys
 import torch
-from perfguard.binaries.pretending import Unwritten
-from perfguard.hardware.operators import of_call
-from perfguard.numerics.oracle import run_wide
+from perfguard.measure.binaries.pretended_gpu import Unwritten
+from perfguard.measure.devices.operators import of_call
+from perfguard.check.numerics.oracle import run_wide
 
 activity = of_call(lambda: torch.ones(3) + 1)
 assert activity.launches == ["aten.ones", "aten.add.Tensor"], activity

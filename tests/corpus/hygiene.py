@@ -12,7 +12,7 @@ FULL = """
 import errno
 import os
 
-import perfguard.reports
+import perfguard.store.report_file
 
 
 def full(path, data):

@@ -22,7 +22,7 @@ PYTHON = sys.executable  # which `project` replaces: it is started where a proce
 
 KERNEL = """
 import torch
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 def double(x):
     out = torch.empty_like(x)

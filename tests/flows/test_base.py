@@ -13,7 +13,7 @@ from tests.flows.conftest import TEST, Project
 
 # Today everything takes three times as long as when it was recorded.
 SLOW_TODAY = """
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 def pytest_runtest_setup(item):
     if fake.current() is not None:

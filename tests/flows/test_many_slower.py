@@ -21,7 +21,7 @@ from tests.flows.test_unchanged import SPREAD, as_recorded
 
 # Long kernels: the simulation costs time for every call that fits into a block.
 KERNEL = """
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 FACTORS = {factors}
 

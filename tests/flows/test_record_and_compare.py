@@ -11,7 +11,7 @@ CASES = {"double[64]/forward", "double[96]/forward"}
 
 # A device that knows its name: two recordings on one board prove what they differ by.
 ON_BOARD = """
-from perfguard.hardware import fake
+from perfguard.measure.devices import fake
 
 def pytest_runtest_setup(item):
     if fake.current() is not None:

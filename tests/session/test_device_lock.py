@@ -16,7 +16,7 @@ from perfguard.session.device_lock import DeviceLock
 HOLD = """
 import sys, time
 from pathlib import Path
-from perfguard.locking import DeviceLock
+from perfguard.session.device_lock import DeviceLock
 lock = DeviceLock("gpu-1", Path(sys.argv[1]))
 assert lock.try_acquire()
 print("held", flush=True)

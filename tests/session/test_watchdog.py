@@ -69,7 +69,7 @@ def test_children_and_theirs_are_stopped() -> None:
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
     code = f"""
         import subprocess, sys, time
-        from perfguard.watchdog import _descendants, stop_children
+        from perfguard.session.watchdog import _descendants, stop_children
         import os
         child = subprocess.Popen([sys.executable, "-c", {child!r}])
         while len(_descendants(os.getpid())) < 2:

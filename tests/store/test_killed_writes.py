@@ -19,8 +19,9 @@ from tests.store.test_report_file import REPORT
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from perfguard.baselines import Store
-from perfguard.reports import save_report, write_atomically
+from perfguard.store.baseline_files import Store
+from perfguard.store.report_file import save_report
+from perfguard.model.atomic_files import write_atomically
 from tests.store.test_report_file import REPORT
 
 def die(*_, **__):

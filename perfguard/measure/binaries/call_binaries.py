@@ -10,10 +10,10 @@ import msgspec
 
 from perfguard._compat.autotuner import knows_triton
 from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.binaries.forked_recorder import record_elsewhere
 from perfguard.measure.binaries.launch_recorder import Followed, Recorder, record_here
 from perfguard.measure.binaries.launch_records import Facts, Launch, Pass, Recording
 from perfguard.measure.binaries.source_hash import Sources
-from perfguard.measure.binaries.target_compile import record_elsewhere
 from perfguard.measure.binaries.targets import TARGETS, Target, target_of
 
 if TYPE_CHECKING:

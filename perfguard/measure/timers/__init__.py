@@ -34,4 +34,4 @@ def prepare_device_time(
             meter = timer.prepare(workload, device, seconds=seconds, stored=stored)
             if meter is not None:
                 return meter
-    raise DeviceError(f"{device.identity.slug}: no timer suits this device; add one in perfguard/timing/")
+    raise DeviceError(f"{device.identity.slug}: no timer suits this device; add one in perfguard/measure/timers/")

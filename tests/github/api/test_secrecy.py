@@ -16,10 +16,15 @@ FAILING = """
 import logging
 import os
 import pytest
-from perfguard.config import Settings
-from perfguard.github import Clock, Environ, Pull, State, open_client, post_comment
-from perfguard.github.transport import Timeouts
-from perfguard.posting.job import Job
+from perfguard.model.config import Settings
+from perfguard.github.api.clock import Clock
+from perfguard.github.api.token import Environ
+from perfguard.github.api.pulls import Pull
+from perfguard.github.api.comment_identity import State
+from perfguard.github.api.client import open_client
+from perfguard.github.api.comments import post_comment
+from perfguard.github.api.transport import Timeouts
+from perfguard.github.post.post_job import Job
 
 logging.basicConfig(level=logging.DEBUG)
 SHA = "0" * 40

@@ -31,19 +31,19 @@ def test_the_whole_job_needs_no_torch_and_not_the_measuring_side() -> None:
     assert not {
         name
         for name in loaded
-        if name.startswith(("perfguard.measure.devices", "perfguard.measure.timers", "perfguard.session"))
+        if name.startswith(("perfguard.measure.devices", "perfguard.measure.timers", "perfguard.session.run"))
     }
     assert not loaded & {"numpy", "scipy", "requests"}
 
 
 LARGE = """
 import resource
-from perfguard.lanes.viewing import Arrived, Delivery, Trusted, arrive, view
-from perfguard.lanes.remembered import read_files
-from perfguard.overview import Headline, Overview
+from perfguard.github.lanes.lane_views import Arrived, Delivery, Trusted, arrive, view
+from perfguard.github.lanes.baselines_at_commit import read_files
+from perfguard.model.lane_summary import Headline, Overview
 from perfguard.render.markdown import render_markdown
 from perfguard.render.survey import survey
-from perfguard.records import Word
+from perfguard.model.records import Word
 from tests.github.post.many import archives, baselines
 from tests.github.api.fake.world import sha
 

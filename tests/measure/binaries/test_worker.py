@@ -17,10 +17,10 @@ PROGRAM = """
 import json, sys
 
 import product, torch
-from perfguard.binaries import worker
-from perfguard.binaries.elsewhere import record_elsewhere
-from perfguard.binaries.recording import Driver
-from perfguard.binaries.targets import TARGETS
+from perfguard.measure.binaries import compile_worker as worker
+from perfguard.measure.binaries.forked_recorder import record_elsewhere
+from perfguard.measure.binaries.launch_recorder import Driver
+from perfguard.measure.binaries.targets import TARGETS
 
 x, target = torch.zeros(64, 64, dtype=torch.bfloat16), TARGETS[sys.argv[1]]
 

@@ -173,7 +173,7 @@ def test_a_settled_process_does_not_give_memory_back_and_take_it_anew() -> None:
     """In a process of its own, since it stays so. Two large blocks are freed at the top of the heap in each call."""
     script = """
 import resource, torch
-from perfguard.hardware.cpu import CpuDevice
+from perfguard.measure.devices.cpu import CpuDevice
 CpuDevice().settle()
 def call():
     return torch.ones(3_000_000).add_(1.0)

@@ -71,7 +71,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from kernels.fp8.encode import format_constants
 from kernels.fp8.formats import FORMATS
-from perfguard.hardware.fingerprints import machine_code
+from perfguard.measure.devices.fingerprints import machine_code
 
 def load(path):
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)

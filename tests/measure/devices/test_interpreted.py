@@ -10,7 +10,7 @@ import textwrap
 
 PROGRAM = """
     import json, torch, triton, triton.language as tl
-    from perfguard.hardware import operators
+    from perfguard.measure.devices import operators
 
     @triton.jit
     def _scale(x, y, n, BLOCK: tl.constexpr):

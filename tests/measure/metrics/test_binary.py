@@ -15,7 +15,7 @@ import torch
 
 from perfguard.measure.binaries import source_hash
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.binaries.target_compile import record_elsewhere
+from perfguard.measure.binaries.forked_recorder import record_elsewhere
 from perfguard.measure.binaries.targets import target_of
 from perfguard.measure.metrics import binary
 from perfguard.measure.replay import Followed

@@ -246,9 +246,9 @@ def test_ten_runs_read_the_same(cpu: CpuDevice) -> None:
 
 READ = """
 import msgspec, torch
-from perfguard.hardware.cpu import CpuDevice
-from perfguard.metrics import read_exact
-from perfguard.metrics.subject import Subject
+from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.metrics import read_exact
+from perfguard.measure.metrics.subject import Subject
 
 x = torch.linspace(-1, 1, 64).reshape(8, 8).requires_grad_()
 names = {"exp", "sin", "cos", "tanh"}  # a set of text: its order changes with the hash seed
