@@ -3,8 +3,8 @@
     pytest --perfguard -p benchmarks.screen [--also MODULE:NAME …] tests/kernels/test_quantize_guarded.py
 
 `check` is all of the numerics; the others are metrics, by their files in `perfguard/measure/metrics`. What a phase left
-to do on the device is waited for and counts as its own. `cases` is how many were checked or had a reading, or else were asked
-for one. Seconds are of the wall; run it twice, since the first compiles.
+to do on the device is waited for and counts as its own. `cases` is how many were checked or had a reading, or else were
+asked for one. Seconds are of the wall; run it twice, since the first compiles.
 `--also perfguard.check.correctness:_Check._beside` adds a line for any function, whose seconds are within those of its
 phase.
 """
