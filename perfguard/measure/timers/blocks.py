@@ -111,7 +111,7 @@ class Collect(Protocol):
 
 def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
     """Consecutive blocks, at least three, until their median is settled or the time (`budget_us`) is over. For a meter
-    with `lowest`, until the lowest blocks agree.
+    with `near`, until the lowest blocks agree.
 
     Blocks that `read_block` rejects are measured again, at most 3 times.
 
@@ -123,7 +123,7 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
     most_us = budget_us(device, seconds)
     started = device.now_us()
     with collector_paused():
-        while (meter.lowest or len(times) < MOST_BLOCKS) and rejected < MOST_REJECTED:
+        while (meter.near or len(times) < MOST_BLOCKS) and rejected < MOST_REJECTED:
             block_us = read_block(meter, device, times)
             if block_us is None:
                 rejected += 1
@@ -131,7 +131,7 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
             times.append(block_us)
             spent_us = device.now_us() - started
             next_us = spent_us / (len(times) + rejected)
-            settled = is_reached(times) if meter.lowest else spread(times) < meter.settled
+            settled = is_reached(times, meter.near) if meter.near else spread(times) < meter.settled
             if len(times) >= LEAST_BLOCKS and (settled or spent_us + next_us > most_us):
                 break
     return checked(metric, meter, times, rejected)
@@ -160,7 +160,7 @@ def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) ->
             f"{metric}: {rejected} blocks by {meter.timer} and none could be read; look for other processes "
             "on the device (`perfguard doctor`), then run the case again"
         )
-    return Blocks(floor(times) if meter.lowest else tuple(times), rejected)
+    return Blocks(floor(times) if meter.near else tuple(times), rejected)
 
 
 def _odd(block_us: float, others: Sequence[float]) -> bool:

@@ -2,8 +2,7 @@
 
 Ids: `cpu-u16`, 16 calls per sample. Wall time on a shared processor depends on other processes: threads wait for each
 other and for their turn. CPU time depends on them less, and its lowest samples least. So a block is its lowest sample,
-and only the lowest blocks count (`floor.py`). Always warm: the cache of a case holds whatever its last
-call left there.
+and only the lowest blocks count (`floor.py`). Always warm: the cache of a case holds whatever its last call left there.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 _MOST_CALLS = 2**16
+_NEAR = 0.01
 _CLOCK_GRID_US = 1.0  # the clock ticks in nanoseconds, but a sample includes the system call that reads it
 _ID = re.compile(r"cpu-u(?P<calls>\d{1,6})")
 
@@ -65,7 +65,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         return max(lowest, _CLOCK_GRID_US / calls)
 
     floor = floor_us(_CLOCK_GRID_US, calls)
-    return Meter(f"cpu-u{counted}", block, floor, samples, bytes=workload.bytes, in_pass=LEAST, lowest=True)
+    return Meter(f"cpu-u{counted}", block, floor, samples, bytes=workload.bytes, in_pass=LEAST, near=_NEAR)
 
 
 def used_us() -> float:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 AGREEING = 3  # blocks that must agree on the floor
 LEAST = 8  # blocks before the floor can be accepted
-_NEAR = 0.01  # relative to the lowest
 
 
 def floor(times: Sequence[float]) -> tuple[float, ...]:
@@ -18,7 +17,7 @@ def floor(times: Sequence[float]) -> tuple[float, ...]:
     return tuple(sorted(times)[:AGREEING])
 
 
-def is_reached(times: Sequence[float]) -> bool:
-    """Whether enough of the lowest blocks agree."""
+def is_reached(times: Sequence[float], near: float) -> bool:
+    """Whether enough of the lowest blocks agree to `near`, relative to the lowest."""
     lowest = floor(times)
-    return len(times) >= LEAST and lowest[-1] <= (1 + _NEAR) * lowest[0]
+    return len(times) >= LEAST and lowest[-1] <= (1 + near) * lowest[0]

@@ -25,6 +25,8 @@ _GROUPS = 5  # in a block, back to back, as the first one finds the caches cold
 _LEAST_CALLS = 4
 _GROUP_US = 10_000.0  # of a group; longer groups improve nothing, and twice their length is waited for
 _IN_PASS = 1
+# A host time is promised to 50 %. On a GPU's machine the lowest blocks agreed to 1 % after four seconds or never.
+_NEAR = 0.05
 _CLOCK_GRID_US = 0.1
 _ID = re.compile(r"host-low-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
 
@@ -70,7 +72,7 @@ def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) ->
                 return min(found) if len(found) == _GROUPS else None
 
             floor = floor_us(_CLOCK_GRID_US, calls)
-            return Meter(f"host-low-u{calls}", block, floor, 1, in_pass=_IN_PASS, lowest=True)
+            return Meter(f"host-low-u{calls}", block, floor, 1, in_pass=_IN_PASS, near=_NEAR)
         calls //= 2
     return None
 
@@ -91,5 +93,5 @@ def _blocked(enqueue: Callable[[int], None], device: Device, calls: int) -> Mete
         1,
         note="the call waits for the device: its host time includes device time",
         in_pass=_IN_PASS,
-        lowest=True,
+        near=_NEAR,
     )

@@ -153,7 +153,8 @@ class Meter:
         settled: relative standard error of the blocks' median below which no more blocks are needed.
         in_pass: blocks per pass, in a session that passes over its cases several times.
         clock_mhz: the mean clock of the device's processors during the last block, MHz; None if unknown.
-        lowest: only the lowest blocks count, since other work can only lengthen them (`floor.py`).
+        near: above 0, only the lowest blocks count, since other work can only lengthen them. They must agree so far,
+            relative to the lowest (`floor.py`).
     """
 
     timer: str
@@ -165,7 +166,7 @@ class Meter:
     settled: float = 0.001
     in_pass: int = 3
     clock_mhz: Callable[[], float | None] = unknown_clock
-    lowest: bool = False
+    near: float = 0.0
 
 
 class Timer(Protocol):

@@ -135,7 +135,7 @@ class _Lockstep:
     inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # metrics that a side has announced so far
     blocks: dict[Side, int] = field(default_factory=dict)  # blocks since its announcement
-    lowest: set[Track] = field(default_factory=set)  # times whose lowest blocks count
+    near: dict[Track, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
     base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
     work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
 
@@ -209,8 +209,8 @@ class _Lockstep:
             self.base_timers = {**(self.base_timers if same_case else {}), message.metric: message.timer}
         self.at[side] = track
         self.behind[side].add(track)
-        if message.lowest:
-            self.lowest.add(track)
+        if message.near:
+            self.near[track] = message.near
         self.outcome.timers.setdefault(track, {})[side] = message.timer
 
     def choose(self) -> list[Side]:
@@ -237,7 +237,7 @@ class _Lockstep:
 
     def measure(self, track: Track) -> None:
         """Measure one time on all sides."""
-        if track in self.lowest:
+        if track in self.near:
             self._measure_floor(track)
         else:
             self._measure_rounds(track)
@@ -248,7 +248,7 @@ class _Lockstep:
         here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
         until = time.monotonic() + _FLOOR_SECONDS
-        while not all(is_reached(found) for found in times.values()) and time.monotonic() < until:
+        while not all(is_reached(found, self.near[track]) for found in times.values()) and time.monotonic() < until:
             for side in self.chance.sample(SIDES, len(SIDES)):
                 block = self._block(side, here[side])
                 if block is not None and block.us:

@@ -87,8 +87,8 @@ class Entered(Struct, frozen=True, tag=True):
 
 
 class Announced(Struct, frozen=True, tag=True):
-    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `lowest`: the
-    lowest of its blocks count."""
+    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `near`: as a
+    meter's."""
 
     suite: str
     key: str
@@ -96,7 +96,7 @@ class Announced(Struct, frozen=True, tag=True):
     timer: str
     floor_us: float
     foreign: str = ""
-    lowest: bool = False
+    near: float = 0.0
 
 
 class Measured(Struct, frozen=True, tag=True):
@@ -181,7 +181,7 @@ class Worker:
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             announced = Announced(
-                case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign(), meter.lowest
+                case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign(), meter.near
             )
             self.say(announced)
             times: list[float] = []

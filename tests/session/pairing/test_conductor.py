@@ -59,7 +59,7 @@ class Script:
     raises_in: str = ""
     dies_at: str = ""
     mhz: float | None = None
-    lowest: bool = False
+    near: float = 0.0
     known: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # key, base's timers, as they came
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Script:
                     end.send_bytes(msgspec.json.encode(Entered(f"test_{key}")))
                     if key == self.dies_at:
                         return
-                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.lowest))
+                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.near))
                 self._measure(end, key, say)
 
     def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:
@@ -208,7 +208,7 @@ def test_where_the_lowest_count_all_sides_wait_for_a_quiet_moment() -> None:
     """Other work makes most blocks two or three times as long; the sides never share a burst."""
     players = scripts(["a"])
     for player in players:
-        player.lowest = True
+        player.near = 0.01
         chance = random.Random(player.side)
         us = 55.0 if player.side == "work" else 50.0
         player.block = lambda key, time, us=us, chance=chance: (
