@@ -1,4 +1,4 @@
-"""One run on one device: measure, judge, update, report. `settling` adds process pairs and fresh processes.
+"""One run on one device: measure, judge, update, report. `settle` adds process pairs and fresh processes.
 
 Independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
 """
