@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from perfguard import __version__
-from perfguard.github.accept import command as accepting
-from perfguard.github.post import command as posting
 from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
-from perfguard.selfcheck import command as selfcheck
-from perfguard.session import report_command
-from perfguard.session.compare import command as compare
 
 _FILE_WIDTH = 250  # columns where output is no terminal: a log, a pipe
+
+# Command -> the module of its options and its work, loaded only if the command is named, and its purpose.
+_COMMANDS = {
+    "report": (
+        "perfguard.session.report_command",
+        "show reports that pytest --perfguard saved, of one lane or several, in one of six forms",
+    ),
+    "accept": ("perfguard.github.accept.accept", "write what a report measured into the baselines, with a reason"),
+    "comment": ("perfguard.github.post.command", "judge what GPU lanes uploaded and tell it in the pull request"),
+    "compare": (
+        "perfguard.session.compare.compare",
+        "the merge base with BASE against the working tree, alternating on one device; needs no baseline",
+    ),
+    "selfcheck": (
+        "perfguard.selfcheck.command",
+        "false alarms and power of the judge, from your own suite measured against itself",
+    ),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit status is one of `perfguard.ExitStatus`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     cut = given.index("--") if "--" in given else len(given)
-    options = _parser().parse_args(given[:cut])
+    parser = _parser(next((argument for argument in given[:cut] if argument in _COMMANDS), ""))
+    options = parser.parse_args(given[:cut])
     if given[cut + 1 :]:  # for pytest; argparse would lose them behind an option
         if not hasattr(options, "pytest_arguments"):
-            _parser().error(f"{' '.join(given[cut:])}: this command hands nothing on to pytest; leave it out")
+            parser.error(f"{' '.join(given[cut:])}: this command hands nothing on to pytest; leave it out")
         options.pytest_arguments = given[cut + 1 :]
     command: Callable[[argparse.Namespace], int] = options.command
     try:
@@ -47,7 +62,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(int(ExitStatus.USAGE_ERROR), f"{self.prog}: {message}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(named: str) -> argparse.ArgumentParser:
+    """All commands, with the options of the `named` one."""
     statuses = "\n".join(f"  {int(status):3}  {meaning}" for status, meaning in EXIT_MEANINGS.items())
     parser = _Parser(
         prog="perfguard",
@@ -59,28 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="what this machine can measure, what is missing, and the next step")
     doctor.set_defaults(command=run_doctor)
-    report = commands.add_parser(
-        "report", help="show reports that pytest --perfguard saved, of one lane or several, in one of six forms"
-    )
-    report_command.add_arguments(report)
-    report.set_defaults(command=report_command.run)
-    accept = commands.add_parser("accept", help="write what a report measured into the baselines, with a reason")
-    accepting.add_arguments(accept)
-    accept.set_defaults(command=accepting.run)
-    commenting = commands.add_parser("comment", help="judge what GPU lanes uploaded and tell it in the pull request")
-    posting.add_arguments(commenting)
-    commenting.set_defaults(command=posting.run)
-    comparing = commands.add_parser(
-        "compare",
-        help="the merge base with BASE against the working tree, alternating on one device; needs no baseline",
-    )
-    compare.add_arguments(comparing)
-    comparing.set_defaults(command=compare.run)
-    checking = commands.add_parser(
-        "selfcheck", help="false alarms and power of the judge, from your own suite measured against itself"
-    )
-    selfcheck.add_arguments(checking)
-    checking.set_defaults(command=selfcheck.run)
+    for name, (module, purpose) in _COMMANDS.items():
+        command = commands.add_parser(name, help=purpose)
+        if name == named:
+            loaded = importlib.import_module(module)
+            loaded.add_arguments(command)
+            command.set_defaults(command=loaded.run)
     return parser
 
 

@@ -15,11 +15,11 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from perfguard.model.records import Report, TimedEntry
-from perfguard.selfcheck.measuring import measure_sessions, read_sessions, suite_command
+from perfguard.selfcheck.measuring import measure_sessions, read_sessions
+from perfguard.session.child import Request, child_command
 from perfguard.store.baseline_files import load
 
 SUITE = "benchmarks/noise"
@@ -29,16 +29,14 @@ LEAST_US, MOST_US = 3.0, 10_000.0  # of what is promised to stay within them
 
 def measure(folder: Path, suite: Sequence[str], device: str, sessions: int, seconds: float) -> None:
     """Sessions until there are so many, or until the next would end after `seconds`."""
-    command = replace(suite_command(suite, Path.cwd(), device), rivals=False)
+    command = child_command(suite, Path.cwd(), device)
     started, longest = time.monotonic(), 0.0
     for number in range(1, sessions + 1):
         begun = time.monotonic()
         if begun - started + longest > seconds:
             print(f"stopped before session {number}: {seconds:g} s are over")
             return
-        measure_sessions(
-            command, folder, number, minutes=5, progress=lambda _: None, timers_of=lambda pilot: pilot, exact=False
-        )
+        measure_sessions(command, Request(exact=False), folder, number, minutes=5, progress=lambda _: None)
         longest = max(time.monotonic() - begun, 0.8 * longest)  # the first one compiles
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.session.fresh_processes import TESTS
+from perfguard.model.errors import UsageError
+from perfguard.session.child import read_request
 
 # Option -> its value in such a process. Options that no plugin has defined stay undefined.
 _NOT_ITS_OWN: dict[str, Any] = {
@@ -30,17 +31,22 @@ _PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin", "timeout")
 
 
 def take_options_back(config: pytest.Config) -> None:
-    """Reset the options, before anything acts on them. The tests are those named in the session's folder, otherwise
-    those that the user selected, if they exist.
+    """Reset the options, before anything acts on them. The files are those of the requested tests, otherwise those that
+    the user selected, if they exist. Files are named, since pytest refuses an unknown node id, and in another checkout
+    a test may be new or gone.
 
     Raises:
-        UsageError: none of the paths that the user named exists.
+        UsageError: there is no request, or none of the paths that the user named exists.
     """
+    try:
+        tests = read_request(Path(config.option.perfguard_session)).tests
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
     _set(config, _NOT_ITS_OWN)
-    tests = Path(config.option.perfguard_session) / TESTS
-    if tests.is_file():
+    if tests is not None:
         _set(config, _NO_SELECTION)
-        config.args = tests.read_text(encoding="utf-8").splitlines()
+        files = dict.fromkeys(config.rootpath / nodeid.partition("::")[0] for nodeid in tests)
+        config.args = [str(file) for file in files if file.exists()]
     elif not config.getoption("pyargs", False):
         folder = config.invocation_params.dir
         there = [each for each in config.args if (folder / each.partition("::")[0]).exists()]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import random
 import sys
 
 import pytest
@@ -22,12 +23,10 @@ from perfguard.pytest_plugin.collected_tests import Inventory, is_guarded
 from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
 from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.pytest_plugin.fixture import LOST, RUN, case_of, raise_for
-from perfguard.session.cold_start import starter
+from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.fresh_processes import Command, given_arguments
 from perfguard.session.open_run import open_run
-from perfguard.session.pairing.pair_times import Start
-from perfguard.session.pairing.worker import Worker, join
+from perfguard.session.pairing.worker import join
 from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.session.watchdog import Watchdog, stop_children
@@ -48,7 +47,10 @@ class Measuring(Ending):
         self._stderr = stderr
         self._collected = Collected()
         self._inventory = Inventory()
-        self._worker: Worker | None = None  # this process in a process pair
+        folder = config.session_folder
+        self._request = None if folder is None else read_request(folder)  # of the process that this one measures for
+        conductor = None if self._request is None else self._request.conductor
+        self._worker = None if conductor is None else join(conductor)  # this process in a process pair
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._ran_out = False  # whether the running test ran out of memory
@@ -67,10 +69,10 @@ class Measuring(Ending):
         """Note every guarded test before -k and -m deselect, so that a deselected test does not count as gone."""
         self._inventory.take(self._collected, items, config.rootpath)
         answer = yield
-        folder = self._config.session_folder
-        self._worker = join(folder) if folder is not None else None
-        if self._worker is not None and self._worker.conducted.tests is not None:
-            _keep_only(self._worker.conducted.tests, config, items)
+        if self._request is not None:
+            all_items, items[:] = list(items), _requested(self._request, items)
+            kept = set(items)
+            config.hook.pytest_deselected(items=[item for item in all_items if item not in kept])
         return answer
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -97,15 +99,16 @@ class Measuring(Ending):
             self._take(device.key, session)
             if self._worker is not None:
                 self._worker.take_pad(device)
-            self._run = open_run(self._config, device, suites, __version__, self._collected.selected, self._worker)
-            cold = self._run.answering is not None and self._run.answering.cold is not None
+            self._run = open_run(
+                self._config, device, suites, __version__, self._collected.selected,
+                command=self._command(session.config) if self._worker is None else None,
+                request=self._request, worker=self._worker,
+            )  # fmt: skip
+            cold = self._request is not None and self._request.cold is not None
             if self._worker is None and not cold:  # its seconds would count in a cold start
                 device.settle()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-        if self._worker is None:
-            minutes = self._config.settings.session_minutes
-            self._run.runner.cold = starter(self._command(session.config), self._run.snapshot, minutes)
         session.config.stash[RUN] = self._run
 
     def _open(self) -> Device:
@@ -114,11 +117,10 @@ class Measuring(Ending):
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
 
-    def _command(self, config: pytest.Config) -> Command:
-        return command_of(config)
-
-    def _start(self, config: pytest.Config, run: Run) -> Start:
-        return Start(self._command(config), self._config.settings.device, run.device.identity.slug)
+    def _command(self, config: pytest.Config) -> ChildCommand:
+        """The command of other processes: this one's own, on its device."""
+        given = [str(argument) for argument in config.invocation_params.args]
+        return child_command(given, config.invocation_params.dir, self._config.settings.device)
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
@@ -265,26 +267,22 @@ class Measuring(Ending):
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
         try:
-            settle(run, self._start(session.config, run), tell)
+            settle(run, self._command(session.config), tell)
             run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
 
 
-def _keep_only(tests: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep only the `items` named in `tests`, in that order."""
-    known = {item.nodeid: item for item in items}
-    kept = [known[nodeid] for nodeid in tests if nodeid in known]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
-
-
-def command_of(config: pytest.Config, device: str = "") -> Command:
-    """The command of fresh processes: this process's own, for other tests, and on `device` if one is named."""
-    folder = config.invocation_params.dir
-    given = given_arguments([str(argument) for argument in config.invocation_params.args], folder)
-    extra = (f"--perfguard-device={device}",) if device else ()
-    return Command(given, folder, extra, config.rootpath)
+def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests that a child runs, in their order."""
+    kept = items
+    if request.tests is not None:
+        known = {item.nodeid: item for item in items}
+        kept = [known[nodeid] for nodeid in request.tests if nodeid in known]
+    if request.shuffle:
+        guarded = [item for item in kept if is_guarded(item)]
+        kept = random.SystemRandom().sample(guarded, len(guarded))
+    return kept
 
 
 def _forget_last_error() -> None:

@@ -24,9 +24,8 @@ from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Case, Report, Verdict, Word
 from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short, teller
-from perfguard.pytest_plugin.measuring_run import Measuring, command_of
+from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.fresh_processes import Command
 from perfguard.session.open_run import open_run
 from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
@@ -59,9 +58,6 @@ class Worker(Measuring):
         super().__init__(config, stderr)
         self._end = End()
 
-    def _command(self, config: pytest.Config) -> Command:
-        return command_of(config, self._config.settings.device)
-
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """As in one process. The controlling process reports any error."""
         try:
@@ -93,7 +89,7 @@ class Worker(Measuring):
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
         try:
-            settle(run, self._start(session.config, run), teller(session))
+            settle(run, self._command(session.config), teller(session))
         except PerfguardError as error:
             self._fail(str(error))
         for number, report in enumerate(run.fresh.reports):

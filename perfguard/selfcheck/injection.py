@@ -7,8 +7,9 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from perfguard.judge.pair_test import LEAST_PAIRS, PairVerdict
 from perfguard.measure.metrics import host_time
@@ -21,9 +22,10 @@ from perfguard.selfcheck.delayed.plan import PLAN, Delay, read_plan
 from perfguard.selfcheck.draws import SIDES, SUITE_CASES, independent_runs, resampled_pairs
 from perfguard.selfcheck.findings import Injected
 from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
-from perfguard.selfcheck.measuring import Progress, measure_sessions, read_sessions, suite_command, with_timers
+from perfguard.selfcheck.measuring import Progress, measure_sessions, read_sessions
 from perfguard.selfcheck.rates import clustered_rate
 from perfguard.selfcheck.sample import gather
+from perfguard.session.child import Request, Timers, child_command, timers_of
 
 _SEED = 20261121
 _SUITE = Path(delayed.__file__).with_name("test_delayed.py")
@@ -44,17 +46,17 @@ def inject(folder: Path, settings: Settings, device: str, sessions: int, *, prog
         progress("tuning the kernel's delays on the device")
         _tune(folder, settings, device)
     arguments = (str(_SUITE), "-c", str(folder / "pyproject.toml"), "--rootdir", str(folder))
-    # Only the device time of a chain is judged.
-    command = replace(suite_command(arguments, folder, device), rivals=False, unread=(host_time.METRIC,))
+    command = child_command(arguments, folder, device)
+    request = Request(exact=False, unread=[host_time.METRIC])  # only the device time of a chain is judged
     progress("measuring the kernel with its delays")
     measure_sessions(
         command,
+        request,
         folder,
         sessions + 1,
         minutes=settings.session_minutes,
         progress=progress,
-        timers_of=lambda pilot: _request(pilot, read_plan(folder)),
-        exact=False,
+        timers=lambda pilot: _timers(pilot, read_plan(folder)),
     )
 
 
@@ -73,11 +75,14 @@ def _tune(folder: Path, settings: Settings, device: str) -> None:
         raise MeasurementError(f"selfcheck: tuning ended with status {done.returncode}:\n{last}")
 
 
-def _request(pilot: Report, plan: list[Delay]) -> Report:
-    """The pilot's report, changed so that every delay requests the timers of its length without a tail."""
-    results = {_delay_name(result): result for result in pilot.results}
+def _timers(pilot: Report, plan: list[Delay]) -> Timers:
+    """The pilot's timers, but every delay has those of its length without a tail."""
+    read = {_delay_name(result): result.readings for result in pilot.results}
     bases = {delay.name: _base(delay, plan).name for delay in plan}
-    return with_timers(pilot, lambda result: results.get(bases.get(_delay_name(result), "")))
+    return timers_of(
+        replace(result, readings=read.get(bases.get(_delay_name(result), ""), result.readings))
+        for result in pilot.results
+    )
 
 
 def _delay_name(result: CaseResult) -> str:

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.errors import MeasurementError, UsageError
-from perfguard.model.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
-from perfguard.session.child_answer import RIVALS, UNREAD
-from perfguard.session.fresh_processes import Command, given_arguments, measure_fresh
+from perfguard.model.records import Report
+from perfguard.session.child import ChildCommand, Request, Timers, timers_of
+from perfguard.session.fresh_processes import measure_fresh
 from perfguard.store.report_file import read_report, save_report
 
-DEVICE_OPTION = "--perfguard-device"
-_PLUGIN = "perfguard.selfcheck.guarded_only"
 _MADE_BY = "selfcheck-of.json"
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class SuiteCommand(Command):
-    """pytest with the user's own arguments, unchanged, so that they select the measured tests.
-
-    `rivals`: whether other methods read the cases, too. `unread`: timed metrics to leave out.
-    """
-
-    rivals: bool = True
-    unread: tuple[str, ...] = ()
-
-    def line(self, session_folder: Path) -> list[str]:
-        """The command of one session. Also writes files into its folder that request rivals and list unread metrics."""
-        if self.rivals:
-            (session_folder / RIVALS).touch()
-        (session_folder / UNREAD).write_text("\n".join(self.unread), encoding="utf-8")
-        return super().line(session_folder)
 
 
 class _MadeBy(Struct, frozen=True):
@@ -46,12 +26,6 @@ class _MadeBy(Struct, frozen=True):
 
     arguments: list[str]
     directory: str
-
-
-def suite_command(arguments: Sequence[str], directory: Path, device: str) -> SuiteCommand:
-    """The command for a session on `device` in `directory`."""
-    extra = ("-p", _PLUGIN, f"{DEVICE_OPTION}={device}")
-    return SuiteCommand(given_arguments(arguments, directory), directory, extra)
 
 
 def stored_sessions(folder: Path) -> list[Path]:
@@ -74,21 +48,22 @@ def read_sessions(folder: Path) -> list[Report]:
 
 
 def measure_sessions(
-    command: SuiteCommand,
+    command: ChildCommand,
+    request: Request,
     folder: Path,
     count: int,
     *,
     minutes: float,
     progress: Progress,
-    timers_of: Callable[[Report], Report] = lambda report: report,
-    exact: bool = True,
+    timers: Callable[[Report], Timers] = lambda pilot: timers_of(pilot.results),
 ) -> list[Report]:
-    """Measure until `folder` holds `count` sessions; each is saved when it ends.
+    """Measure until `folder` holds `count` sessions; each is saved when it ends. A session runs the guarded tests that
+    the arguments of `command` select, in an order of its own.
 
     Args:
+        request: what the first session reads. The others read the same on the same hardware.
         minutes: time limit of a session.
-        timers_of: converts the first session's report to the request that sets the timers of the others.
-        exact: whether the sessions read exact metrics, too.
+        timers: the timers of the other sessions, from the first one's report.
 
     Raises:
         UsageError: the folder holds sessions of another command.
@@ -101,8 +76,10 @@ def measure_sessions(
     while len(reports) < count:
         number = len(reports) + 1
         progress(f"session {number} of {count}: a fresh process")
-        request = timers_of(reports[0]) if reports else _NOTHING
-        fresh = measure_fresh(command, request, (), 1, minutes=minutes, progress=lambda _: None, exact=exact)
+        asked = replace(request, shuffle=True)
+        if reports:
+            asked = replace(asked, slug=reports[0].hardware.slug, timers=timers(reports[0]))
+        fresh = measure_fresh(command, asked, 1, minutes=minutes, progress=lambda _: None)
         if fresh.problem or not fresh.reports:
             raise MeasurementError(
                 f"session {number}: {fresh.problem}\nthe {len(reports)} sessions before it are kept in {folder}; "
@@ -116,7 +93,7 @@ def measure_sessions(
     return reports[:count]
 
 
-def _claim(folder: Path, command: SuiteCommand) -> None:
+def _claim(folder: Path, command: ChildCommand) -> None:
     """Refuse a folder with sessions of another command, which would be mixed up with ours."""
     made_by = _MadeBy(list(command.arguments), str(command.folder))
     path = folder / _MADE_BY
@@ -133,20 +110,3 @@ def _claim(folder: Path, command: SuiteCommand) -> None:
             )
     else:
         write_atomically(path, msgspec.json.encode(made_by))
-
-
-_NOTHING = Report(
-    schema=SCHEMA,
-    hardware=Hardware(slug="", vendor="unknown", name="unknown", architecture="unknown"),
-    toolchain=Toolchain(),
-    started="",
-)
-
-
-def with_timers(request: Report, same: Callable[[CaseResult], CaseResult | None]) -> Report:
-    """`request` with the readings, and so the timers, of the case that `same` returns for each case."""
-    results = [
-        msgspec.structs.replace(result, readings=other.readings) if (other := same(result)) is not None else result
-        for result in request.results
-    ]
-    return msgspec.structs.replace(request, results=results)

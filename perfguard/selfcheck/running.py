@@ -29,10 +29,12 @@ from perfguard.selfcheck.draws import least_sessions
 from perfguard.selfcheck.findings import SCHEMA, Findings, Injected
 from perfguard.selfcheck.injection import inject, judge_injected
 from perfguard.selfcheck.judging import timed_cases
-from perfguard.selfcheck.measuring import DEVICE_OPTION, measure_sessions, read_sessions, suite_command
+from perfguard.selfcheck.measuring import measure_sessions, read_sessions
 from perfguard.selfcheck.plot import plot
 from perfguard.selfcheck.sample import gather, primary
 from perfguard.selfcheck.table import show
+from perfguard.session import child
+from perfguard.session.child import child_command, named_device
 from perfguard.session.device_lock import DeviceLock
 
 RESULT = "selfcheck.json"
@@ -57,7 +59,7 @@ def selfcheck(request: Request) -> int:
     Raises:
         UsageError: too few sessions, a folder with other contents, or no such folder.
     """
-    settings = read_settings(_root(request.directory), device=_device_option(request.arguments))
+    settings = read_settings(_root(request.directory), device=named_device(request.arguments, request.directory))
     stored = max(settings.sessions, MIN_SESSIONS)
     least = least_sessions(stored)
     if request.stored is not None and request.arguments:
@@ -140,8 +142,11 @@ def _measure(request: Request, folder: Path, settings: Settings) -> list[Report]
     device, key = next(iter(find_devices(settings.device).items()))
     with DeviceLock(key) as lock:
         lock.acquire(settings.lock_minutes, _say)
-        command = suite_command(request.arguments, request.directory, device)
-        reports = measure_sessions(command, folder, request.sessions, minutes=settings.session_minutes, progress=_say)
+        command = child_command(request.arguments, request.directory, device)
+        reports = measure_sessions(
+            command, child.Request(rivals=True), folder, request.sessions, minutes=settings.session_minutes,
+            progress=_say,
+        )  # fmt: skip
         if not _on_cpu(reports):
             inject(folder / _DELAYED, settings, device, request.sessions, progress=_say)
     return reports
@@ -164,14 +169,6 @@ def _on_cpu(reports: Sequence[Report]) -> bool:
 def _root(directory: Path) -> Path:
     """The folder of the nearest pyproject.toml, else `directory`."""
     return next((path for path in (directory, *directory.parents) if (path / "pyproject.toml").is_file()), directory)
-
-
-def _device_option(arguments: Sequence[str]) -> str | None:
-    for number, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == DEVICE_OPTION:
-            return value if equals else next(iter(arguments[number + 1 :]), None)
-    return None
 
 
 def _say(text: str) -> None:

@@ -38,16 +38,6 @@ if TYPE_CHECKING:
 StoredTimers = Callable[[Case], Mapping[str, str]]
 
 
-def nothing_unchanged(result: CaseResult) -> frozenset[str]:
-    """Every time is read."""
-    return frozenset()
-
-
-def collected_here(case: Case) -> Collect | None:
-    """This process gathers the blocks of every case by itself."""
-    return None
-
-
 # Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
 # so several of them heat the device, and the last one reads the ceiling of a warm device.
 PREHEAT_US = 1e6
@@ -59,42 +49,59 @@ CONDITIONS_SECONDS = 5.0  # greatest age of the device state that is reported wi
 MOST_OF_COPY = 1.05
 
 
-@dataclass
-class Runner:
-    """Measures guarded calls on one device.
+@dataclass(frozen=True, kw_only=True)
+class ReadingPlan:
+    """What a run reads of every case.
 
     Attributes:
-        stored_timers: the timers of a case's earlier readings, by metric, which are used again.
+        timers: the timers of a case's earlier readings, by metric, which are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
-        exact: whether exact metrics are read. Off in a run's fresh processes: they read times alone.
+        hard: whether results are also checked on derived inputs. Off in processes that measure for another run.
+        rotation: number that selects the order of derived inputs.
+        exact: whether exact metrics are read. Off in fresh processes that read times alone.
         exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
             machine of its target.
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
-        collect: collector of the blocks of a case's timed metrics; None: this process by itself.
-        binaries: compiler for targets; None: kernels of targets are not read.
         rivals: whether the methods that perfguard is compared with also read the case.
+    """
+
+    timers: StoredTimers = lambda case: {}
+    numerics: bool = True
+    hard: bool = True
+    rotation: int = 0
+    exact: bool = True
+    exact_only: bool = False
+    unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
+    unread: frozenset[str] = frozenset()
+    rivals: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hands:
+    """Who does the parts of a reading that this process may leave to others.
+
+    Attributes:
+        collect: collector of the blocks of a case's timed metrics; by default this process gathers them at once.
         cold: starter of cold processes for a case that asks for them, and for the numbers of layers that it names;
             None: no cold starts.
-        hard: whether results are also checked on derived inputs. Off in processes that measure for another run.
-        rotation: number that selects the order of derived inputs.
+        binaries: compiler for targets; None: kernels of targets are not read.
     """
+
+    collect: Callable[[Case], Collect] = lambda case: collect
+    cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
+    binaries: Binaries | None = None
+
+
+@dataclass
+class Runner:
+    """Measures guarded calls on one device."""
 
     device: Device
     settings: Settings
-    stored_timers: StoredTimers
-    numerics: bool = True
-    exact: bool = True
-    exact_only: bool = False
-    unchanged: Callable[[CaseResult], frozenset[str]] = nothing_unchanged
-    unread: frozenset[str] = frozenset()
-    collect: Callable[[Case], Collect | None] = collected_here
-    binaries: Binaries | None = None
-    rivals: bool = False
-    cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
-    hard: bool = True
-    rotation: int = 0
+    plan: ReadingPlan = ReadingPlan()
+    hands: Hands = Hands()
     copy_bytes_per_second: float | None = None
     _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
     _followed: Followed | None = None
@@ -110,8 +117,8 @@ class Runner:
         try:
             results = self._measured(call, case)
         finally:
-            if self.binaries is not None:
-                self.binaries.leave()
+            if self.hands.binaries is not None:
+                self.hands.binaries.leave()
         return self._on_hard_inputs(call, results)
 
     def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
@@ -119,12 +126,12 @@ class Runner:
         the case. A result that is wrong there loses its readings, as any wrong result."""
         share = self.settings.hard_share
         wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
-        if not (self.numerics and self.hard) or call.hard is None or not share or wrong or not results:
+        if not (self.plan.numerics and self.plan.hard) or call.hard is None or not share or wrong or not results:
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
         started = time.monotonic()
-        found = run_hard(call, share * self._checked_seconds, self.rotation)
+        found = run_hard(call, share * self._checked_seconds, self.plan.rotation)
         seconds = round(results[0].seconds + time.monotonic() - started, 3)
         results = [msgspec.structs.replace(results[0], hard=found.counts, seconds=seconds), *results[1:]]
         if not found.problem:
@@ -136,8 +143,8 @@ class Runner:
 
     def _begin(self, call: Call) -> None:
         """Begin to compile the call's launches, while the check makes its other calls."""
-        if self.binaries is not None and self.exact:
-            self.binaries.begin(self._follow(call), self.device)
+        if self.hands.binaries is not None and self.plan.exact:
+            self.hands.binaries.begin(self._follow(call), self.device)
 
     def _measured(self, call: Call, case: Case) -> list[CaseResult]:
         started = time.monotonic()
@@ -147,7 +154,7 @@ class Runner:
         from perfguard.check.numerics.trial import Inputs
 
         began = time.thread_time()
-        checked = check_configurations(call, lambda: self._begin(call)) if self.numerics else None
+        checked = check_configurations(call, lambda: self._begin(call)) if self.plan.numerics else None
         self._checked_seconds = time.thread_time() - began
         results = []
         for direction in _passes(call, checked):
@@ -166,7 +173,7 @@ class Runner:
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""
-        if self.copy_bytes_per_second is not None or not self.device.asynchronous or self.exact_only:
+        if self.copy_bytes_per_second is not None or not self.device.asynchronous or self.plan.exact_only:
             return
         started = self.device.now_us()
         for _ in range(MOST_PREHEAT_BURSTS):
@@ -178,8 +185,8 @@ class Runner:
         """Read the exact metrics, then the times that these do not show to be unchanged. Equal results in every run are
         part of the contract."""
         subject = self._subject(call, result.case, checked)
-        exact = read_exact(subject, self.device) if self.exact else []
-        if self.exact_only:
+        exact = read_exact(subject, self.device) if self.plan.exact else []
+        if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
         varying = _varying(checked, result.case.direction)
         exact = [_not_repeating(reading, varying) if reading.metric == "contract" else reading for reading in exact]
@@ -187,8 +194,8 @@ class Runner:
         result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
         if wrong:
             return result
-        unchanged = self.unchanged(result)
-        timed = read_timed(subject, self.device, unchanged | self.unread)
+        unchanged = self.plan.unchanged(result)
+        timed = read_timed(subject, self.device, unchanged | self.plan.unread)
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
         return result if unchanged else self._with_throughput(call, result)
@@ -208,7 +215,7 @@ class Runner:
             forget_compiled()  # code compiled for one backward pass cannot be replayed
         put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
         run = forward(call) if case.direction == "forward" else backward(call)
-        timed = call.timed and not self.exact_only
+        timed = call.timed and not self.plan.exact_only
         # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
         made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
         return Subject(
@@ -217,19 +224,19 @@ class Runner:
             cache=call.cache,
             timed=timed,
             seconds=self.settings.case_seconds,
-            stored_timers=self.stored_timers(case),
+            stored_timers=self.plan.timers(case),
             args=(*call.args, *call.kwargs.values()),
             weights=weights(call),
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if timed else 0,  # only timers use it
-            collect=self.collect(case) or collect,
+            collect=self.hands.collect(case),
             followed=self._follow(call),
-            binaries=self.binaries,
+            binaries=self.hands.binaries,
             # The parent counts over the steps; fresh processes only measure times.
-            steps=steps(call) if self.numerics and case.direction == "forward" else (),
+            steps=steps(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed else None,
-            rivals=self.rivals,
+            rivals=self.plan.rivals,
             cold=self._cold(call, case),
             warm=made,
             differentiated=made and checked is not None and checked.backward is not None,
@@ -238,8 +245,8 @@ class Runner:
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
         """The forward case includes the start of both passes."""
-        start = self.cold
-        wanted = call.cold_start and call.timed and not self.exact_only and case.direction == "forward"
+        start = self.hands.cold
+        wanted = call.cold_start and call.timed and not self.plan.exact_only and case.direction == "forward"
         depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
         return (lambda: start(case, depths)) if wanted and start is not None else None
 

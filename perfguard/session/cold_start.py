@@ -18,22 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
 
 from perfguard.measure.compiled.trace import traced
 from perfguard.measure.compiled.walk import cached_graphs
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, UsageError
-from perfguard.model.records import Case, CaseResult, Reading, Report
+from perfguard.model.records import Case, CaseResult, Reading
 from perfguard.model.units import Unit
-from perfguard.session.fresh_processes import REQUEST, Command, environment, read_answer, run_fresh
-from perfguard.store.report_file import save_report
+from perfguard.session.child import ChildCommand, Cold, Request, read_answer, write_request
+from perfguard.session.fresh_processes import run_fresh
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-ASKED = "cold.json"  # in the session folder of a process that starts cold
 TIMER = "process"
 _CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 _BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # one of them for each kernel that Triton compiled
@@ -46,27 +44,7 @@ _LAYER_FLOOR_US = 5e5  # for one more layer, which costs almost nothing if layer
 _NOTHING_US = 1.0  # a time is above 0
 
 
-class Asked(Struct, frozen=True):
-    """The case to start cold, and the start of its process in s on the machine's monotonic clock. `layers`: number of
-    layers of the candidate to use instead of the case's own."""
-
-    suite: str
-    name: str
-    started: float
-    layers: int | None = None
-
-    def wants(self, case: Case) -> bool:
-        """Whether this case's first result is measured."""
-        return (case.suite, case.name) == (self.suite, self.name)
-
-
-def asked(folder: Path) -> Asked | None:
-    """The request in a session folder; None for a session that measures as usual."""
-    path = folder / ASKED
-    return msgspec.json.decode(path.read_bytes(), type=Asked) if path.is_file() else None
-
-
-def first_results(call: Call, case: Case, request: Asked, device: Device) -> list[CaseResult]:
+def first_results(call: Call, case: Case, request: Cold, device: Device) -> list[CaseResult]:
     """In the cold process: take one step and return its total time and torch.compile's.
 
     Other calls of the same test return nothing.
@@ -107,14 +85,14 @@ def _count(metric: str, value: int, details: str = "warm_compile_time_us", gated
     return Reading(metric, Unit.COUNT, value, drifts=True, rank=20, details=details, gated=gated)
 
 
-def starter(command: Command, report: Callable[[], Report], minutes: float) -> Callable[..., list[Reading]]:
+def starter(command: ChildCommand, slug: str, minutes: float) -> Callable[..., list[Reading]]:
     """A function that starts cold processes for a case and returns their readings: `cold_start_us`, and on a GPU
     `compiled_kernels`, the number of Triton kernels compiled. With torch.compile it also returns `compile_time_us`, the
     same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and the cost of one more
     layer over the numbers of layers that the case names (`compile_layer_us`, `warm_compile_layer_us`).
 
     Args:
-        report: returns the run's report so far, which is the session's request.
+        slug: slug of the run's hardware.
         minutes: time limit of one process.
     """
 
@@ -142,14 +120,12 @@ def starter(command: Command, report: Callable[[], Report], minutes: float) -> C
     def answered(case: Case, layers: int | None, caches: Path) -> list[Reading]:
         with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
             folder = Path(name)
-            command.select(folder, [case.nodeid])
-            asked = report()
-            save_report(folder / REQUEST, asked)
-            variables = environment() | {variable: str(caches / folder) for variable, folder in _CACHES.items()}
-            (folder / ASKED).write_bytes(msgspec.json.encode(Asked(case.suite, case.name, time.monotonic(), layers)))
-            problem = run_fresh(command.line(folder), command.folder, minutes, variables)
+            variables = {variable: str(caches / place) for variable, place in _CACHES.items()}
+            cold = Cold(case.suite, case.name, time.monotonic(), layers)
+            write_request(folder, Request(slug, tests=[case.nodeid], cold=cold))
+            problem = run_fresh(command, folder, minutes, variables)
             try:
-                answer = read_answer(folder, asked.hardware.slug)
+                answer = read_answer(folder, slug)
             except UsageError as error:
                 raise MeasurementError(f"cold_start_us: the process that started cold {error}") from error
             results = answer.results if answer is not None else []

@@ -1,20 +1,17 @@
-"""Fresh processes: each measures the named tests once more and writes its readings; the parent judges.
+"""Fresh processes: each measures the requested tests once more, one after another; the parent judges.
 
-A session is the unit of inference: a second measurement in the same process would repeat its error. Parent and child
-share a folder. The parent's report in it is the request, whose timers are used again; the child adds its own report.
+A session is the unit of inference: a second measurement in the same process would repeat its error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,59 +21,11 @@ from msgspec.structs import replace
 from perfguard.model.errors import UsageError
 from perfguard.model.records import CaseResult, Report, Session
 from perfguard.model.units import counted, format_minutes
-from perfguard.store.report_file import read_report, save_report
+from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, write_request
+from perfguard.store.report_file import read_report
 
-SESSION_OPTION = "--perfguard-session"
-REQUEST = "request.json"
-ANSWER = "session.json"
-TESTS = "tests.txt"  # tests to run, one a line; without it those that the arguments select
-TIMES_ONLY = "times-only"  # file in a session's folder that requests times only
 PROGRESS_SECONDS = 20.0  # between two progress messages of a measuring process
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
-
-
-@dataclass(frozen=True)
-class Command:
-    """The command that starts pytest again as this run was started, for other tests.
-
-    Attributes:
-        arguments: the parent's own, without the program (`given_arguments`).
-        folder: the parent's working folder.
-        extra: options of the fresh processes alone.
-        root: folder that node ids are relative to; `folder` if left out.
-    """
-
-    arguments: tuple[str, ...]
-    folder: Path
-    extra: tuple[str, ...] = ()
-    root: Path | None = None
-
-    def select(self, session_folder: Path, nodeids: Sequence[str]) -> None:
-        """Write the tests of the next process with absolute paths, which hold wherever pytest was started."""
-        root = self.folder if self.root is None else self.root
-        text = "".join(f"{root / nodeid}\n" for nodeid in nodeids)
-        (session_folder / TESTS).write_text(text, encoding="utf-8")
-
-    def line(self, session_folder: Path) -> list[str]:
-        """The whole command of one fresh process, which itself drops the options not meant for it
-        (`perfguard.pytest_plugin.child_options`)."""
-        line = [sys.executable, "-m", "pytest", *self.arguments, *self.extra]
-        return [*line, "--color=no", f"{SESSION_OPTION}={session_folder}"]
-
-
-def given_arguments(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """pytest's arguments, with those in files (`@args.txt`, one argument a line) expanded.
-
-    A checkout of another commit may lack the file. A missing file stays as it is, and pytest reports it.
-    """
-    found: list[str] = []
-    for argument in arguments:
-        try:
-            lines = (folder / argument[1:]).read_text(encoding="utf-8").splitlines() if argument[:1] == "@" else None
-        except OSError:
-            lines = None
-        found += [argument] if lines is None else given_arguments(lines, folder)
-    return tuple(found)
 
 
 @dataclass
@@ -103,15 +52,6 @@ class FreshSessions:
                 if result.readings:
                     found.setdefault((result.case.suite, result.case.key), []).append(result)
         return found
-
-    def of(self, suite: str, key: str) -> list[CaseResult]:
-        """The results of one case, oldest first; sessions that did not measure it are left out."""
-        return [
-            result
-            for report in self.reports
-            for result in report.results
-            if result.case.suite == suite and result.case.key == key and result.readings
-        ]
 
 
 def _slim(result: CaseResult) -> CaseResult:
@@ -148,42 +88,27 @@ class Progress:
 
 
 def measure_fresh(
-    command: Command,
-    request: Report,
-    nodeids: Sequence[str],
-    count: int,
-    *,
-    minutes: float,
-    progress: Callable[[str], None],
-    exact: bool = True,
+    command: ChildCommand, request: Request, count: int, *, minutes: float, progress: Callable[[str], None]
 ) -> FreshSessions:
-    """Measure `nodeids` in `count` fresh processes, one after another, each in an order of its own and at most
-    `minutes` long. Without `exact` they read times only.
+    """Let `count` children answer `request`, one after another, each at most `minutes` long.
 
-    A process that crashes, hangs or measures nothing ends the series; earlier reports are kept. On interrupt the child
-    is stopped before the interrupt is raised again.
+    A child that crashes, hangs or measures nothing ends the series; earlier reports are kept. On interrupt the child is
+    stopped before the interrupt is raised again.
     """
     fresh = FreshSessions()
-    said = Progress(len(nodeids), count)
+    said = Progress(len(request.tests or ()), count)
     with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
         folder = Path(name)
-        save_report(folder / REQUEST, request)
-        if not exact:
-            (folder / TIMES_ONLY).touch()
+        write_request(folder, request)
         for number in range(1, count + 1):
-            # Orders differ, so that after-effects of a case on the next one (clocks, heat, caches) differ from process
-            # to process.
-            order = random.Random(f"{request.started} {number}").sample(nodeids, len(nodeids))
-            if order:
-                command.select(folder, order)
             progress(said.line(number))
 
             def tell(number: int = number) -> None:
                 progress(said.line(number, _tests_in(folder / ANSWER)))
 
-            fresh.problem = run_fresh(command.line(folder), command.folder, minutes, tell=tell)
+            fresh.problem = run_fresh(command, folder, minutes, tell=tell)
             try:
-                report = read_answer(folder, request.hardware.slug)
+                report = read_answer(folder, request.slug)
             except UsageError as error:
                 fresh.problem = f"the fresh process {error}"
                 break
@@ -197,25 +122,6 @@ def measure_fresh(
     return fresh
 
 
-def read_answer(folder: Path, slug: str) -> Report | None:
-    """A process's answer in its session folder; None if it measured nothing.
-
-    Args:
-        slug: hardware that it had to measure; empty if unknown.
-
-    Raises:
-        UsageError: it measured another device; the message lacks its subject, the process.
-    """
-    try:
-        report = read_report(folder / ANSWER)
-    except UsageError:
-        return None
-    there = report.hardware.slug
-    if slug not in ("", there):
-        raise UsageError(f"measured {there}, this run {slug}; name the device: --perfguard-device")
-    return report
-
-
 def _tests_in(answer: Path) -> int:
     """Number of tests in an answer, which grows while its process measures."""
     try:
@@ -224,24 +130,20 @@ def _tests_in(answer: Path) -> int:
         return 0
 
 
-def environment() -> dict[str, str]:
-    """This process's environment without the variables that make pytest a worker of pytest-xdist."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
-
-
 def run_fresh(
-    line: list[str],
+    command: ChildCommand,
     folder: Path,
     minutes: float,
     variables: Mapping[str, str] | None = None,
     tell: Callable[[], None] = lambda: None,
 ) -> str:
-    """Run one fresh process and return "" if it ended by itself, otherwise the problem with its last output. While it
-    runs, `tell` is called at intervals."""
+    """Run one child, with `variables` of its own, and return "" if it ended by itself, otherwise the problem with its
+    last output. While it runs, `tell` is called at intervals."""
     end = time.monotonic() + 60 * minutes
     with subprocess.Popen(
-        line, cwd=folder, env=environment() if variables is None else variables, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+        command.line(folder), cwd=command.start, env={**command.environment(), **(variables or {})},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
     ) as process:  # fmt: skip
         try:
             while True:

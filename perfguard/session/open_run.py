@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 import zlib
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +16,15 @@ from perfguard.judge.lane import Lane
 from perfguard.judge.same_code import covered
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.timers.blocks import Collect, collect
+from perfguard.measure.timers.interleaved import Interleaved
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
 from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Report, TimedEntry
-from perfguard.session.case_pipeline import Runner, collected_here, nothing_unchanged
-from perfguard.session.child_answer import open_answering
+from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
+from perfguard.session.child import ChildCommand, Request
+from perfguard.session.cold_start import starter
 from perfguard.session.load_baselines import load_lane, lost_suites
 from perfguard.session.pairing.base_commit import find_base
 from perfguard.session.pairing.worker import Worker
@@ -36,6 +41,9 @@ def open_run(
     suites: Sequence[str],
     version: str,
     selected: Sequence[Case] = (),
+    *,
+    command: ChildCommand | None = None,
+    request: Request | None = None,
     worker: Worker | None = None,
 ) -> Run:
     """Load the device's baselines for `suites` and make everything ready to guard.
@@ -43,6 +51,8 @@ def open_run(
     Args:
         selected: forward cases of the selected tests, from which controls are drawn. Empty if they are unknown; then
             every recorded case may come.
+        command: starts children of this process; None: it has none.
+        request: request of the process that this one measures for; None: it measures for itself.
         worker: this process as the worker of a process pair, if it is one.
 
     Raises:
@@ -52,18 +62,15 @@ def open_run(
     store = Store(config.baselines_dir)
     toolchain = device.toolchain()
     # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
-    lost = [] if config.session_folder is not None else lost_suites(store, device, config.root)
+    lost = [] if request is not None else lost_suites(store, device, config.root)
     known = sorted({*suites, *lost})
     any_machine = _is_any_machine(config.lane, device)
     settings = config.settings
-    base = NO_BASE if config.session_folder is not None or any_machine else _base(config)
+    base = NO_BASE if request is not None or any_machine else _base(config)
     lane = load_lane(store, device, toolchain, known, settings.targets, base=base, any_machine=any_machine)
-    answering = None
-    if config.session_folder is None:
+    if request is None:
         for folder in (config.reports_dir, config.cache_dir.parent):
             make_folder(folder)
-    else:
-        answering = open_answering(config.session_folder, device, _stored_timers(lane), worker)
     commit = commit_of(config.root)
     report = Report(
         schema=SCHEMA,
@@ -76,27 +83,34 @@ def open_run(
         exact_only=any_machine,
         base=None if base is NO_BASE else base,
     )
+    asked = request or Request(numerics=True)
+    stored = _stored_timers(lane)
     # A metric that is recorded, or that another process will judge, has to be read.
-    compares = config.session_folder is None and config.update is None
-    runner = Runner(
-        device,
-        config.settings,
-        _stored_timers(lane) if answering is None else answering.timers,
-        numerics=answering is None or answering.numerics,
-        exact=answering is None or answering.exact,
-        exact_only=any_machine,
-        unchanged=_unchanged(lane, Controls(lane, selected, report.started)) if compares else nothing_unchanged,
-        unread=frozenset() if answering is None else answering.unread,
-        # A fresh process reads times. It does not compile again for targets, as its parent has done so.
-        binaries=Binaries(config.settings.targets, Compiler(config.cache_dir / "binaries"))
-        if config.session_folder is None and config.settings.targets
-        else None,
-        collect=collected_here if answering is None else answering.collect,
-        rivals=answering is not None and answering.rivals,
-        hard=answering is None,
+    compares = request is None and config.update is None
+    plan = ReadingPlan(
+        timers=stored if request is None else _requested_timers(stored, request, worker),
+        numerics=asked.numerics,
+        hard=request is None,
         rotation=zlib.crc32((commit or "").encode()),
+        exact=asked.exact,
+        exact_only=any_machine,
+        unchanged=_unchanged(lane, Controls(lane, selected, report.started))
+        if compares
+        else lambda result: frozenset(),
+        unread=frozenset(asked.unread),
+        rivals=asked.rivals,
     )
-    return Run(config, device, store, runner, lane, report, answering, frozenset(lost))
+    interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
+    hands = Hands(
+        collect=_collector(worker, interleaved),
+        cold=None if command is None else starter(command, device.identity.slug, settings.session_minutes),
+        # A fresh process does not compile again for targets, as its parent has done so.
+        binaries=Binaries(settings.targets, Compiler(config.cache_dir / "binaries"))
+        if request is None and settings.targets
+        else None,
+    )
+    runner = Runner(device, settings, plan, hands)
+    return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost))
 
 
 def _base(config: Config) -> BaseTree:
@@ -127,7 +141,26 @@ def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozens
     return unread
 
 
-def _stored_timers(lane: Lane) -> Callable[[Case], Mapping[str, str]]:
+def _collector(worker: Worker | None, interleaved: Interleaved | None) -> Callable[[Case], Collect]:
+    """The collector of a case's blocks: a conductor's, one that reads later passes, too, or one that reads all at
+    once."""
+    if worker is not None:
+        return worker.collector
+    return lambda case: collect if interleaved is None else interleaved.of((case.suite, case.key))
+
+
+def _requested_timers(stored: StoredTimers, request: Request, worker: Worker | None) -> StoredTimers:
+    """The request's timers and, for metrics that it does not name, the baseline's."""
+
+    def timers(case: Case) -> Mapping[str, str]:
+        known = {**stored(case), **request.timers_for(case)}
+        # The base's timers become known only during the pair, so they are looked up when they are needed.
+        return known if worker is None else ChainMap(worker.timers(case), known)
+
+    return timers
+
+
+def _stored_timers(lane: Lane) -> StoredTimers:
     def timers(case: Case) -> Mapping[str, str]:
         baseline = lane.baselines.get(case.suite)
         stored = baseline.cases.get(case.key) if baseline else None

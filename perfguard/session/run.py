@@ -1,4 +1,4 @@
-"""One run on one device: measure, judge, update, report. `settling` adds process pairs and fresh processes.
+"""One run on one device: measure, judge, update, report. `settle` adds process pairs and fresh processes.
 
 Independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
 """
@@ -18,6 +18,8 @@ from perfguard.judge.lane import Lane
 from perfguard.judge.run_verdict import count_guarded, find_stale, test_of
 from perfguard.judge.session_verdicts import judge_session, with_verdicts
 from perfguard.judge.update_plan import plan
+from perfguard.measure.timers.interleaved import Interleaved
+from perfguard.measure.timers.timing import renewed
 from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
@@ -25,9 +27,9 @@ from perfguard.model.records import Case, CaseResult, Pairing, Report, Verdict, 
 from perfguard.model.records.change import Change, category_of, select
 from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
-from perfguard.session.child_answer import Answering
+from perfguard.session.child import ANSWER, Request
 from perfguard.session.cold_start import first_results
-from perfguard.session.fresh_processes import ANSWER, FreshSessions
+from perfguard.session.fresh_processes import FreshSessions
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
@@ -59,7 +61,8 @@ class Run:
     runner: Runner
     lane: Lane
     report: Report
-    answering: Answering | None = None  # in a process that only measures for another run
+    request: Request | None = None  # in a child: it only measures
+    interleaved: Interleaved | None = None  # in a child: holds the meters for the later passes
     lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
     measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # as measured, to be judged
     results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
@@ -74,11 +77,11 @@ class Run:
     @property
     def is_session(self) -> bool:
         """Whether this process only measures for another run."""
-        return self.config.session_folder is not None
+        return self.request is not None
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure and judge one guarded call, and save the report."""
-        cold = self.answering.cold if self.answering is not None else None
+        cold = None if self.request is None else self.request.cold
         found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
         results = [self._judged(result) for result in found]
         self._keep()
@@ -165,9 +168,8 @@ class Run:
             outcomes: node id -> reason why its test did not run to its end; empty if it did.
             verbose: show each case that the update writes, even if there are many.
         """
-        if self.answering is not None:
-            for result in self.answering.later_passes(list(self.results.values())):
-                self.results[result.case.suite, result.case.key] = result
+        if self.is_session:
+            self._read_later_passes()
         else:
             self._find_stale(collected, outcomes)
             self._find_unmeasured(collected, outcomes)
@@ -180,6 +182,15 @@ class Run:
             copy_bytes_per_second=self.runner.copy_bytes_per_second,
         )
         self.save()
+
+    def _read_later_passes(self) -> None:
+        found = {} if self.interleaved is None else self.interleaved.finish()
+        for case, result in self.results.items():
+            readings = [
+                renewed(reading, found[case, reading.metric]) if (case, reading.metric) in found else reading
+                for reading in result.readings
+            ]
+            self.results[case] = msgspec.structs.replace(result, readings=readings)
 
     def _find_stale(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
         reached = {result.case.nodeid for result in self.results.values()}
@@ -215,11 +226,8 @@ class Run:
         assert self.config.update is not None
         provenance = self.snapshot().provenance
         results = list(self.results.values())
-        fresh = {(r.case.suite, r.case.key): self.fresh.of(r.case.suite, r.case.key) for r in results}
-        identity = self.device.identity
-        planned = plan(
-            self.store, identity, results, fresh, self.report.stale, provenance, self.config.settings.sessions
-        )
+        identity, sessions = self.device.identity, self.config.settings.sessions
+        planned = plan(self.store, identity, results, self.fresh.by_case, self.report.stale, provenance, sessions)
         if self.report.exact_only:  # only metrics of every machine: this machine's own stay with its times
             planned = [change for change in planned if change.folder.startswith("targets/")]
         waiting = [change for change in planned if (change.suite, change.key) in self.held]

@@ -11,26 +11,30 @@ from perfguard.judge import rival
 from perfguard.judge.session_verdicts import CaseId, case_id, screen_session
 from perfguard.judge.update_plan import plan, recordable
 from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word
+from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import FreshSessions, measure_fresh
 from perfguard.session.pairing.outcome import Track
-from perfguard.session.pairing.pair_times import Counts, Start, pair_times
+from perfguard.session.pairing.pair_times import Counts, pair_times
 from perfguard.session.run import Run
 
 Tell = Callable[[str], None]
 
 
-def settle(run: Run, start: Start, tell: Tell) -> None:
+def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     """Let other processes measure what the run still needs, and judge with the results of the whole run.
 
     In an update, fresh processes read the metrics to record. Otherwise fresh processes read times again that are slower
     than their rival, and process pairs measure the other times in question.
+
+    Args:
+        command: starts them.
 
     Raises:
         KeyboardInterrupt: from the user, after the results so far are judged and saved.
     """
     if run.is_session:
         return
-    settling = _Settling(run, start, tell)
+    settling = _Settling(run, command, tell)
     try:
         if run.config.update is not None:
             settling.record()
@@ -45,7 +49,7 @@ def settle(run: Run, start: Start, tell: Tell) -> None:
 @dataclass(frozen=True)
 class _Settling:
     run: Run
-    start: Start
+    command: ChildCommand
     tell: Tell
 
     def record(self) -> None:
@@ -102,7 +106,8 @@ class _Settling:
             return
         timed = sum(any(reading.timed for reading in result.readings) for result in run.measured.values())
         counts = Counts(timed, family=len(suspects))
-        self._keep(pair_times(asked, run.lane.base.commit, self.start, run.config, counts, self.tell, self._keep))
+        slug, base = run.device.identity.slug, run.lane.base.commit
+        self._keep(pair_times(asked, base, self.command, slug, run.config, counts, self.tell, self._keep))
 
     def _keep(self, pairing: Pairing) -> None:
         """Keep the readings so far, which stay valid if the run ends now."""
@@ -121,11 +126,15 @@ class _Settling:
 
     def _measure_fresh(self, results: Sequence[CaseResult], count: int, *, exact: bool) -> None:
         run = self.run
-        nodeids = list(dict.fromkeys(result.case.nodeid for result in results))
-        minutes = run.config.settings.session_minutes
-        found = measure_fresh(
-            self.start.command, run.snapshot(), nodeids, count, minutes=minutes, progress=self.tell, exact=exact
+        request = Request(
+            run.device.identity.slug,
+            timers_of(run.results.values()),
+            tests=list(dict.fromkeys(result.case.nodeid for result in results)),
+            shuffle=True,
+            exact=exact,
         )
+        minutes = run.config.settings.session_minutes
+        found = measure_fresh(self.command, request, count, minutes=minutes, progress=self.tell)
         run.fresh = FreshSessions([*run.fresh.reports, *found.reports], found.problem)
         if found.problem:
             self.tell(found.problem)

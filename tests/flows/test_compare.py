@@ -145,7 +145,7 @@ def test_a_signal_leaves_nothing_behind(checkout: Checkout, number: signal.Signa
     checkout.project.test_file(TEST + "    import time; time.sleep(60)\n")
     with checkout.start("main") as process:
         started = time.monotonic()
-        while not list(checkout.temporary.glob("perfguard-pairs-*/pair-1/work/session.json")):
+        while not list(checkout.temporary.glob("perfguard-pairs-*/pair-1/work/answer.json")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() - started < 120
             time.sleep(0.05)

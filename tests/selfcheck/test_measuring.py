@@ -9,44 +9,36 @@ import pytest
 
 from perfguard.model.errors import MeasurementError, UsageError
 from perfguard.model.records import Report
-from perfguard.selfcheck.measuring import SuiteCommand, measure_sessions, read_sessions, suite_command
-from perfguard.store.report_file import read_report, save_report
+from perfguard.selfcheck.measuring import measure_sessions, read_sessions
+from perfguard.session.child import ChildCommand, Request, read_request, timers_of
+from perfguard.store.report_file import save_report
 from tests.selfcheck.simulated import simulated_sessions
 
 PROLOGUE = "import pathlib, shutil, sys\nfolder, answer = map(pathlib.Path, sys.argv[1:])\n"
-ANSWER = "shutil.copy(answer, folder / 'session.json')\n"
+ANSWER = "shutil.copy(answer, folder / 'answer.json')\n"
 
 
-class Scripted(SuiteCommand):
+class Scripted(ChildCommand):
     """Runs a Python script in place of pytest."""
 
-    def line(self, session_folder: Path) -> list[str]:
-        super().line(session_folder)
+    def line(self, folder: Path) -> list[str]:
         answer = str(self.folder / "answer.json")
-        return [sys.executable, "-c", PROLOGUE + self.arguments[0], str(session_folder), answer]
+        return [sys.executable, "-c", PROLOGUE + self.arguments[0], str(folder), answer]
 
 
 def measure(tmp_path: Path, script: str, count: int) -> tuple[list[Report], list[str]]:
     save_report(tmp_path / "answer.json", simulated_sessions(1, 2)[0])
     said: list[str] = []
     command = Scripted((script,), tmp_path)
-    reports = measure_sessions(command, tmp_path / "out", count, minutes=1, progress=said.append)
+    request = Request(rivals=True)
+    reports = measure_sessions(command, request, tmp_path / "out", count, minutes=1, progress=said.append)
     return reports, said
-
-
-def test_the_users_arguments_reach_pytest_and_rivals_are_asked_for(tmp_path: Path) -> None:
-    line = suite_command(["tests", "-k", "a or b"], Path.cwd(), "cuda:1").line(tmp_path)
-    assert line[:6] == [sys.executable, "-m", "pytest", "tests", "-k", "a or b"]
-    assert "--perfguard-device=cuda:1" in line
-    assert f"--perfguard-session={tmp_path}" in line
-    assert (tmp_path / "rivals").exists()
-    assert (tmp_path / "unread").read_text() == ""  # every time is wanted
 
 
 def test_sessions_are_kept_and_a_cut_short_series_goes_on(tmp_path: Path) -> None:
     # The script leaves a trace each time, and crashes the third time.
     trace = "trace = answer.with_name('trace'); trace.open('a').write('x')\n"
-    script = trace + "assert trace.read_text() != 'xxx'\nassert (folder / 'rivals').exists()\n" + ANSWER
+    script = trace + "assert trace.read_text() != 'xxx'\n" + ANSWER
     with pytest.raises(MeasurementError, match=r"^session 3: (?s:.)*the 2 sessions before it are kept in .*again$"):
         measure(tmp_path, script, 4)
     assert len(read_sessions(tmp_path / "out")) == 2
@@ -59,11 +51,13 @@ def test_sessions_are_kept_and_a_cut_short_series_goes_on(tmp_path: Path) -> Non
 
 
 def test_later_sessions_use_the_timers_of_the_first(tmp_path: Path) -> None:
-    script = "shutil.copy(folder / 'request.json', answer.with_name('asked.json'))\n" + ANSWER
+    script = "shutil.copy(folder / 'request.json', answer.parent)\n" + ANSWER
     measure(tmp_path, script, 1)
-    assert read_report(tmp_path / "asked.json").results == []
-    measure(tmp_path, script, 2)
-    assert len(read_report(tmp_path / "asked.json").results) == 2
+    assert read_request(tmp_path) == Request(rivals=True, shuffle=True)
+    first, *_ = measure(tmp_path, script, 2)[0]
+    timers = timers_of(first.results)
+    assert len(timers) == 1
+    assert read_request(tmp_path) == Request(first.hardware.slug, timers, shuffle=True, rivals=True)
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
@@ -84,7 +78,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
 
 def test_a_session_without_a_reading_ends_it(tmp_path: Path) -> None:
     emptied = ANSWER + (
-        "import json; path = folder / 'session.json'; report = json.loads(path.read_text())\n"
+        "import json; path = folder / 'answer.json'; report = json.loads(path.read_text())\n"
         "report['results'] = []; path.write_text(json.dumps(report))"
     )
     with pytest.raises(MeasurementError, match=r"^session 1: no case was measured"):

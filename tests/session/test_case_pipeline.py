@@ -18,7 +18,7 @@ from perfguard.model.call import Call, Work
 from perfguard.model.config import Settings
 from perfguard.model.records import Case, CaseResult, Word
 from perfguard.pytest_plugin.fixture import Guarded, seed_of
-from perfguard.session.case_pipeline import Runner
+from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner
 
 CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
 
@@ -30,7 +30,7 @@ def device() -> fake.FakeDevice:
 
 @pytest.fixture
 def runner(device: fake.FakeDevice) -> Runner:
-    return Runner(device, Settings(case_seconds=0.1), lambda case: {})
+    return Runner(device, Settings(case_seconds=0.1))
 
 
 class Double(torch.autograd.Function):
@@ -131,7 +131,7 @@ def test_throughput_is_told_and_an_impossible_one_refused(runner: Runner, device
 
 
 def test_a_fresh_process_reads_without_checking(device: fake.FakeDevice) -> None:
-    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, numerics=False)
+    runner = Runner(device, Settings(case_seconds=0.1), ReadingPlan(numerics=False))
     first, second = runner.measure(call(torch.randn(8, 4, requires_grad=True), factor=3), CASE)
     assert first.readings
     assert second.readings
@@ -145,7 +145,7 @@ def test_times_that_cannot_have_moved_are_not_read(device: fake.FakeDevice) -> N
         asked.append(result)
         return frozenset({"device_time_us"})
 
-    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, unchanged=unchanged)
+    runner = Runner(device, Settings(case_seconds=0.1), ReadingPlan(unchanged=unchanged))
     (result,) = runner.measure(call(torch.randn(8, 4), Work(bytes=100)), CASE)
     assert result.reading("device_time_us") is None
     assert result.reading("host_time_us") is not None
@@ -155,7 +155,7 @@ def test_times_that_cannot_have_moved_are_not_read(device: fake.FakeDevice) -> N
 
 
 def test_what_nobody_will_judge_is_not_read(device: fake.FakeDevice) -> None:
-    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, unread=frozenset({"host_time_us"}))
+    runner = Runner(device, Settings(case_seconds=0.1), ReadingPlan(unread=frozenset({"host_time_us"})))
     (result,) = runner.measure(call(torch.randn(8, 4)), CASE)
     assert [reading.metric for reading in result.readings if reading.timed] == ["device_time_us"]
 
@@ -167,12 +167,8 @@ def test_another_collector_gathers_the_blocks_of_the_cases_it_wants(device: fake
         gathered.append(metric)
         return collect(metric, meter, device, seconds)
 
-    runner = Runner(
-        device,
-        Settings(case_seconds=0.1),
-        lambda case: {},
-        collect=lambda case: conducted if case.direction == "backward" else None,
-    )
+    hands = Hands(collect=lambda case: conducted if case.direction == "backward" else collect)
+    runner = Runner(device, Settings(case_seconds=0.1), hands=hands)
     runner.measure(call(torch.randn(8, 4, requires_grad=True)), CASE)
     assert gathered == ["device_time_us", "host_time_us"]
 
@@ -198,7 +194,7 @@ def test_compilers_begin_once_the_candidate_was_right_and_are_asked_when_all_is_
         return 2 * x
 
     watched = Watched(("sm_90",), Compiler(Path("unused")))
-    runner = Runner(device, Settings(case_seconds=0.1), lambda case: {}, binaries=watched)
+    runner = Runner(device, Settings(case_seconds=0.1), hands=Hands(binaries=watched))
     runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 2 * x), CASE)
     assert seen[:3] == ["called", "begun", "called"]
     assert "asked" in seen[3:]

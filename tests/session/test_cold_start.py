@@ -17,12 +17,12 @@ from perfguard.model.errors import MeasurementError
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Word
 from perfguard.model.units import Unit
 from perfguard.session import cold_start
-from perfguard.session.cold_start import ASKED, Asked, asked, first_results, starter
-from perfguard.session.fresh_processes import ANSWER, REQUEST, Command
+from perfguard.session.child import ANSWER, ChildCommand, Cold, read_request
+from perfguard.session.cold_start import first_results, starter
 from perfguard.store.report_file import save_report
 
 CASE = Case("suite", "f[64]", "forward", "test_suite.py::test_f[64]")
-REPORT = Report(SCHEMA, Hardware("any", "fake", "Any", "x"), Toolchain(), "2026-11-21T10:00:00+00:00")
+ANY = Hardware("any", "fake", "Any", "x")
 READING = Reading("cold_start_us", Unit.MICROSECONDS, 5e6, timer="process")
 
 
@@ -35,7 +35,7 @@ def test_the_first_result_with_its_gradients() -> None:
         return 2 * x
 
     call = Call(double, (torch.ones(3, requires_grad=True),), lambda x: 2 * x)
-    request = Asked("suite", "f[64]", time.monotonic() - 3.0)
+    request = Cold("suite", "f[64]", time.monotonic() - 3.0)
     (result,) = first_results(call, CASE, request, FakeDevice(seed=1))
     (reading,) = result.readings
     assert calls[0] == "forward"
@@ -49,7 +49,7 @@ def test_the_first_result_with_its_gradients() -> None:
 @pytest.mark.parametrize(("seconds", "ratio"), [(10.0, 1.5), (2.0, 2.7), (100.0, 1.5)])
 def test_below_half_as_much_again_and_two_seconds_nothing_fails(seconds: float, ratio: float) -> None:
     call = Call(lambda: None, (), lambda: None)
-    (result,) = first_results(call, CASE, Asked("suite", "f[64]", 0.0), FakeDevice(seed=1))
+    (result,) = first_results(call, CASE, Cold("suite", "f[64]", 0.0), FakeDevice(seed=1))
     reading = result.readings[0]
     theta = least_effect(reading.promise, reading.floor, 1e6 * seconds)
     assert 2.718281828**theta == pytest.approx(ratio, rel=0.01)
@@ -61,36 +61,34 @@ class Started:
     def __init__(self, results: list[CaseResult] | None, problem: str = "", compiled: int = 0) -> None:
         self.results, self.problem, self.compiled = results, problem, compiled
 
-    def __call__(self, line: list[str], folder: Path, minutes: float, environment: dict[str, str]) -> str:
-        self.line, self.environment = line, environment
-        session = Path(next(part for part in line if part.startswith("--perfguard-session=")).partition("=")[2])
-        self.tests = (session / "tests.txt").read_text()
-        self.request, self.was_empty = asked(session), not Path(environment["TRITON_CACHE_DIR"]).exists()
-        assert (session / REQUEST).exists()
+    def __call__(self, command: ChildCommand, folder: Path, minutes: float, variables: dict[str, str]) -> str:
+        self.variables, self.request = variables, read_request(folder)
+        self.was_empty = not Path(variables["TRITON_CACHE_DIR"]).exists()
         for number in range(self.compiled):
-            binary = Path(environment["TRITON_CACHE_DIR"], str(number), "kernel.cubin")
+            binary = Path(variables["TRITON_CACHE_DIR"], str(number), "kernel.cubin")
             binary.parent.mkdir(parents=True)
             binary.write_bytes(b"")
         if self.results is not None:
-            save_report(session / ANSWER, Report(SCHEMA, REPORT.hardware, Toolchain(), "", results=self.results))
+            save_report(folder / ANSWER, Report(SCHEMA, ANY, Toolchain(), "", results=self.results))
         return self.problem
 
 
-COMMAND = Command(("--perfguard",), Path("/project"))
+COMMAND = ChildCommand(("--perfguard",), Path("/project"))
 
 
 def test_how_the_process_is_started_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Started([CaseResult(CASE, readings=[READING])], compiled=3)
     monkeypatch.setattr(cold_start, "run_fresh", started)
-    cold, compiled = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
+    cold, compiled = starter(COMMAND, "any", minutes=1.0)(CASE)
     assert cold == READING
     assert (compiled.metric, compiled.value, compiled.details) == ("compiled_kernels", 3, "cold_start_us")
-    assert started.request is not None
-    assert started.request.wants(CASE)
-    assert 0 <= time.monotonic() - started.request.started < 60
+    asked = started.request.cold
+    assert asked is not None
+    assert asked.wants(CASE)
+    assert 0 <= time.monotonic() - asked.started < 60
     assert started.was_empty
-    assert started.tests == "/project/test_suite.py::test_f[64]\n"
-    assert started.environment["TORCHINDUCTOR_CACHE_DIR"] != started.environment["TRITON_CACHE_DIR"]
+    assert started.request.tests == ["test_suite.py::test_f[64]"]
+    assert started.variables["TORCHINDUCTOR_CACHE_DIR"] != started.variables["TRITON_CACHE_DIR"]
 
 
 class Compiling:
@@ -100,13 +98,12 @@ class Compiling:
         self.misses = misses
         self.begun: list[tuple[int | None, str]] = []
 
-    def __call__(self, line: list[str], folder: Path, minutes: float, environment: dict[str, str]) -> str:
-        session = Path(next(part for part in line if part.startswith("--perfguard-session=")).partition("=")[2])
-        request, kept = asked(session), Path(environment["TORCHINDUCTOR_CACHE_DIR"])
-        assert request is not None
+    def __call__(self, command: ChildCommand, folder: Path, minutes: float, variables: dict[str, str]) -> str:
+        cold, kept = read_request(folder).cold, Path(variables["TORCHINDUCTOR_CACHE_DIR"])
+        assert cold is not None
         warm = kept.exists()
         kept.mkdir(parents=True, exist_ok=True)
-        layers = request.layers
+        layers = cold.layers
         self.begun.append((layers, "warm" if warm else "cold"))
         seconds = 2.0 if warm else 20.0
         if layers is not None:
@@ -118,14 +115,14 @@ class Compiling:
             Reading("graph_cache_hits", Unit.COUNT, 4 if warm else 0, gated=False),
         ]
         results = [CaseResult(CASE, readings=readings)]
-        save_report(session / ANSWER, Report(SCHEMA, REPORT.hardware, Toolchain(), "", results=results))
+        save_report(folder / ANSWER, Report(SCHEMA, ANY, Toolchain(), "", results=results))
         return ""
 
 
 def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
     monkeypatch.setattr(cold_start, "run_fresh", started)
-    readings = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE, (1, 4))
+    readings = starter(COMMAND, "any", minutes=1.0)(CASE, (1, 4))
     values = {reading.metric: reading.value for reading in readings}
     assert started.begun == [(layers, caches) for layers in (None, 1, 4) for caches in ("cold", "warm")]
     assert len(values) == len(readings)
@@ -140,7 +137,7 @@ def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.Monk
 def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
     monkeypatch.setattr(cold_start, "run_fresh", started)
-    names = {reading.metric for reading in starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)}
+    names = {reading.metric for reading in starter(COMMAND, "any", minutes=1.0)(CASE)}
     assert started.begun == [(None, "cold"), (None, "warm")]
     assert "warm_compile_time_us" in names
     assert not any("layer" in name for name in names)
@@ -148,7 +145,7 @@ def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_graph_that_no_cache_holds_any_more_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_start, "run_fresh", Compiling(misses=1))
-    readings = starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
+    readings = starter(COMMAND, "any", minutes=1.0)(CASE)
     (misses,) = (reading for reading in readings if reading.metric == "graph_cache_misses")
     assert judge_exact(misses, 0).word is Word.CHANGED
     assert judge_exact(misses, 1).word is Word.PASS
@@ -170,7 +167,7 @@ def test_what_compiling_takes_is_told_from_running() -> None:
     for depth in (None, 1):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()  # a process of its own has compiled nothing before
-        (result,) = first_results(call, CASE, Asked("suite", "f[64]", time.monotonic(), depth), FakeDevice(seed=1))
+        (result,) = first_results(call, CASE, Cold("suite", "f[64]", time.monotonic(), depth), FakeDevice(seed=1))
         found[depth] = {reading.metric: float(reading.value) for reading in result.readings}  # type: ignore[arg-type]
     assert list(found[None]) == list(found[1]) == ["cold_start_us", "compile_time_us"]  # no inductor: no cache
     assert found[None]["compile_time_us"] > 0.5e6
@@ -184,10 +181,4 @@ def test_a_process_without_a_result_is_an_error(
 ) -> None:
     monkeypatch.setattr(cold_start, "run_fresh", Started(results, "a fresh process ended with status 7"))
     with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*leave cold_start out$"):
-        starter(COMMAND, lambda: REPORT, minutes=1.0)(CASE)
-
-
-def test_a_usual_session_is_not_asked_to_start_cold(tmp_path: Path) -> None:
-    assert asked(tmp_path) is None
-    (tmp_path / ASKED).write_bytes(b'{"suite": "s", "name": "n", "started": 1.5}')
-    assert asked(tmp_path) == Asked("s", "n", 1.5)
+        starter(COMMAND, "any", minutes=1.0)(CASE)

@@ -1,4 +1,4 @@
-"""Fresh processes: started as the parent was, for the named tests only; crashes and hangs are told."""
+"""Fresh processes: their answers in order; crashes and hangs are told."""
 
 from __future__ import annotations
 
@@ -10,51 +10,29 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.model.errors import UsageError
-from perfguard.model.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
+from perfguard.model.records import CaseResult
 from perfguard.session import fresh_processes
-from perfguard.session.fresh_processes import ANSWER, Command, given_arguments, measure_fresh, read_answer
+from perfguard.session.child import ChildCommand, Request
+from perfguard.session.fresh_processes import measure_fresh
 from perfguard.store.report_file import save_report
 from tests.store.test_report_file import CASE, READINGS, REPORT
 
 
-def test_a_fresh_process_is_given_what_the_parent_was_given(tmp_path: Path) -> None:
-    given = ("tests", "-k", "a or b", "-c", "other.ini", "--junitxml", "x.xml", "--model=large")
-    command = Command(given, tmp_path, ("--perfguard-device=fake",), tmp_path / "root")
-    line = command.line(Path("folder"))
-    assert line[:3] == [sys.executable, "-m", "pytest"]
-    assert tuple(line[3 : 3 + len(given)]) == given
-    assert line[3 + len(given) :] == ["--perfguard-device=fake", "--color=no", "--perfguard-session=folder"]
-    command.select(tmp_path, ["test_a.py::test_b[c d]", "test_e.py::test_f[::]"])
-    root = tmp_path / "root"
-    expected = f"{root}/test_a.py::test_b[c d]\n{root}/test_e.py::test_f[::]\n"
-    assert (tmp_path / "tests.txt").read_text() == expected
+class Scripted(ChildCommand):
+    """Runs a Python script in place of pytest; the child's folder is its only argument."""
 
-
-def test_files_of_arguments_are_read(tmp_path: Path) -> None:
-    (tmp_path / "args.txt").write_text("--perfguard-device=fake\n-k\na or b\n@more.txt\n")
-    (tmp_path / "more.txt").write_text("tests\n")
-    given = given_arguments(["@args.txt", "-x", "@gone.txt"], tmp_path)
-    assert given == ("--perfguard-device=fake", "-k", "a or b", "tests", "-x", "@gone.txt")
-
-
-class Scripted(Command):
-    """Runs a Python script in place of pytest; the session's folder is its only argument."""
-
-    def __init__(self, script: str, folder: Path) -> None:
-        super().__init__((), folder, (script,))
-
-    def line(self, session_folder: Path) -> list[str]:
-        return [sys.executable, "-c", self.extra[0], str(session_folder)]
+    def line(self, folder: Path) -> list[str]:
+        return [sys.executable, "-c", self.arguments[0], str(folder)]
 
 
 def measure(script: str, folder: Path, minutes: float = 1.0):  # type: ignore[no-untyped-def]
-    save_report(folder / "answer.json", REPORT)
+    save_report(folder / "report.json", REPORT)
     prologue = "import pathlib, shutil, sys, time\nfolder = pathlib.Path(sys.argv[1])\n"
-    answer = f"shutil.copy({str(folder / 'answer.json')!r}, folder / 'session.json')"
+    answer = f"shutil.copy({str(folder / 'report.json')!r}, folder / 'answer.json')"
     said: list[str] = []
     script = prologue + script.replace("ANSWER", answer)
-    fresh = measure_fresh(Scripted(script, folder), REPORT, ["a", "b"], 2, minutes=minutes, progress=said.append)
+    request = Request(REPORT.hardware.slug, tests=["a", "b"])
+    fresh = measure_fresh(Scripted((script,), folder), request, 2, minutes=minutes, progress=said.append)
     return fresh, said
 
 
@@ -64,8 +42,7 @@ def test_answers_are_collected_in_order(tmp_path: Path) -> None:
     assert said[0] == "fresh process 1 of 2: 2 tests"
     assert re.fullmatch(r"fresh process 2 of 2: 2 tests, 0:\d\d gone, about 0:\d\d to go", said[1])
     assert len(said) == 2
-    assert fresh.of("suite", "double[64]/forward") == [CaseResult(case=CASE, readings=READINGS)] * 2
-    assert fresh.of("suite", "double[64]/backward") == []
+    assert fresh.by_case == {("suite", "double[64]/forward"): [CaseResult(case=CASE, readings=READINGS)] * 2}
 
 
 def test_a_process_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +76,7 @@ def test_what_is_left_is_told_from_what_was_measured(monkeypatch: pytest.MonkeyP
 def test_an_answer_of_another_device_is_refused(tmp_path: Path) -> None:
     other = msgspec.structs.replace(REPORT, hardware=msgspec.structs.replace(REPORT.hardware, slug="cpu-other"))
     save_report(tmp_path / "other.json", other)
-    fresh, _ = measure(f"shutil.copy({str(tmp_path / 'other.json')!r}, folder / 'session.json')", tmp_path)
+    fresh, _ = measure(f"shutil.copy({str(tmp_path / 'other.json')!r}, folder / 'answer.json')", tmp_path)
     assert fresh.reports == []
     assert fresh.problem == (
         f"the fresh process measured cpu-other, this run {REPORT.hardware.slug}; name the device: --perfguard-device"
@@ -135,15 +112,3 @@ def test_the_report_gets_what_judging_again_needs(tmp_path: Path) -> None:
         assert (result.case, result.verdicts) == (CASE, [])
         for slim, whole in zip(result.readings, READINGS, strict=True):
             assert (slim.metric, slim.value, slim.timer, slim.blocks) == (whole.metric, whole.value, whole.timer, [])
-
-
-@pytest.mark.parametrize("asked", ["", "cpu-a"])
-def test_an_answer_is_of_the_device_that_was_asked_for(tmp_path: Path, asked: str) -> None:
-    assert read_answer(tmp_path, asked) is None
-    hardware = Hardware(slug="cpu-b", vendor="cpu", name="", architecture="")
-    save_report(tmp_path / ANSWER, Report(SCHEMA, hardware, Toolchain(), "2026-01-01T00:00:00+00:00"))
-    if asked:
-        with pytest.raises(UsageError, match=r"^measured cpu-b, this run cpu-a; name the device: --perfguard-device$"):
-            read_answer(tmp_path, asked)
-    else:
-        assert read_answer(tmp_path, asked) is not None

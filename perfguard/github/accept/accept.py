@@ -1,22 +1,23 @@
-"""Turns a report into changed baselines: judges it again, plans as `--perfguard-update` does, shows and writes the
-changes."""
+"""`perfguard accept [--lane L] [-k EXPR] (--from REPORT.json | --run ID) --reason TEXT`: turns a report into changed
+baselines. It judges the report again, plans as `--perfguard-update` does, shows and writes the changes."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _pytest.mark.expression import Expression
 from msgspec.structs import replace
 
 from perfguard.github.accept.checkout import check_commit
 from perfguard.github.accept.levels import measured_changes, other_toolchain
+from perfguard.github.accept.sources import from_files, from_run
 from perfguard.github.lanes.baselines_at_commit import folders_of, read_files
 from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.stranger_report import Received
-from perfguard.model.config import Category, Settings
+from perfguard.model.config import Category, Settings, read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import CaseResult, Report, Verdict, Word
 from perfguard.model.records.change import Change, select
@@ -38,6 +39,38 @@ class Request:
     settings: Settings
     expression: str
     reason: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `perfguard accept`."""
+    parser.description = (
+        "Writes what a run measured into the baselines of this checkout, as --perfguard-update would, without "
+        "measuring anything. Judges the readings again by these baselines first. A time is taken from what fresh "
+        "processes read, else as its record times what process pairs found; what neither tells, what is wrong and what "
+        "was measured under another toolchain is left alone, with the reason. Then commit."
+    )
+    parser.add_argument("--lane", metavar="LANE", help="only this lane, e.g. nvidia-h200 (default: every one)")
+    parser.add_argument("-k", dest="expression", metavar="EXPR", default="", help="which cases; as pytest -k")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--from", dest="reports", type=Path, nargs="+", metavar="REPORT.json", help="reports at hand")
+    source.add_argument("--run", type=int, metavar="ID", help="the reports of a workflow run; needs GITHUB_TOKEN")
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; kept in the file for what got worse")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Return the exit status, one of `perfguard.ExitStatus`.
+
+    Raises:
+        PerfguardError: nothing can be accepted; with the next step.
+    """
+    root = Path.cwd()
+    settings = read_settings(root)
+    if options.run is None:
+        reports = from_files(options.reports, options.lane)
+    else:
+        reports = from_run(os.environ, options.run, [options.lane] if options.lane else settings.lanes)
+    request = Request(root / settings.baselines, settings, options.expression, options.reason)
+    return int(accept(request, reports, print))
 
 
 def accept(request: Request, received: Sequence[Received], tell: Callable[[str], None]) -> ExitStatus:
@@ -98,6 +131,8 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
     """Like pytest's -k: words match parts of a case's name, suite or node id, in upper or lower case."""
     if not expression.strip():
         return lambda result: True
+    from _pytest.mark.expression import Expression  # loads much of pytest
+
     try:
         compiled = Expression.compile(expression)
     except Exception as error:  # pytest 8 has its own exception, pytest 9 raises SyntaxError

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from perfguard import __version__
-from perfguard.github.api.clock import Clock
-from perfguard.github.api.retries import BUDGET_SECONDS, Budget, Patience
+from perfguard.github.api.retries import BUDGET_SECONDS, Budget, Clock, Patience
 from perfguard.github.api.token import Token, read_token
 from perfguard.github.api.transport import Answer, Method, Timeouts, Transport, origin, place
 from perfguard.github.api.troubles import Passing, Refused, Unexpected, trouble

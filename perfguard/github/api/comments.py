@@ -45,17 +45,11 @@ class Posted(Struct, frozen=True):
     """Outcome of posting, with a reason: one sentence that names the next step if there is one.
 
     Attributes:
-        comment: id of the current comment; None if there is none or it is unknown.
-        link: `/owner/name/pull/7#issuecomment-1`, empty without a comment.
-        tier: size of the body that was written, 1 the largest; 0 if none was written.
         warnings: errors that did not stop the comment.
     """
 
     action: Action
     reason: str = ""
-    comment: int | None = None
-    link: str = ""
-    tier: int = 0
     warnings: list[str] = []
 
 
@@ -122,21 +116,16 @@ class _Poster:
     def ended(self, action: Action, reason: str) -> Posted:
         """The outcome if GitHub or the pull request stopped the loop."""
         if self._mine.wrote:  # the next run does the rest
-            return Posted(self._last, "written, but not looked at again", warnings=[*self._writer.warnings, reason])
-        return Posted(action, reason, warnings=self._writer.warnings)
+            return Posted(self._last, "written, but not looked at again", [*self._writer.warnings, reason])
+        return Posted(action, reason, self._writer.warnings)
 
     def rested(self, rest: Rest) -> Posted:
         """The outcome if nothing was left to do."""
-        standing, warnings = rest.standing, self._writer.warnings
-        if standing is None:
-            return Posted(Action.SILENT, rest.reason, warnings=warnings)
-        link = f"/{self._client.repository}/pull/{self._pull.number}#issuecomment-{standing.id}"
-        state = standing.state
-        if state is not None and state.nonce in self._mine.nonces:
+        standing, action, reason = rest.standing, Action.SILENT, rest.reason
+        if standing is not None and standing.state is not None and standing.state.nonce in self._mine.nonces:
             self._fold(standing)
-            reason = f"run {self._state.run}, attempt {self._state.attempt}"
-            return Posted(self._last, reason, standing.id, link, state.tier, warnings)
-        return Posted(Action.SILENT, rest.reason, standing.id, link, 0, warnings)
+            action, reason = self._last, f"run {self._state.run}, attempt {self._state.attempt}"
+        return Posted(action, reason, self._writer.warnings)
 
     def post(self) -> Rest:
         login = self._rules.author or self._writer.login()

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MOST_BYTES = 2**20  # of a step's summary; above it GitHub shows nothing and the step stays green
-_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
 def write_summary(environ: Mapping[str, str], sections: Sequence[str], pointer: str) -> str:
@@ -47,17 +45,7 @@ def _fitting(sections: Sequence[str], pointer: str, room: int) -> bytes:
     return b"".join([*taken, last]) if len(last) <= room else b""
 
 
-def warning_command(message: str, title: str = "") -> str:
-    """A workflow command that shows `message` as a warning of the job."""
-    name = f" title={_escaped(title, _PROPERTY)}" if title else ""
-    return f"::warning{name}::{_escaped(message, _MESSAGE)}"
-
-
 def without_commands(text: str) -> str:
     """Untrusted text for a job's log, in which the runner ignores workflow commands."""
     mark = f"perfguard-{secrets.token_hex(16)}"
     return f"::stop-commands::{mark}\n{text}\n::{mark}::"
-
-
-def _escaped(text: str, table: Mapping[str, str]) -> str:
-    return "".join(table.get(sign, sign) for sign in text)

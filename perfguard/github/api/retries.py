@@ -7,14 +7,34 @@ and ignore GitHub's reset times.
 from __future__ import annotations
 
 import datetime
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from perfguard.github.api.clock import Clock
 from perfguard.github.api.troubles import Outage, Passing, RateLimited
 from perfguard.model.errors import GitHubError
 
 BUDGET_SECONDS = 300.0  # for all requests of one post job
 _OUTAGE_WAITS = (1.0, 2.0, 4.0)
 _LIMIT_WAITS = (60.0, 120.0)  # GitHub's rule without a given time: at least a minute, then longer
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The client's clock, in seconds. Tests pass a fake one and do not wait.
+
+    Attributes:
+        now: since the epoch, comparable with the reset times that GitHub sends.
+        elapsed: monotonic, from an arbitrary start.
+        sleep: waits.
+        jitter: a new random number from 0 to 1 each time, so that two jobs do not stay in step.
+    """
+
+    now: Callable[[], float] = time.time
+    elapsed: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    jitter: Callable[[], float] = random.random
 
 
 class Budget:

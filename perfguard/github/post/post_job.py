@@ -14,10 +14,10 @@ import msgspec
 
 from perfguard.github.api.accepted_label import ACCEPTED_LABEL, Easing, read_easing
 from perfguard.github.api.client import Client, open_client
-from perfguard.github.api.clock import Clock
 from perfguard.github.api.comment_identity import State
 from perfguard.github.api.comments import Action, Posted, Rules, post_comment
 from perfguard.github.api.job_summary import without_commands
+from perfguard.github.api.retries import Clock
 from perfguard.github.api.runs import MEASURE_WORKFLOW, Run, fetch_run, read_event, reason_to_stop
 from perfguard.github.api.statuses import Status, set_statuses
 from perfguard.github.api.token import Environ

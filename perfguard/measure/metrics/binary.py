@@ -14,7 +14,7 @@ import msgspec
 
 from perfguard.measure.binaries.call_binaries import Kernel, OnTarget
 from perfguard.measure.binaries.launch_records import Facts, Pass
-from perfguard.measure.binaries.occupancy import unfit
+from perfguard.measure.binaries.targets import unfit
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.records import Better, Parts, Reading
 from perfguard.model.units import Unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ class Interleaved:
     that does not fit gets all its blocks at once. Use::
 
         session = Interleaved(device)
-        ...  # subject.collect = session.of(case.key) for each case
+        ...  # subject.collect = session.of(case) for each case
         for (case, metric), blocks in session.finish().items():
             reading = renewed(reading, blocks)
     """
@@ -47,11 +48,11 @@ class Interleaved:
         """`seed`: of the order in the later passes."""
         self._device = device
         self._random = random.Random(seed)
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[Hashable, str], _Kept] = {}
         self._free_bytes = (device.identity.memory_bytes or 0) // _SHARE_OF_MEMORY
 
-    def of(self, case: str) -> Collect:
-        """A function that collects the blocks of `case`, which is any unique text."""
+    def of(self, case: Hashable) -> Collect:
+        """A function that collects the blocks of `case`, by any name that no other case has."""
 
         def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             if meter.bytes > self._free_bytes:
@@ -66,7 +67,7 @@ class Interleaved:
 
         return first_pass
 
-    def finish(self) -> dict[tuple[str, str], Blocks]:
+    def finish(self) -> dict[tuple[Hashable, str], Blocks]:
         """Run the later passes over all kept meters and release these; returns their blocks by case and metric."""
         for _ in range(1, PASSES):
             order = list(self._kept.values())

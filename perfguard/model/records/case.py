@@ -213,11 +213,6 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
         return next((reading for reading in self.readings if reading.metric == metric), None)
 
     @property
-    def is_suspect(self) -> bool:
-        """Whether a time of the case is in question, so that a verdict waits for process pairs."""
-        return any(verdict.word is Word.SUSPECT for verdict in self.verdicts)
-
-    @property
     def word(self) -> Word:
         """The case's worst verdict (the first in the order of `Word`)."""
         order = list(Word)

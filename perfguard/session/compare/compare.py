@@ -1,11 +1,12 @@
-"""One comparison, from the repository to the exit status. It removes all its files before it returns."""
+"""`perfguard compare BASE [-- pytest arguments]`, from the repository to the exit status. It removes all its files
+before it returns."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,13 +17,13 @@ from perfguard import __version__
 from perfguard.judge.run_verdict import exit_status
 from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import write_atomically
-from perfguard.model.config import Settings, read_settings
+from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records.comparison import SCHEMA, Comparison, dump_comparison
 from perfguard.render.comparison_table import print_comparison
+from perfguard.session.child import child_command, named_device
 from perfguard.session.compare.rows import rows_of
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.fresh_processes import given_arguments
 from perfguard.session.pairing.base_commit import find_base
 from perfguard.session.pairing.engine import Site
 from perfguard.session.pairing.interrupts import Interrupts
@@ -33,7 +34,6 @@ from perfguard.session.pairing.worktrees import find_repository
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-DEVICE_OPTION = "--perfguard-device"
 INTERRUPTED = "interrupted"
 
 
@@ -47,6 +47,39 @@ class Request:
     setup: str = ""
     json: Path | None = None
     arguments: tuple[str, ...] = ()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `perfguard compare`."""
+    parser.description = (
+        "Measures the merge base of HEAD and BASE and the working tree, uncommitted changes included, side by side "
+        "in live processes on one device, block against block. Needs no stored baseline and writes none."
+    )
+    parser.add_argument(
+        "base",
+        metavar="BASE",
+        nargs="?",
+        help="branch, tag or commit that the work will be merged into (default: the remote's or local main branch)",
+    )
+    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found to FILE")
+    parser.add_argument(
+        "pytest_arguments", nargs="*", metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, print, and return the exit status, one of `perfguard.ExitStatus`.
+
+    Raises:
+        PerfguardError: nothing can be compared; with the next step.
+    """
+    request = Request(Path.cwd(), options.base, options.setup, options.json, tuple(options.pytest_arguments))
+    try:
+        with Interrupts() as interrupts:
+            return int(compare_in(request, interrupts))
+    except KeyboardInterrupt:
+        return int(ExitStatus.INTERRUPTED)
 
 
 def compare_in(request: Request, interrupts: Interrupts) -> ExitStatus:
@@ -69,12 +102,11 @@ def compare_in(request: Request, interrupts: Interrupts) -> ExitStatus:
         _say(f"UNCHANGED: the working tree is {base.commit[:12]}, the merge base with {name}, but for documentation")
         return ExitStatus.PASSED
     with _Progress() as progress:
-        given = given_arguments(request.arguments, request.folder)
-        device, arguments = _open_device(settings, given)
-        site = Site(
-            repository, request.folder, arguments, device.identity.slug, settings, interrupts, progress.begin,
-            progress.at,
-        )  # fmt: skip
+        # Every side opens the same device, regardless of its own settings.
+        name_of_device = named_device(request.arguments, request.folder) or settings.device
+        device = open_device(name_of_device)
+        command = child_command(request.arguments, request.folder, name_of_device)
+        site = Site(repository, command, device.identity.slug, settings, interrupts, progress.begin, progress.at)
         comparison = _Comparing(request, site, device, name, base.commit).run()
     print_comparison(comparison, _console())
     if request.json is not None:
@@ -129,17 +161,6 @@ class _Comparing:
             pairs=tally.pairs,
             problem=problem,
         )
-
-
-def _open_device(settings: Settings, arguments: Sequence[str]) -> tuple[Device, tuple[str, ...]]:
-    """The device to lock, and the arguments with which every side opens it, regardless of its own settings."""
-    name = settings.device
-    for number, argument in enumerate(arguments):
-        if argument == DEVICE_OPTION and number + 1 < len(arguments):
-            name = arguments[number + 1]
-        elif argument.startswith(f"{DEVICE_OPTION}="):
-            name = argument.partition("=")[2]
-    return open_device(name), (*arguments, f"{DEVICE_OPTION}={name}")
 
 
 def _say(text: str) -> None:

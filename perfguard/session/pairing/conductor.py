@@ -73,11 +73,7 @@ class Limit:
 
 
 class _Lost(Exception):
-    """A worker died. The message names it, with the end of its output."""
-
-
-class _OutOfTime(_Lost):
-    """The time for all pairs is over, and no process is at fault."""
+    """A worker died, which the message names with the end of its output, or the time for all pairs is over."""
 
 
 def conduct(
@@ -116,8 +112,6 @@ def conduct(
             for side in lockstep.waiting():
                 if lockstep.at[side] == track:  # otherwise its call has raised, and it went on
                     lockstep.go(side)
-    except _OutOfTime as error:
-        lockstep.outcome.problem, lockstep.outcome.out_of_time = str(error), True
     except _Lost as error:
         lockstep.outcome.problem = str(error)
     return lockstep.outcome
@@ -340,7 +334,7 @@ class _Lockstep:
             if not self.limit.left:
                 if self.limit.hangs:
                     raise _Lost(f"{describe(player.side)}: {self.limit.name}{player.last_words()}")
-                raise _OutOfTime(self.limit.name)
+                raise _Lost(self.limit.name)
         try:
             return read_message(player.connection.recv_bytes())
         except (EOFError, OSError):

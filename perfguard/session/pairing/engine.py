@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
+from perfguard.measure.metrics import wall_time
 from perfguard.model.config import Settings
-from perfguard.model.records import SCHEMA, CaseResult, Hardware, Report, Toolchain
+from perfguard.model.records import Report
 from perfguard.model.units import format_minutes
+from perfguard.session.child import ChildCommand, Request, Worktree
 from perfguard.session.pairing.conductor import Limit, conduct
 from perfguard.session.pairing.interrupts import Interrupts
 from perfguard.session.pairing.outcome import Outcome, Track
-from perfguard.session.pairing.processes import SIDES, Asked, Plan, Side, Worker, run_setup, start_worker
+from perfguard.session.pairing.processes import SIDES, Side, Worker, run_setup, start_worker
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
 
@@ -40,16 +43,14 @@ class Site:
     """Worktrees and processes of one set of process pairs. As a context manager, it removes them.
 
     Attributes:
-        folder: the command's working folder, inside the checkout.
-        arguments: pytest's, device included.
+        command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
         tell: called with progress messages.
         at: called with every time that is measured.
     """
 
     repository: Repository
-    folder: Path
-    arguments: tuple[str, ...]
+    command: ChildCommand
     slug: str
     settings: Settings
     interrupts: Interrupts
@@ -71,11 +72,14 @@ class Site:
         if self._temporary.exists():
             self.repository.remove_worktrees(self._temporary)
 
-    @property
-    def plan(self) -> Plan:
-        """The plan for starting workers."""
-        inside = self.folder.resolve().relative_to(self.repository.root.resolve())
-        return Plan(self._temporary, self.repository.root, inside, self.arguments)
+    def command_of(self, side: Side) -> ChildCommand:
+        """The command that starts pytest in the worktree of a side."""
+        return replace(self.command, worktree=Worktree(self._temporary / side, self.repository.root))
+
+    def has(self, side: Side, nodeid: str, root: Path) -> bool:
+        """Whether a side has the file of a test. `root`: folder of the user's checkout that its node id begins in."""
+        inside = root.resolve().relative_to(self.repository.root.resolve())
+        return Path(self._temporary, side, inside, nodeid.partition("::")[0]).exists()
 
     def lay_out(self, base: str) -> Trees:
         """Make the three worktrees: of `base`, of its second checkout, and of the working tree.
@@ -99,7 +103,7 @@ class Site:
             UsageError: it failed, or took too long.
         """
         for side in SIDES:
-            run_setup(self.plan, side, command, self.settings.session_minutes, self.interrupts)
+            run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
 
     def measure(self, tally: Tally, tracks: Sequence[Track] | None, deadline: float) -> None:
         """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
@@ -122,31 +126,41 @@ class Site:
             tests = tally.others if finds else tally.nodeids(left)
             # The speed of a wrong base is no standard. The working tree of a run has been checked and read by the run.
             judged: Collection[Side] = () if looked else SIDES if tracks is None else ("base",)
-            drawn = None if tests is None else self._drawn(tests)
-            asked = Asked(_request(tally.request()), drawn, judged, common_only=not finds)
-            looked |= self._pair(tally, asked, None if tracks is None else left, deadline)
+            request = Request(
+                self.slug,
+                tally.timers,
+                # In a new order for each pair, so that after-effects of a case on the next differ.
+                tests=None if tests is None else self._random.sample(tests, len(tests)),
+                unread=[wall_time.METRIC],  # shown, never judged
+            )
+            requests: dict[Side, Request] = {
+                # The second checkout of the base is not checked, since its results are the base's.
+                side: msgspec.structs.replace(request, exact=side in judged, numerics=side in judged and side != "copy")
+                for side in SIDES
+            }
+            outcome, reports = self._pair(tally, requests, deadline, common_only=not finds)
+            tally.take(outcome, reports, None if tracks is None else left)
+            looked |= not outcome.problem
 
-    def _drawn(self, nodeids: Sequence[str]) -> list[str]:
-        """Tests in a new order for each pair, so that after-effects of a case on the next differ."""
-        return self._random.sample(nodeids, len(nodeids))
+    def _pair(
+        self, tally: Tally, requests: Mapping[Side, Request], deadline: float, *, common_only: bool
+    ) -> tuple[Outcome, dict[Side, Report | None]]:
+        """Start new processes, lead them through the undecided times, and return what was found and their answers.
 
-    def _pair(self, tally: Tally, asked: Asked, tracks: Sequence[Track] | None, deadline: float) -> bool:
-        """Start new processes, lead them through the undecided times and add their results. Return whether all came to
-        their end."""
+        Args:
+            common_only: whether tests that a side lacks are left out on all sides.
+        """
         folder = self._temporary / f"pair-{tally.pairs + 1}"
         folder.mkdir()
-        wanted = tally.wants
         for side in self._random.sample(SIDES, len(SIDES)):
-            start_worker(self.plan, side, folder / side, asked, self.interrupts, self._workers)
+            start_worker(self.command_of(side), side, folder / side, requests[side], self.interrupts, self._workers)
         workers = {worker.side: worker for worker in self._workers}
-        outcome: Outcome = conduct(
-            [workers[side] for side in SIDES], wanted, limit=self._limit(deadline), progress=self.at,
-            chance=self._random, common_only=asked.common_only,
+        outcome = conduct(
+            [workers[side] for side in SIDES], tally.wants, limit=self._limit(deadline), progress=self.at,
+            chance=self._random, common_only=common_only,
         )  # fmt: skip
         self._stop_workers()
-        reports: dict[Side, Report | None] = {side: worker.report(self.slug) for side, worker in workers.items()}
-        tally.take(outcome, reports, tracks)
-        return not outcome.problem
+        return outcome, {side: worker.report(self.slug) for side, worker in workers.items()}
 
     def _limit(self, deadline: float) -> Limit:
         minutes = self.settings.session_minutes
@@ -178,10 +192,3 @@ def _progress(tally: Tally, left: int, pairs: int, seconds: float, deadline: flo
     budget = max(0.0, deadline - time.monotonic())
     span = f"about {format_minutes(min(least, budget))} to {format_minutes(min(most, budget))} to go"
     return f"{text}: {left} of {total} times undecided, {format_minutes(seconds)} gone, {span}"
-
-
-def _request(results: list[CaseResult]) -> Report:
-    """The request to the workers, with the timers of `results`."""
-    nothing = Hardware(slug="", vendor="", name="", architecture="")
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Report(SCHEMA, nothing, Toolchain(), started, results=results)

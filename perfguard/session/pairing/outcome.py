@@ -46,7 +46,6 @@ class Outcome:
         uncollected: node id of a test file -> reason why a side could not collect it.
         tests: node ids of the tests that each side collected.
         problem: reason for an early end, otherwise empty.
-        out_of_time: whether it ended early because its limit was over.
         lost: the side whose process died, and the node id of the test in which it died; None if unknown.
     """
 
@@ -56,5 +55,4 @@ class Outcome:
     uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
     tests: dict[Side, set[str]] = field(default_factory=dict)
     problem: str = ""
-    out_of_time: bool = False
     lost: tuple[Side, str] | None = None

@@ -12,6 +12,7 @@ from perfguard.judge.pair_test import PairVerdict, judge_tracks
 from perfguard.judge.same_code import covered_beside
 from perfguard.judge.session_verdicts import CaseId, case_id, track_of
 from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Verdict, Word
+from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.outcome import Difference, Outcome, Track
 from perfguard.session.pairing.processes import SIDES, Side
 
@@ -220,10 +221,11 @@ class Tally:
         results = (known.get(track) or self.results["work"][track[:2]] for track in tracks)
         return list(dict.fromkeys(result.case.nodeid for result in results))
 
-    def request(self) -> list[CaseResult]:
-        """Results whose timers further processes use: the base's, otherwise this run's."""
+    @property
+    def timers(self) -> Timers:
+        """The timers that further processes use: the base's, otherwise this run's."""
         known = {case_id(result): result for result in (self._asked or {}).values()}
-        return list({**known, **self.results["base"]}.values())
+        return timers_of({**known, **self.results["base"]}.values())
 
     def pairing(self, base: str, problem: str) -> Pairing:
         """Its form in a report."""

@@ -21,37 +21,14 @@ from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.blocks import Collect, checked, read_block
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.records import Case
+from perfguard.session.child import Conductor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perfguard.measure.devices.device import Device
 
-CONDUCTED = "conducted.json"
 _PAD_STEP = 512  # bytes that torch's allocators round to
-
-
-class Conducted(Struct, frozen=True):
-    """The conductor's file in the session folder of one worker.
-
-    Attributes:
-        handle: file descriptor of the socket to the conductor, inherited by the process.
-        worktree: the checkout whose code the worker measures.
-        original: the user's checkout: code loaded from there would be measured in place of the worktree's.
-        numerics: whether results are also checked against their references.
-        exact: whether exact metrics are also read.
-        pad_bytes: memory to take before the first case, so that no two processes have the same layout.
-        tests: node ids of the tests to run, in this order; missing ones are left out. None: all that pytest's arguments
-            select.
-    """
-
-    handle: int
-    worktree: str
-    original: str
-    numerics: bool
-    exact: bool = True
-    pad_bytes: int = 0
-    tests: list[str] | None = None
 
 
 class Measure(Struct, frozen=True, tag=True):
@@ -123,22 +100,12 @@ def read_order(data: bytes) -> Order:
     return order
 
 
-def read_conducted(folder: Path) -> Conducted | None:
-    """The conductor's file in `folder`; None if there is none."""
-    path = folder / CONDUCTED
-    return msgspec.json.decode(path.read_bytes(), type=Conducted) if path.is_file() else None
-
-
 @dataclass
 class Worker:
-    """This process as the worker of a process pair. Create it with `join`.
-
-    Attributes:
-        conducted: the conductor's request.
-    """
+    """This process as the worker of a process pair. Create it with `join`."""
 
     connection: Connection
-    conducted: Conducted
+    conductor: Conductor
     _base_timers: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # as they become known
     _checked: set[str] = field(default_factory=set)  # modules that are already checked
     _pad: object = None
@@ -155,7 +122,7 @@ class Worker:
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that later allocations have other addresses in every process."""
-        self._pad = device.take_memory(_PAD_STEP * (self.conducted.pad_bytes // _PAD_STEP))
+        self._pad = device.take_memory(_PAD_STEP * (self.conductor.pad_bytes // _PAD_STEP))
 
     def timers(self, case: Case) -> dict[str, str]:
         """The base's timers of a case, metric -> id, filled in the course of the pair."""
@@ -202,20 +169,13 @@ class Worker:
     def _foreign(self) -> str:
         new = {name: module for name, module in list(sys.modules.items()) if name not in self._checked}
         self._checked |= new.keys()
-        return foreign_module(new, Path(self.conducted.original), Path(self.conducted.worktree))
+        return foreign_module(new, Path(self.conductor.original), Path(self.conductor.worktree))
 
 
-def join(folder: Path) -> Worker | None:
-    """Join the conductor that started this process.
-
-    Args:
-        folder: the session folder; None is returned if it has no conductor's file.
-    """
-    conducted = read_conducted(folder)
-    if conducted is None:
-        return None
-    os.set_inheritable(conducted.handle, False)
-    worker = Worker(Connection(conducted.handle), conducted)
+def join(conductor: Conductor) -> Worker:
+    """Join the conductor that started this process."""
+    os.set_inheritable(conductor.handle, False)
+    worker = Worker(Connection(conductor.handle), conductor)
     # A forked child that outlives the worker must not keep the connection to the conductor open.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker

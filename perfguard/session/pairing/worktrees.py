@@ -9,27 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfguard.model.errors import UsageError
-from perfguard.session import fresh_processes
+from perfguard.session.child import environment
 
-# Variables set inside git's own hooks, which would point every git command at another repository, index or folder.
-_LOCAL_VARIABLES = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_PREFIX",
-    "GIT_COMMON_DIR",
-    "GIT_OBJECT_DIRECTORY",
-)
 _IDENTITY = {
     f"GIT_{role}_{part}": value
     for role in ("AUTHOR", "COMMITTER")
     for part, value in (("NAME", "perfguard"), ("EMAIL", "perfguard@localhost"))
 }
-
-
-def environment() -> dict[str, str]:
-    """This process's environment without the variables of git's hooks and of pytest-xdist's workers."""
-    return {name: value for name, value in fresh_processes.environment().items() if name not in _LOCAL_VARIABLES}
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfguard.github.api.client import Client, open_client
-from perfguard.github.api.clock import Clock
 from perfguard.github.api.comment_identity import State
 from perfguard.github.api.pulls import Pull
+from perfguard.github.api.retries import Clock
 from perfguard.github.api.transport import Timeouts
 from tests.github.api.fake import FakeGitHub
 from tests.github.api.fake.world import TOKEN, sha

@@ -12,10 +12,10 @@ import time
 import msgspec
 
 from perfguard.github.api.client import open_client
-from perfguard.github.api.clock import Clock
 from perfguard.github.api.comment_identity import State
 from perfguard.github.api.comments import post_comment
 from perfguard.github.api.pulls import Pull
+from perfguard.github.api.retries import Clock
 
 
 class Job(msgspec.Struct):

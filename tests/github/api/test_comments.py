@@ -43,7 +43,6 @@ def test_row_04_first_run_creates_exactly_one_comment(
     posted = post_comment(client, pull, [RED], wants=True, state=state)
     assert posted.action is Action.CREATED
     assert texts(github) == [RED]
-    assert posted.link == f"/o/r/pull/7#issuecomment-{posted.comment}"
     written = parsed(github)[0].state
     assert written is not None
     assert (written.run, written.attempt, written.head, written.alarm) == (5001, 1, sha("head"), True)
@@ -72,20 +71,21 @@ def test_row_05_the_same_result_again_writes_nothing(
 def test_row_06_a_new_result_edits_the_same_comment(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
-    first = post_comment(client, pull, [RED], wants=True, state=state)
+    post_comment(client, pull, [RED], wants=True, state=state)
+    (first,) = github.world.comments
     second = post_comment(client, pull, [GREEN], wants=False, state=later(state))
-    assert (second.action, second.comment) == (Action.EDITED, first.comment)
+    assert (second.action, list(github.world.comments)) == (Action.EDITED, [first])
     assert texts(github) == [GREEN]
 
 
 def test_row_07_ours_on_the_third_page_is_edited(github: FakeGitHub, client: Client, pull: Pull, state: State) -> None:
     for number in range(220):
         github.world.add_comment(7, f"comment {number}")
-    ours = github.world.add_comment(7, compose("default", state, RED), BOT)
+    github.world.add_comment(7, compose("default", state, RED), BOT)
     for number in range(29):
         github.world.add_comment(7, f"comment {number}")
     posted = post_comment(client, pull, [WORSE], wants=True, state=later(state))
-    assert (posted.action, posted.comment) == (Action.EDITED, ours)
+    assert posted.action is Action.EDITED
     assert texts(github) == [WORSE]
 
 
@@ -120,12 +120,12 @@ def test_a_list_that_lags_behind_a_create_makes_no_twin(
 def test_row_11_ours_vanishes_before_the_edit_and_is_created_once(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
-    first = post_comment(client, pull, [RED], wants=True, state=state)
-    assert first.comment is not None
-    github.fail(method="PATCH", before=lambda: github.world.comments.pop(first.comment or 0))
+    post_comment(client, pull, [RED], wants=True, state=state)
+    (first,) = github.world.comments
+    github.fail(method="PATCH", before=lambda: github.world.comments.pop(first))
     second = post_comment(client, pull, [WORSE], wants=True, state=later(state))
     assert second.action is Action.CREATED
-    assert second.comment != first.comment
+    assert first not in github.world.comments
     assert texts(github) == [WORSE]
 
 
@@ -201,7 +201,7 @@ def test_row_16_the_largest_body_within_the_budget_is_taken(
 ) -> None:
     bodies = ["all " * 50_000, "x" * BUDGET, "y" * (BUDGET - 3_000), "z"]
     posted = post_comment(client, pull, bodies, wants=True, state=state)
-    assert (posted.action, posted.tier) == (Action.CREATED, 3)
+    assert posted.action is Action.CREATED
     assert texts(github) == [bodies[2]]
     assert post_comment(client, pull, bodies, wants=True, state=later(state)).action is Action.SILENT
 
@@ -211,7 +211,7 @@ def test_another_result_is_written_although_its_smallest_form_is_the_same(
 ) -> None:
     post_comment(client, pull, ["x" * BUDGET, "2 slower"], wants=True, state=state)
     posted = post_comment(client, pull, ["2 slower, these two", "2 slower"], wants=True, state=later(state))
-    assert (posted.action, posted.tier) == (Action.EDITED, 1)
+    assert posted.action is Action.EDITED
     assert texts(github) == ["2 slower, these two"]
 
 
@@ -220,7 +220,7 @@ def test_row_17_too_long_all_the_same_takes_the_next_smaller_once(
 ) -> None:
     github.world.most_characters = 5_000
     posted = post_comment(client, pull, ["a" * 9_000, "b" * 900, "c"], wants=True, state=state)
-    assert (posted.action, posted.tier) == (Action.CREATED, 2)
+    assert posted.action is Action.CREATED
     assert texts(github) == ["b" * 900]
     github.world.most_characters = 500
     posted = post_comment(client, pull, ["a" * 9_001, "b" * 901, "c"], wants=True, state=later(state))
@@ -233,8 +233,7 @@ def test_row_18_the_budget_counts_bytes_and_splits_no_character(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
     bodies = ["🔥核" * 10_000, "🔥核" * 8_000]  # 70,000 and 56,000 bytes, of 20,000 and 16,000 characters
-    posted = post_comment(client, pull, bodies, wants=True, state=state)
-    assert posted.tier == 2
+    post_comment(client, pull, bodies, wants=True, state=state)
     assert texts(github) == [bodies[1]]
     assert max(len(one["body"].encode()) for one in github.world.on(7)) <= BUDGET
 
@@ -274,11 +273,10 @@ def test_row_42_a_marker_planted_by_a_person_is_left_alone(
 def test_row_42_ours_edited_by_a_person_is_written_again(
     github: FakeGitHub, client: Client, pull: Pull, state: State, spoil: Callable[[str], str]
 ) -> None:
-    first = post_comment(client, pull, [RED], wants=True, state=state)
-    assert first.comment is not None
-    github.world.comments[first.comment]["body"] = spoil(github.world.comments[first.comment]["body"])
-    second = post_comment(client, pull, [RED], wants=True, state=later(state))
-    assert (second.action, second.comment) == (Action.EDITED, first.comment)
+    post_comment(client, pull, [RED], wants=True, state=state)
+    (comment,) = github.world.comments.values()
+    comment["body"] = spoil(comment["body"])
+    assert post_comment(client, pull, [RED], wants=True, state=later(state)).action is Action.EDITED
     assert texts(github) == [RED]
 
 
@@ -297,9 +295,8 @@ def test_a_run_that_github_does_not_know_stops_no_update(
 
 
 def test_line_ends_of_the_web_editor_are_no_edit(github: FakeGitHub, client: Client, pull: Pull, state: State) -> None:
-    first = post_comment(client, pull, [RED], wants=True, state=state)
-    assert first.comment is not None
-    comment = github.world.comments[first.comment]
+    post_comment(client, pull, [RED], wants=True, state=state)
+    (comment,) = github.world.comments.values()
     comment["body"] = comment["body"].replace("\n", "\r\n")
     assert post_comment(client, pull, [RED], wants=True, state=later(state)).action is Action.SILENT
 
@@ -346,16 +343,18 @@ def test_a_quiet_comment_that_turns_red_is_written_anew_where_asked_for(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
     rules = Rules(notify="new-comment")
-    first = post_comment(client, pull, [RED], wants=True, state=state, rules=rules)
+    post_comment(client, pull, [RED], wants=True, state=state, rules=rules)
+    (first,) = github.world.comments
     second = post_comment(client, pull, [GREEN], wants=False, state=later(state), rules=rules)
-    assert (second.action, second.comment) == (Action.EDITED, first.comment)
+    assert (second.action, list(github.world.comments)) == (Action.EDITED, [first])
     third = post_comment(client, pull, [WORSE], wants=True, state=later(later(state)), rules=rules)
     assert third.action is Action.CREATED
-    assert third.comment != first.comment
-    assert github.world.minimized == {f"IC_{first.comment}": "OUTDATED"}
+    assert len(github.world.comments) == 2
+    assert github.world.minimized == {f"IC_{first}": "OUTDATED"}
     assert texts(github) == [WORSE]
     fourth = post_comment(client, pull, [RED], wants=True, state=later(later(later(state))), rules=rules)
-    assert (fourth.action, fourth.comment) == (Action.EDITED, third.comment)
+    assert (fourth.action, len(github.world.comments)) == (Action.EDITED, 2)
+    assert texts(github) == [RED]
 
 
 def quiet(state: State, *, resolved: bool = True) -> State:
@@ -366,17 +365,18 @@ def test_what_is_resolved_is_folded_away_and_comes_back_with_a_relapse(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
     rules = Rules(resolved="hide")
-    first = post_comment(client, pull, [RED], wants=True, state=state, rules=rules)
+    post_comment(client, pull, [RED], wants=True, state=state, rules=rules)
+    (first,) = github.world.comments
     assert github.world.minimized == {}
     gone = quiet(state)
     assert post_comment(client, pull, [GREEN], wants=False, state=gone, rules=rules).action is Action.EDITED
-    assert github.world.minimized == {f"IC_{first.comment}": "RESOLVED"}
+    assert github.world.minimized == {f"IC_{first}": "RESOLVED"}
     unclear = quiet(gone, resolved=False)  # inconclusive asks nobody to act, and is not resolved
     post_comment(client, pull, ["### perfguard: inconclusive"], wants=False, state=unclear, rules=rules)
     assert github.world.minimized == {}
     gone = quiet(unclear)
     post_comment(client, pull, [GREEN], wants=False, state=gone, rules=rules)
-    assert github.world.minimized == {f"IC_{first.comment}": "RESOLVED"}
+    assert github.world.minimized == {f"IC_{first}": "RESOLVED"}
     post_comment(client, pull, [WORSE], wants=True, state=later(gone), rules=rules)
     assert github.world.minimized == {}
     assert texts(github) == [WORSE]
@@ -407,9 +407,10 @@ def test_a_quiet_comment_that_is_gone_when_it_should_be_hidden(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
     rules = Rules(notify="new-comment")
-    first = post_comment(client, pull, [RED], wants=True, state=state)
+    post_comment(client, pull, [RED], wants=True, state=state)
+    (first,) = github.world.comments
     post_comment(client, pull, [GREEN], wants=False, state=later(state))
-    github.fail(method="PATCH", before=lambda: github.world.comments.pop(first.comment or 0))
+    github.fail(method="PATCH", before=lambda: github.world.comments.pop(first))
     third = post_comment(client, pull, [WORSE], wants=True, state=later(later(state)), rules=rules)
     assert third.action is Action.CREATED
     assert texts(github) == [WORSE]

@@ -17,7 +17,7 @@ import logging
 import os
 import pytest
 from perfguard.model.config import Settings
-from perfguard.github.api.clock import Clock
+from perfguard.github.api.retries import Clock
 from perfguard.github.api.token import Environ
 from perfguard.github.api.pulls import Pull
 from perfguard.github.api.comment_identity import State

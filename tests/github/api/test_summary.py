@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from perfguard.github.api.job_summary import warning_command, without_commands, write_summary
+from perfguard.github.api.job_summary import without_commands, write_summary
 
 LIMIT = 2**20
 
@@ -40,21 +37,6 @@ def test_no_summary_and_one_that_cannot_be_written(tmp_path: Path) -> None:
     assert write_summary({}, ["one"], "the rest") == ""
     problem = write_summary({"GITHUB_STEP_SUMMARY": str(tmp_path)}, ["one"], "the rest")
     assert "Is a directory" in problem
-
-
-def test_a_warning_holds_no_other_command() -> None:
-    line = warning_command("100 %\n::error::x\r", title="a,b: c\n")
-    assert line == "::warning title=a%2Cb%3A c%0A::100 %25%0A::error::x%0D"
-
-
-@given(st.text(alphabet=st.sampled_from(list("%:,\r\na\u2028\x0b")), max_size=30))
-def test_a_warning_is_one_line(text: str) -> None:
-    line = warning_command(text, title=text)
-    assert "\n" not in line
-    assert "\r" not in line
-    undone = line.rpartition("::")[2] if ":" not in text else None
-    if undone is not None:
-        assert undone.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%") == text
 
 
 def test_strangers_lines_stand_between_stop_commands_with_a_mark_they_cannot_know() -> None:

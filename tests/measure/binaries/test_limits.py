@@ -6,8 +6,7 @@ import pytest
 
 from perfguard.measure.binaries.kernel_facts import _amd_warps, _nvidia_warps
 from perfguard.measure.binaries.launch_records import Facts
-from perfguard.measure.binaries.occupancy import unfit
-from perfguard.measure.binaries.targets import KB, TARGETS, target_of
+from perfguard.measure.binaries.targets import KB, TARGETS, target_of, unfit
 from perfguard.model.errors import UsageError
 
 

@@ -173,10 +173,10 @@ def test_a_wrong_replay_makes_the_case_wrong() -> None:
     from perfguard.model.call import Call
     from perfguard.model.config import Settings
     from perfguard.model.records import Case, Word
-    from perfguard.session.case_pipeline import Runner
+    from perfguard.session.case_pipeline import ReadingPlan, Runner
 
     device = Memory(reads_the_workspace)
-    runner = Runner(device, Settings(case_seconds=0.05), lambda case: {}, numerics=False)
+    runner = Runner(device, Settings(case_seconds=0.05), ReadingPlan(numerics=False))
     call = Call(lambda x: device.call(), (torch.ones(4),), lambda x: x)
     (result,) = runner.measure(call, Case("suite", "f", "forward"))
     assert result.word is Word.WRONG

@@ -142,7 +142,7 @@ def two_threads() -> Iterator[None]:
 
 
 def measure(call: Call, cpu: CpuDevice) -> CaseResult:
-    runner = Runner(cpu, Settings(case_seconds=0.05), lambda case: {}, copy_bytes_per_second=1e10)
+    runner = Runner(cpu, Settings(case_seconds=0.05), copy_bytes_per_second=1e10)
     (result,) = runner.measure(call, CASE)
     return result
 

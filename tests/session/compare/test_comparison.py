@@ -13,6 +13,7 @@ from perfguard.judge.pair_test import MOST_PAIRS
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Verdict, Word
 from perfguard.model.records.comparison import Row
 from perfguard.model.units import Unit
+from perfguard.session.child import timers_of
 from perfguard.session.compare.rows import exact_rows, rows_of
 from perfguard.session.pairing.outcome import Difference, Outcome, Track
 from perfguard.session.pairing.processes import Side
@@ -153,7 +154,7 @@ def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
     while tally.pairs == 0 or tally.undecided_times:
         tally.take(Outcome(timers={TRACK: timers}), reports([RESULT], [RESULT]))
     assert tally.pairs == 2
-    assert tally.request() == [RESULT]
+    assert tally.timers == timers_of([RESULT])
     (row,) = rows_of(tally)
     assert (row.word, row.reason) == (Word.METHOD_CHANGED, "timed by graph-cold-u64 at the base, now by queue-cold")
 

@@ -281,7 +281,6 @@ def test_a_worker_that_hangs_is_named_with_the_limit() -> None:
     outcome = play(*players, limit=0.3)
     hanging.set()
     assert outcome.problem == "the second checkout of the base: the limit is over: last words"
-    assert not outcome.out_of_time
 
 
 def test_where_only_the_time_is_over_nobody_is_blamed() -> None:
@@ -290,7 +289,7 @@ def test_where_only_the_time_is_over_nobody_is_blamed() -> None:
     players[1].block = lambda key, time: 50.0 if key == "a" or waiting.wait(60) else None
     outcome = play(*players, limit=0.5, hangs=False)
     waiting.set()
-    assert (outcome.problem, outcome.out_of_time) == ("the limit is over", True)
+    assert (outcome.problem, outcome.lost) == ("the limit is over", None)
     assert set(outcome.differences) == {track("a")}
 
 

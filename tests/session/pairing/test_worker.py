@@ -18,10 +18,9 @@ import pytest
 
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.session.child import Conductor
 from perfguard.session.pairing.worker import (
-    CONDUCTED,
     Announced,
-    Conducted,
     Go,
     Measure,
     Measured,
@@ -41,7 +40,7 @@ class Line:
     """The conductor's end, written ahead: a worker in the same thread finds its orders waiting."""
 
     connection: Connection
-    folder: Path
+    conductor: Conductor
 
     def order(self, *orders: Order) -> None:
         for order in orders:
@@ -57,10 +56,9 @@ class Line:
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
     ours, theirs = socket.socketpair()
-    conducted = Conducted(theirs.detach(), str(tmp_path / "worktree"), str(tmp_path / "original"), True)
-    (tmp_path / CONDUCTED).write_bytes(msgspec.json.encode(conducted))
+    conductor = Conductor(theirs.detach(), str(tmp_path / "worktree"), str(tmp_path / "original"), pad_bytes=1500)
     with Connection(ours.detach()) as connection:
-        yield Line(connection, tmp_path)
+        yield Line(connection, conductor)
 
 
 def meter(blocks: list[float | None]) -> Meter:
@@ -69,20 +67,14 @@ def meter(blocks: list[float | None]) -> Meter:
 
 
 def joined(line: Line) -> Worker:
-    worker = join(line.folder)
-    assert worker is not None
+    worker = join(line.conductor)
     assert worker.begin(["test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]
     return worker
-
-
-def test_without_a_conductor_there_is_no_worker(tmp_path: Path) -> None:
-    assert join(tmp_path) is None
 
 
 def test_it_measures_a_block_whenever_told(line: Line) -> None:
     line.order(Go(), Measure(), Measure(), Measure(), Go(), Measure(), Go())
     worker = joined(line)
-    assert worker.conducted.numerics
     collect = worker.collector(CASE)
     assert collect("device_time_us", meter([50.0, None, 51.0]), FakeDevice(), 1.0) == Blocks((50.0, 51.0), 1)
     assert collect("host_time_us", meter([2.0]), FakeDevice(), 1.0) == Blocks((2.0,), 0)
@@ -111,15 +103,13 @@ def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
 def test_the_pad_is_taken_where_the_inputs_lie(line: Line) -> None:
     line.order(Go())
     worker = joined(line)
-    object.__setattr__(worker, "conducted", msgspec.structs.replace(worker.conducted, pad_bytes=1500))
     worker.take_pad(FakeDevice())
     assert getattr(worker._pad, "nbytes", None) == 1024
 
 
 def test_it_runs_what_all_sides_have(line: Line) -> None:
     line.order(Go(tests=["b"]))
-    worker = join(line.folder)
-    assert worker is not None
+    worker = join(line.conductor)
     assert worker.begin(["a", "b"], {}) == ["b"]
 
 
@@ -133,9 +123,9 @@ def test_without_its_conductor_a_worker_ends(line: Line) -> None:
 
 
 def test_its_line_is_not_inherited_by_what_it_starts(line: Line) -> None:
-    handle = msgspec.json.decode((line.folder / CONDUCTED).read_bytes(), type=Conducted).handle
+    handle = line.conductor.handle
     os.set_inheritable(handle, True)
-    assert join(line.folder) is not None
+    join(line.conductor)
     child = subprocess.run([sys.executable, "-c", f"import os; os.fstat({handle})"], close_fds=False, check=False,
                            capture_output=True, text=True)  # fmt: skip
     assert "Bad file descriptor" in child.stderr

@@ -7,8 +7,8 @@ from collections import Counter
 
 from perfguard.model.records import Case, CaseResult, Reading, Verdict, Word
 from perfguard.model.units import Unit
-from perfguard.session.pairing.batches import FIRST, in_batches
 from perfguard.session.pairing.outcome import Track
+from perfguard.session.pairing.pair_times import FIRST, in_batches
 
 METRIC = "device_time_us"
 

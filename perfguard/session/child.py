@@ -1,0 +1,258 @@
+"""A child: a pytest process that measures for this one. It has one request, one command and one answer.
+
+Parent and child share a folder. The parent writes its request there and starts pytest as it was started itself. The
+child answers with a report that grows while it measures, so a child that dies leaves what it has measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+import perfguard
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.errors import UsageError
+from perfguard.model.records import Case, CaseResult, Report
+from perfguard.store.report_file import read_report
+
+REQUEST, ANSWER = "request.json", "answer.json"
+SESSION_OPTION, DEVICE_OPTION = "--perfguard-session", "--perfguard-device"
+
+# Imports perfguard first, from PYTHONPATH. Later pytest puts the paths of its `pythonpath` setting before all others,
+# and if the repository is perfguard itself, they hold another perfguard.
+_PYTEST = "import sys, perfguard, pytest; sys.exit(pytest.main())"
+_IN_WORKTREE = (
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # perfguard is already imported
+    *("-p", "no:randomly"),  # both sides must run the same tests in the same order
+    "--continue-on-collection-errors",  # a broken file affects only its own cases
+)
+# Variables set inside git's own hooks, which would point every git command at another repository, index or folder.
+_OF_GIT = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"}
+
+Timers = dict[str, dict[str, dict[str, str]]]  # suite -> case key -> metric -> timer
+
+
+class Cold(Struct, frozen=True):
+    """The case to start cold, and the start of its process in s on the machine's monotonic clock. `layers`: number of
+    layers of the candidate to use instead of the case's own."""
+
+    suite: str
+    name: str
+    started: float
+    layers: int | None = None
+
+    def wants(self, case: Case) -> bool:
+        """Whether this case's first result is measured."""
+        return (case.suite, case.name) == (self.suite, self.name)
+
+
+class Conductor(Struct, frozen=True):
+    """The process that leads a process pair and decides when its workers measure.
+
+    Attributes:
+        handle: file descriptor of the socket to it, inherited by the worker.
+        worktree: the checkout whose code the worker measures.
+        original: the user's checkout: code loaded from there would be measured in place of the worktree's.
+        pad_bytes: memory to take before the first case, so that no two processes have the same layout.
+    """
+
+    handle: int
+    worktree: str
+    original: str
+    pad_bytes: int = 0
+
+
+class Request(Struct, frozen=True, omit_defaults=True):
+    """What a child has to measure.
+
+    Attributes:
+        slug: hardware that the answer must be of; empty if unknown.
+        timers: timers to use again.
+        tests: node ids of the tests to run, in this order; missing ones are left out. None: the tests that pytest's
+            arguments select.
+        shuffle: whether only guarded tests run, in an order that the child draws. Orders differ, so that after-effects
+            of a case on the next one (clocks, heat, caches) differ from process to process.
+        numerics: whether results are also checked against their references.
+        exact: whether exact metrics are also read.
+        unread: timed metrics to skip.
+        rivals: whether the methods that perfguard is compared with also read the cases.
+        cold: the case whose first result alone is measured.
+        conductor: the leader of the process pair to which the child belongs.
+    """
+
+    slug: str = ""
+    timers: Timers = {}
+    tests: list[str] | None = None
+    shuffle: bool = False
+    numerics: bool = False
+    exact: bool = True
+    unread: list[str] = []
+    rivals: bool = False
+    cold: Cold | None = None
+    conductor: Conductor | None = None
+
+    def timers_for(self, case: Case) -> dict[str, str]:
+        """The timers of a case, by metric."""
+        return self.timers.get(case.suite, {}).get(case.key, {})
+
+
+def timers_of(results: Iterable[CaseResult]) -> Timers:
+    """The timers with which `results` were read."""
+    found: Timers = {}
+    for result in results:
+        timers = {reading.metric: reading.timer for reading in result.readings if reading.timer is not None}
+        found.setdefault(result.case.suite, {})[result.case.key] = timers
+    return found
+
+
+def write_request(folder: Path, request: Request) -> None:
+    """Write the request into the folder of the next child."""
+    write_atomically(folder / REQUEST, msgspec.json.encode(request))
+
+
+def read_request(folder: Path) -> Request:
+    """In the child: its request.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        return msgspec.json.decode((folder / REQUEST).read_bytes(), type=Request)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{SESSION_OPTION}={folder}: no request of perfguard ({error}); leave it out") from error
+
+
+def read_answer(folder: Path, slug: str) -> Report | None:
+    """A child's answer; None if it measured nothing.
+
+    Args:
+        slug: hardware that it had to measure; empty if unknown.
+
+    Raises:
+        UsageError: it measured another device; the message lacks its subject, the process.
+    """
+    try:
+        report = read_report(folder / ANSWER)
+    except UsageError:
+        return None
+    there = report.hardware.slug
+    if slug not in ("", there):
+        raise UsageError(f"measured {there}, this run {slug}; name the device: {DEVICE_OPTION}")
+    return report
+
+
+@dataclass(frozen=True)
+class Worktree:
+    """A checkout that a child measures in place of the user's. `folder` and `original` are their top folders."""
+
+    folder: Path
+    original: Path
+
+    def moved(self, text: str) -> str:
+        """An argument with a path in the user's checkout, changed to the same path in this one."""
+        option, equals, value = text.partition("=")
+        path = value if equals and option.startswith("-") else text
+        for root in {str(self.original), str(self.original.resolve())}:
+            if path == root or path.startswith(f"{root}{os.sep}"):
+                moved = f"{self.folder}{path[len(root) :]}"
+                return f"{option}={moved}" if path is value else moved
+        return text
+
+    def python_path(self) -> str:
+        """The PYTHONPATH with which a child imports the worktree's code, and this perfguard."""
+        inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        paths = [str(self._only_perfguard()), str(self.folder)]
+        paths += [str(self.folder / "src")] * (self.folder / "src").is_dir()
+        paths += [self.moved(str(Path(path).absolute())) for path in inherited]
+        return os.pathsep.join(paths)
+
+    def _only_perfguard(self) -> Path:
+        """A folder with this perfguard alone, since code beside it must not be found. All worktrees share it."""
+        folder = self.folder.parent / "only"
+        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (folder / "perfguard").symlink_to(Path(perfguard.__file__).parent, target_is_directory=True)
+        return folder
+
+
+@dataclass(frozen=True)
+class ChildCommand:
+    """The command that starts pytest again as it was started before. Create it with `child_command`.
+
+    The child itself drops the options not meant for it (`perfguard.pytest_plugin.child_options`).
+
+    Attributes:
+        arguments: pytest's, without the program.
+        folder: the working folder in which they were given.
+        worktree: the checkout to measure; None: the user's.
+    """
+
+    arguments: tuple[str, ...]
+    folder: Path
+    worktree: Worktree | None = None
+
+    @property
+    def start(self) -> Path:
+        """The child's working folder."""
+        if self.worktree is None:
+            return self.folder
+        return self.worktree.folder / self.folder.resolve().relative_to(self.worktree.original.resolve())
+
+    def line(self, folder: Path) -> list[str]:
+        """The whole command of a child that finds its request in `folder`."""
+        own = ["--color=no", f"{SESSION_OPTION}={folder}"]
+        if self.worktree is None:
+            return [sys.executable, "-m", "pytest", *self.arguments, *own]
+        moved = [self.worktree.moved(argument) for argument in self.arguments]
+        return [sys.executable, "-P", "-c", _PYTEST, *moved, *_IN_WORKTREE, *own]
+
+    def environment(self) -> dict[str, str]:
+        """The child's environment."""
+        return environment() | ({} if self.worktree is None else {"PYTHONPATH": self.worktree.python_path()})
+
+
+def child_command(arguments: Sequence[str], folder: Path, device: str) -> ChildCommand:
+    """The command for children of a pytest with these `arguments`, given in `folder`, that measures on `device`."""
+    return ChildCommand((*_expanded(arguments, folder), f"{DEVICE_OPTION}={device}"), folder)
+
+
+def _expanded(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """pytest's arguments, with those in files (`@args.txt`, one argument a line) expanded.
+
+    A checkout of another commit may lack the file. A missing file stays as it is, and pytest reports it.
+    """
+    found: list[str] = []
+    for argument in arguments:
+        try:
+            lines = (folder / argument[1:]).read_text(encoding="utf-8").splitlines() if argument[:1] == "@" else None
+        except OSError:
+            lines = None
+        found += [argument] if lines is None else _expanded(lines, folder)
+    return tuple(found)
+
+
+def named_device(arguments: Sequence[str], folder: Path) -> str | None:
+    """The device that pytest's arguments name; None without one."""
+    name = None
+    given = _expanded(arguments, folder)
+    for number, argument in enumerate(given):
+        option, equals, value = argument.partition("=")
+        if option == DEVICE_OPTION:
+            name = value if equals else next(iter(given[number + 1 :]), None)
+    return name
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without the variables of git's hooks and of pytest-xdist's workers."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_GIT and not name.startswith("PYTEST_XDIST_")
+    }
