@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what this machine can measure, what is missing, and the next step")
     doctor.set_defaults(command=run_doctor)
     report = commands.add_parser(
-        "report", help="show reports that pytest --perfguard saved, of one lane or several, in one of six forms"
+        "report", help="show reports that pytest --perfguard saved, of one lane or several, in one of several forms"
     )
     report_command.add_arguments(report)
     report.set_defaults(command=report_command.run)
@@ -91,6 +91,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
     from perfguard.measure.devices import Finding, diagnose
     from perfguard.model.config import read_settings
+    from perfguard.session import extensions
 
     try:
         read_settings(Path.cwd())
@@ -98,7 +99,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     except PerfguardError as error:
         settings = Finding("settings", "", str(error), "mend it: every run stops there")
     table = Table("topic", "found", "missing", "next step", box=None, pad_edge=False)
-    for finding in [settings, *diagnose()]:
+    for finding in [settings, *diagnose(), *extensions.findings()]:
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     for column in table.columns:

@@ -42,6 +42,7 @@ TORCH_FILES = {"session/case_pipeline.py", "selfcheck/delayed"}
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "measure/metrics": {"subject"},
+    "measure/devices/vendors": set(),
     "measure/devices": {
         "activity",
         "architectures",
@@ -49,6 +50,7 @@ SIBLINGS = {
         "device",
         "fake_clock",
         "fake_memory",
+        "finding",
         "fingerprints",
         "gpu_activity",
         "gpu_memory",
@@ -59,8 +61,11 @@ SIBLINGS = {
         "operators",
         "sm_clock",
         "torch_gpu",
+        "vendor",
+        "vendors",
         "waiting",
     },
+    "render/outputs": set(),
     "render": {"words", "escaping", "survey"},
 }
 PUBLIC = [
@@ -184,6 +189,27 @@ def test_the_plugin_loads_nothing_heavy() -> None:
         "subprocess",
     }
     assert "perfguard.plugin" in extra
+
+
+def test_extensions_of_every_kind_load_no_torch() -> None:
+    """The trusted side of a pull request gathers limits, the doctor asks vendors, and neither needs torch."""
+    kinds = (
+        "perfguard.measure.devices.vendors perfguard.measure.metrics perfguard.measure.timers perfguard.render.outputs"
+    )
+    code = (
+        "from importlib import import_module\n"
+        f"for package in {kinds}:\n"
+        "    kind = import_module(package).KIND\n"
+        "    assert len(kind.own()) > 4, package\n"
+        "from perfguard.github.lanes import limits\n"
+        "assert limits.all_limits() and limits.all_limits_of_targets()\n"
+    )
+    assert not loaded_after(code) & {"torch", "triton"}
+
+
+def test_the_plugin_loads_no_extension() -> None:
+    own = {"perfguard.model.extensions", "perfguard.measure", "perfguard.measure.metrics", "perfguard.measure.timers"}
+    assert not loaded_after("import pytest, perfguard.plugin") & own
 
 
 def test_report_runs_without_torch(tmp_path: Path) -> None:

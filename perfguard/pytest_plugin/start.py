@@ -14,6 +14,7 @@ from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, Worker
+from perfguard.session.extensions import require_usable
 
 __all__ = ["build_config", "count_devices", "start", "start_worker"]
 
@@ -22,6 +23,7 @@ def start(config: pytest.Config) -> None:
     """Turn measuring on for this pytest run; with `-n`, use one worker per device."""
     try:
         built = build_config(config)
+        require_usable()
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
         hooks: Controller | Measuring
         if workers:

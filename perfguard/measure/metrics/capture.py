@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.errors import DeviceError
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph
 
 TIMED = False
+
+LIMITS = {"capturable": Limits(Better.SAME)}
 
 _WARM_UPS = 3
 _ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call

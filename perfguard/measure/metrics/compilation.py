@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from perfguard.measure.compiled.compiler_settings import left_changed, settings
 from perfguard.measure.compiled.walk import Walked, walk
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -25,6 +26,17 @@ LAST = True  # it leaves nothing compiled
 _RANK = 25  # in an explanation: behind the binary's metrics, before launches, which follow from compilation
 
 _MOST_NAMED = 3  # in a note; the lists beside the counts are complete
+
+LIMITS = {
+    "compiler_leaks": Limits(Better.LOWER, portable=True),
+    "eager_frames": Limits(Better.LOWER, portable=True),
+    "generated_kernels": Limits(Better.LOWER),
+    "graph_breaks": Limits(Better.LOWER, portable=True),
+    "graph_operators": Limits(Better.LOWER, portable=True),
+    "graphs": Limits(Better.LOWER, portable=True),
+    "planned_bytes": Limits(Better.LOWER),
+    "recompiles": Limits(Better.LOWER, portable=True),
+}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

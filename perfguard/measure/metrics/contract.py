@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Outputs
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 TIMED = False
+
+LIMITS = {"contract": Limits(Better.SAME, portable=True)}
 
 # Compilers specialise on pointers divisible by 16; every allocator gives at least that.
 _FULL_ALIGNMENT = 16

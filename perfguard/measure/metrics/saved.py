@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 TIMED = False
 
 _RANK = 54
+
+LIMITS = {
+    "saved_activation_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_input_bytes": Limits(Better.LOWER, portable=EITHER),
+}
 
 Kind = Literal["activation", "input", "weight"]
 
