@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfguard._compat.pytest_internals import worker_input
 from perfguard.measure.devices import find_devices
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
@@ -37,7 +38,7 @@ def start(config: pytest.Config) -> None:
 
 def start_worker(config: pytest.Config) -> None:
     """The same in a worker, which measures on the device that the controlling process holds for it."""
-    given: dict[str, str] = config.workerinput  # type: ignore[attr-defined]
+    given = worker_input(config)
     if DEVICE not in given:
         return  # the controlling process measures nothing
     built = build_config(config)

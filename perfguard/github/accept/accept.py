@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _pytest.mark.expression import Expression
 from msgspec.structs import replace
 
+from perfguard._compat.pytest_internals import compiled_expression
 from perfguard.github.accept.checkout import check_commit
 from perfguard.github.accept.levels import measured_changes, other_toolchain
 from perfguard.github.lanes.baselines_at_commit import folders_of, read_files
@@ -99,13 +99,13 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
     if not expression.strip():
         return lambda result: True
     try:
-        compiled = Expression.compile(expression)
+        chosen_by = compiled_expression(expression)
     except Exception as error:  # pytest 8 has its own exception, pytest 9 raises SyntaxError
         raise UsageError(f"-k {expression}: {error}; write it as for pytest -k") from error
 
     def chosen(result: CaseResult) -> bool:
         names = f"{result.case.suite} {result.case.key} {result.case.nodeid}".lower()
-        return compiled.evaluate(lambda word, /, **_: word.lower() in names)
+        return chosen_by(lambda word: word.lower() in names)
 
     return chosen
 

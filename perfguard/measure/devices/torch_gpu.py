@@ -245,9 +245,10 @@ class TorchGpu(Device):
 
     @cached_property
     def _wait(self) -> waiting.Wait:
+        from perfguard._compat.torch_devices import spin_of
         from perfguard.measure.devices import waiting
 
-        spin = getattr(self._backend, "_sleep", None)
+        spin = spin_of(self._backend)
         wait = None if spin is None else waiting.spinning(self, spin)
         return waiting.matmul_chain(self) if wait is None else wait
 

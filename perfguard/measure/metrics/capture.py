@@ -113,11 +113,12 @@ def _writes_to(copies: list[torch.Tensor], graph: Graph, outputs: list[Any], dev
 def _replayed(graph: Graph, outputs: list[Any], device: Device) -> list[torch.Tensor]:
     """The outputs, after a replay has written them."""
     import torch
-    from torch.utils import _pytree
+
+    from perfguard._compat import torch_trees
 
     graph.replay()
     device.synchronize()
-    leaves = [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in torch_trees.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     return [leaf.detach() for leaf in leaves if leaf.layout is torch.strided]
 
 

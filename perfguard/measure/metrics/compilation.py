@@ -6,10 +6,10 @@ forward case. docs/compilation.md explains each of them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from perfguard._compat.torch_compiler import is_compiler_loaded
 from perfguard.measure.compiled.compiler_settings import left_changed, settings
 from perfguard.measure.compiled.walk import Walked, walk
 from perfguard.measure.metrics.subject import Subject
@@ -45,7 +45,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
     Empty for a call that compiles nothing, or without steps.
     """
-    if not subject.steps or "torch._dynamo" not in sys.modules:
+    if not subject.steps or not is_compiler_loaded():
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
     walked = walk(subject.steps, go_on=subject.timed)

@@ -74,9 +74,10 @@ def fingerprint(code: str, subject: Subject, device: Device, environment: Mappin
 def _describe(inputs: tuple[Any, ...]) -> list[object]:
     """One entry for each leaf of the inputs."""
     import torch
-    from torch.utils import _pytree
 
-    leaves, structure = _pytree.tree_flatten(inputs)
+    from perfguard._compat import torch_trees
+
+    leaves, structure = torch_trees.tree_flatten(inputs)
     described: list[object] = [str(structure)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:

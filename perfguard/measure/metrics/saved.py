@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfguard._compat.torch_operators import storage_address
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading
@@ -184,7 +185,7 @@ def _producers(ledger: _Ledger) -> Any:
 
 
 def _key(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return storage_address(tensor)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
