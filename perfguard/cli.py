@@ -18,7 +18,7 @@ _FILE_WIDTH = 250  # columns where output is no terminal: a log, a pipe
 _COMMANDS = {
     "report": (
         "perfguard.session.report_command",
-        "show reports that pytest --perfguard saved, of one lane or several, in one of six forms",
+        "show reports that pytest --perfguard saved, of one lane or several, in one of several forms",
     ),
     "accept": ("perfguard.github.accept.accept", "write what a report measured into the baselines, with a reason"),
     "comment": ("perfguard.github.post.command", "judge what GPU lanes uploaded and tell it in the pull request"),
@@ -91,6 +91,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
     from perfguard.measure.devices import Finding, diagnose
     from perfguard.model.config import read_settings
+    from perfguard.session import extensions
 
     try:
         read_settings(Path.cwd())
@@ -98,7 +99,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     except PerfguardError as error:
         settings = Finding("settings", "", str(error), "mend it: every run stops there")
     table = Table("topic", "found", "missing", "next step", box=None, pad_edge=False)
-    for finding in [settings, *diagnose()]:
+    for finding in [settings, *diagnose(), *extensions.findings()]:
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     for column in table.columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
@@ -42,6 +43,7 @@ TORCH_FILES = {"session/case_pipeline.py", "selfcheck/delayed"}
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "measure/metrics": {"subject"},
+    "measure/devices/vendors": set(),
     "measure/devices": {
         "activity",
         "architectures",
@@ -49,6 +51,7 @@ SIBLINGS = {
         "device",
         "fake_clock",
         "fake_memory",
+        "finding",
         "fingerprints",
         "gpu_activity",
         "gpu_memory",
@@ -59,8 +62,11 @@ SIBLINGS = {
         "operators",
         "sm_clock",
         "torch_gpu",
+        "vendor",
+        "vendors",
         "waiting",
     },
+    "render/outputs": set(),
     "render": {"words", "escaping", "survey"},
 }
 PUBLIC = [
@@ -147,6 +153,82 @@ def test_only_rooms_that_measure_import_torch(path: Path) -> None:
             assert not any(name.split(".")[0] in ("torch", "triton") for name in names), f"{path.name}: {names}"
 
 
+# Modules of other projects that are theirs to change, though nothing in their names says so.
+INTERNAL = (
+    "triton.backends",
+    "triton.compiler",
+    "triton.experimental",
+    "triton.knobs",
+    "triton.language.standard",
+    "triton.runtime",
+    "torch.autograd.DeviceType",
+    "pytest_benchmark",
+    "xdist",
+)
+PROJECTS = {"torch", "triton", "pytest", "_pytest", "xdist", "pytest_benchmark"}
+STANDARD = {"os._exit", "sys._getframe", "sys._current_frames"}  # Python's own
+
+
+def is_private(name: str) -> bool:
+    """Whether a dotted name means something private of another project."""
+    first, *_ = parts = name.split(".")
+    inside = any(name == each or name.startswith(f"{each}.") for each in INTERNAL)
+    hidden = any(part.startswith("_") and not part.endswith("__") for part in parts)
+    return first in PROJECTS and (inside or hidden)
+
+
+def reached_for(path: Path) -> Iterator[str]:
+    """Private names that a file imports, asks modules for, or takes of objects that are not its own."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    own = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+    }
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for name in imports(path):
+        if is_private(name):
+            yield name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"[\w.]+", node.value) and is_private(node.value.strip(".")):
+                yield node.value
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
+            of, name = ast.unparse(node.value), ast.unparse(node)
+            if of not in ("self", "cls") and node.attr not in own and name not in STANDARD:
+                yield name
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+            asked = str(getattr(node.args[1], "value", "")) if len(node.args) > 1 else ""
+            if asked.startswith("_") and not asked.endswith("__") and asked not in own:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
+def test_only_compat_reaches_for_private_names_of_other_projects(path: Path) -> None:
+    if path.parent.name != "_compat":
+        assert not list(reached_for(path)), f"{path.name}: declare the name in perfguard/_compat, with what it is for"
+
+
+def test_private_names_are_noticed(tmp_path: Path) -> None:
+    found = {
+        "import torch._dynamo.utils": "torch._dynamo.utils",
+        "from torch.utils import _pytree": "torch.utils._pytree",
+        "from triton.runtime import driver": "triton.runtime",
+        "from triton import knobs": "triton.knobs",
+        "import _pytest.terminal": "_pytest.terminal",
+        "import xdist": "xdist",
+        "sys.modules.get('torch._dynamo')": "torch._dynamo",
+        "torch._C.DispatchKey": "torch._C",
+        "config._parser": "config._parser",
+        "getattr(backend, '_sleep', None)": "getattr(backend, '_sleep', None)",
+    }
+    path = tmp_path / "reaches.py"
+    for source, name in found.items():
+        path.write_text(source)
+        assert name in list(reached_for(path)), source
+    for source in ("import torch.utils", "from triton import language", "self._own", "x.__dict__", "'triton.kernel'"):
+        path.write_text(source)
+        assert not list(reached_for(path)), source
+
+
 def test_the_github_client_stands_on_errors_alone_and_knows_no_kernel_verdict_or_layout() -> None:
     own = ([], ["__version__"], ["model", "errors"], ["github", "api"])
     for path in files(PACKAGE / "github" / "api"):
@@ -184,6 +266,27 @@ def test_the_plugin_loads_nothing_heavy() -> None:
         "subprocess",
     }
     assert "perfguard.plugin" in extra
+
+
+def test_extensions_of_every_kind_load_no_torch() -> None:
+    """The trusted side of a pull request gathers limits, the doctor asks vendors, and neither needs torch."""
+    kinds = (
+        "perfguard.measure.devices.vendors perfguard.measure.metrics perfguard.measure.timers perfguard.render.outputs"
+    )
+    code = (
+        "from importlib import import_module\n"
+        f"for package in {kinds.split()}:\n"
+        "    kind = import_module(package).KIND\n"
+        "    assert len(kind.own()) > 4, package\n"
+        "from perfguard.github.lanes import limits\n"
+        "assert limits.all_limits() and limits.all_limits_of_targets()\n"
+    )
+    assert not loaded_after(code) & {"torch", "triton"}
+
+
+def test_the_plugin_loads_no_extension() -> None:
+    own = {"perfguard.model.extensions", "perfguard.measure", "perfguard.measure.metrics", "perfguard.measure.timers"}
+    assert not loaded_after("import pytest, perfguard.plugin") & own
 
 
 def test_report_runs_without_torch(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
+
+from perfguard._compat.triton_internals import AUTOTUNER, knows_triton
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,8 @@ def tuners_met() -> Iterator[list[Any]]:
     if not knows_triton():
         yield met
         return
-    from triton.runtime.autotuner import Autotuner
-
-    launch = Autotuner.run
+    autotuner = AUTOTUNER.get()
+    launch = autotuner.run
 
     def noted(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         result = launch(tuner, *args, **kwargs)
@@ -50,7 +50,7 @@ def tuners_met() -> Iterator[list[Any]]:
             met.append(tuner)
         return result
 
-    with mock.patch.object(Autotuner, "run", noted):
+    with mock.patch.object(autotuner, "run", noted):
         yield met
 
 
@@ -69,7 +69,6 @@ def _choice(tuner: Any) -> Tuned:
 
 def pinned(number: int) -> AbstractContextManager[Any]:
     """Run every autotuned kernel in its configuration of this number while inside, or in its last if it has fewer."""
-    from triton.runtime.autotuner import Autotuner
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         configuration = tuner.configs[min(number, len(tuner.configs) - 1)]
@@ -80,9 +79,4 @@ def pinned(number: int) -> AbstractContextManager[Any]:
         tuner.best_config = configuration
         return tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
 
-    return mock.patch.object(Autotuner, "run", run)
-
-
-def knows_triton() -> bool:
-    """Whether Triton is loaded. A process that never imported it launches none of its kernels."""
-    return "triton" in sys.modules
+    return mock.patch.object(AUTOTUNER.get(), "run", run)

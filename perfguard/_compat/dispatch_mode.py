@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfguard._compat.private import Private
+from perfguard._compat.torch_compiler import is_compiler_loaded
+
+_MODULE = "torch.utils._python_dispatch"
+
+NAMES = (
+    Private(_MODULE, "TorchDispatchMode", "seeing every operator of a call"),
+    Private(_MODULE, "TorchDispatchMode.__init_subclass__", "leaving torch.compile unloaded where nothing is compiled"),
+    Private(_MODULE, "TorchDispatchMode.ignore_compile_internals", "seeing the operators of a compiled call"),
+)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
@@ -28,6 +38,6 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def __enter__(self) -> Any:
         mode = type(self)
-        method = mode._untraced if "torch._dynamo" in sys.modules else mode._plain
+        method = mode._untraced if is_compiler_loaded() else mode._plain
         type.__setattr__(mode, "__torch_dispatch__", method)
         return super().__enter__()  # type: ignore[no-untyped-call]

@@ -7,13 +7,13 @@ number (survives both), zeros (what fresh pages hold, and what an empty sum shou
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch
 
+from perfguard._compat.torch_compiler import forget_torch_functions, knows_torch_functions
 from perfguard.check.canaries import Canaries
 
 Value = Literal["nan", "large", "zero"]
@@ -39,7 +39,6 @@ ALLOCATORS: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "new_empty"),
     (torch.Tensor, "new_empty_strided"),
 )
-_RULES = "torch._dynamo.trace_rules"
 _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
 
 #: The values of the open `poisoned` contexts, innermost last. This list and the wrappers are global, because
@@ -61,7 +60,7 @@ def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[
     allocates itself are not filled; `recycle` covers those.
     """
     before = [owner.__dict__.get(name) for owner, name in ALLOCATORS]
-    knows_torch = _compiler_knows_torch()
+    knows_torch = knows_torch_functions()
     _open.append((value, canaries))
     try:
         for (owner, name), wrapper in zip(ALLOCATORS, _WRAPPERS, strict=True):
@@ -74,15 +73,9 @@ def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[
                 delattr(owner, name)  # Tensor inherits its own from the C base class
             else:
                 setattr(owner, name, original)
-        if not knows_torch and _compiler_knows_torch():
+        if not knows_torch and knows_torch_functions():
             # The compiler was loaded meanwhile and took the wrappers for torch's own, so its table is cleared.
-            sys.modules[_RULES].clear_lru_cache()
-
-
-def _compiler_knows_torch() -> bool:
-    """Whether torch.compile's table of torch functions is built (a custom operator's call is enough)."""
-    rules = sys.modules.get(_RULES)
-    return rules is not None and rules.get_torch_obj_rule_map.cache_info().currsize > 0
+            forget_torch_functions()
 
 
 def recycle(sizes: Iterable[int], device: torch.device, value: Value, *, copies: int = 2) -> None:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from perfguard._compat.pytest_internals import benchmark_rounds
 from perfguard.measure.timers.timing import Timing
 from perfguard.model.records import Case, CaseResult
 
@@ -21,9 +22,7 @@ BLOCKS = 7  # consecutive parts of the rounds, so that drift inside the session 
 
 def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
     """The host time of a finished `benchmark` test; None when the plugin measured nothing (disabled, skipped)."""
-    fixture = getattr(item, "funcargs", {}).get("benchmark")
-    stats = getattr(getattr(fixture, "stats", None), "stats", None)
-    data: Sequence[float] = getattr(stats, "data", None) or []
+    data = benchmark_rounds(item)
     return benchmark_reading(data, case) if data else None
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from _pytest.junitxml import xml_key
 
+from perfguard._compat.pytest_internals import junit_log
 from perfguard.judge.run_verdict import exit_status
 from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus
@@ -21,7 +21,7 @@ from perfguard.session.run import Run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from _pytest.terminal import TerminalReporter
+    from perfguard._compat.pytest_internals import TerminalReporter
 
 OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
 
@@ -50,7 +50,7 @@ class Ending:
 
     def _tell_junit(self, config: pytest.Config) -> None:
         """Report verdicts from after the tests in `--junitxml`, each case as a test case of class `perfguard`."""
-        run, log = self._run, config.stash.get(xml_key, None)
+        run, log = self._run, junit_log(config)
         if run is None or log is None:
             return
         for result in run.results.values():

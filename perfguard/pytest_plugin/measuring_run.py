@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from perfguard import __version__
-from perfguard.measure.compiled.walk import forget_compiled
+from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.devices import open_device
 from perfguard.measure.devices.device import Device
 from perfguard.model.config import Config

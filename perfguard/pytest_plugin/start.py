@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfguard._compat.pytest_internals import worker_input
 from perfguard.measure.devices import find_devices
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, Worker
+from perfguard.session.extensions import require_usable
 
 __all__ = ["build_config", "count_devices", "start", "start_worker"]
 
@@ -22,6 +24,7 @@ def start(config: pytest.Config) -> None:
     """Turn measuring on for this pytest run; with `-n`, use one worker per device."""
     try:
         built = build_config(config)
+        require_usable()
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
         hooks: Controller | Measuring
         if workers:
@@ -35,7 +38,7 @@ def start(config: pytest.Config) -> None:
 
 def start_worker(config: pytest.Config) -> None:
     """The same in a worker, which measures on the device that the controlling process holds for it."""
-    given: dict[str, str] = config.workerinput  # type: ignore[attr-defined]
+    given = worker_input(config)
     if DEVICE not in given:
         return  # the controlling process measures nothing
     built = build_config(config)

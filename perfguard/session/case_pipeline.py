@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.compiled.walk import forget_compiled
 from perfguard.measure.metrics import read_exact, read_timed, wall_time
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.replay import (

@@ -21,6 +21,7 @@ import msgspec
 
 from perfguard.measure.compiled.trace import traced
 from perfguard.measure.compiled.walk import cached_graphs
+from perfguard.measure.metrics import startup
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, UsageError
@@ -36,11 +37,6 @@ TIMER = "process"
 _CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 _BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # one of them for each kernel that Triton compiled
 
-# Disks, other processes and the linker vary by seconds. A slowdown below 50 % or 2 s is therefore no finding (the judge
-# fails above a third of the promise).
-_PROMISE = 3 * 0.405  # ln 1.5
-_FLOOR_US = 2e6
-_LAYER_FLOOR_US = 5e5  # for one more layer, which costs almost nothing if layers share their graph
 _NOTHING_US = 1.0  # a time is above 0
 
 
@@ -74,10 +70,11 @@ def _seconds(step: Callable[[], object], device: Device) -> float:
     return time.monotonic() - started
 
 
-def _time(metric: str, seconds: float, floor: float = _FLOOR_US) -> Reading:
+def _time(metric: str, seconds: float) -> Reading:
     us = max(_NOTHING_US, 1e6 * seconds)
+    limits = startup.LIMITS[metric]
     return Reading(
-        metric, Unit.MICROSECONDS, us, timer=TIMER, blocks=[us], promise=_PROMISE, floor=floor, drifts=True
+        metric, Unit.MICROSECONDS, us, timer=TIMER, blocks=[us], promise=limits.promise, floor=limits.floor, drifts=True
     )  # fmt: skip
 
 
@@ -102,7 +99,7 @@ def starter(command: ChildCommand, slug: str, minutes: float) -> Callable[..., l
             points = {layers: cold_and_warm(case, layers) for layers in depths}
             for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
                 seconds = {layers: _compile_seconds(found[at]) for layers, found in points.items()}
-                readings += [_time(name, _slope(seconds), _LAYER_FLOOR_US)] if depths else []
+                readings += [_time(name, _slope(seconds))] if depths else []
             (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
             readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
         return readings

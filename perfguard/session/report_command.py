@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.lane_summary import LaneView, Overview
-from perfguard.model.records import Baseline, Report, dump_report
+from perfguard.model.records import Baseline, Report
+from perfguard.render.outputs import output, output_names
 from perfguard.store.baseline_history import read_history
 from perfguard.store.report_file import read_report
 
 if TYPE_CHECKING:
+    from perfguard.render.html.data import Histories
     from perfguard.store.baseline_files import Store
 
 NO_REPORT = "no report was given for this lane"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
         "target) unless a name is given",
     )
-    parser.add_argument("--as", dest="form", choices=sorted(FORMS), default="terminal", help="default: terminal")
+    parser.add_argument("--as", dest="form", choices=output_names(), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     parser.add_argument(
         "--expect",
@@ -50,11 +50,13 @@ def run(options: argparse.Namespace) -> int:
 
     reports = read_lanes(options.reports)
     settings = read_settings(Path.cwd())
-    alone = len(reports) == 1 and options.form in OF_ONE
+    form = output(options.form)
+    alone = len(reports) == 1 and getattr(form, "ALONE", False)
     expected = options.expect or ([] if alone else settings.lanes)
-    remembered = Store(Path.cwd() / settings.baselines) if options.form in WITH_HISTORY else None
-    overview = merge(reports, expected, remembered)
-    text = FORMS[options.form](overview)
+    folder = Path.cwd() / settings.baselines
+    with_histories = getattr(form, "HISTORIES", False)
+    overview = merge(reports, expected, Store(folder) if with_histories or getattr(form, "BASELINES", False) else None)
+    text = form.render(overview, _histories(overview, folder) if with_histories else {})
     if options.output is None:
         print(text)
     else:
@@ -119,76 +121,12 @@ def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, 
     return found
 
 
-def _as_terminal(overview: Overview) -> str:
-    from perfguard.render.survey import survey
-    from perfguard.render.terminal import render_summary
-
-    parts = []
-    if len(overview.lanes) > 1:
-        parts += [f"perfguard: {survey(overview).title}", *(f"warning: {warning}" for warning in overview.warnings)]
-    for lane in overview.lanes:
-        if lane.report is None:
-            parts += ["", f"perfguard: {lane.name}: no result, {lane.problem}"]
-            continue
-        summary = render_summary(lane.report, verbose=True)
-        named = "" if lane.name == lane.report.lane else f"{lane.name}: "
-        parts += [""] * bool(parts)
-        parts.append(f"perfguard: {named}{summary.title}")
-        parts += [line.text for line in summary.lines]
-    return "\n".join(parts)
-
-
-def _as_json(overview: Overview) -> str:
-    if len(overview.lanes) == 1 and overview.lanes[0].report is not None:
-        return dump_report(overview.lanes[0].report).decode()
-    document = {"headline": overview.headline.value, **msgspec.to_builtins(overview)}
-    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
-
-
-def _as_benchmark_json(overview: Overview) -> str:
-    from perfguard.render.benchmark_json import render_benchmark_json
-
-    reports = [lane.report for lane in overview.lanes if lane.report is not None]
-    if len(overview.lanes) != 1 or not reports:
-        raise UsageError("--as pytest-benchmark: its format holds one machine; give one report at a time")
-    return render_benchmark_json(reports[0])
-
-
-def _as_markdown(overview: Overview) -> str:
-    from perfguard.render.markdown import render_markdown
-
-    return render_markdown(overview)[0]
-
-
-def _as_junit(overview: Overview) -> str:
-    from perfguard.render.junit import render_junit
-
-    return render_junit(overview)
-
-
-def _as_html(overview: Overview) -> str:
-    from perfguard.render.html import render_html
-
-    folder = Path.cwd() / read_settings(Path.cwd()).baselines
-    histories = {
+def _histories(overview: Overview, folder: Path) -> Histories:
+    """(lane, suite, case key, metric) -> the levels that git remembers of the time."""
+    return {
         (lane.name, suite, *name): found
         for lane in overview.lanes
         if lane.report is not None and not lane.report.exact_only  # has no recorded times
         for suite in lane.baselines
         for name, found in read_history(folder, f"{lane.report.hardware.slug}/{suite}.yaml").items()
     }
-    return render_html(overview, histories)
-
-
-FORMS: dict[str, Callable[[Overview], str]] = {
-    "html": _as_html,
-    "json": _as_json,
-    "junit": _as_junit,
-    "markdown": _as_markdown,
-    "pytest-benchmark": _as_benchmark_json,
-    "terminal": _as_terminal,
-}
-#: Forms that show what the baselines hold.
-WITH_HISTORY = ("html", "json", "markdown")
-#: Forms that show a single report alone, whatever other lanes the settings expect.
-OF_ONE = ("json", "pytest-benchmark", "terminal")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from perfguard._compat.torch_operators import storage_address
 from perfguard.tensors.bits import bits
 
 _LARGE_STORAGE = 1 << 30  # bytes
@@ -80,7 +81,7 @@ class Snapshot:
 
 def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
     """A key that is equal for tensors in the same storage."""
-    return str(tensor.device), tensor.untyped_storage()._cdata
+    return str(tensor.device), storage_address(tensor)
 
 
 def _far_apart(tensor: torch.Tensor) -> bool:

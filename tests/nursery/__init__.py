@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 # Parts of perfguard that its processes import wherever they guard, with all that is below: pytest rewrites the
 # assertions of each file that it imports of a plugin's package, which takes as long as the rest of a process's start.
 _PARTS = (
-    "check/hard_inputs", "judge", "measure/metrics", "measure/timers", "pytest_plugin", "session", "session/pairing",
-    "store",
+    "check/hard_inputs", "judge", "measure/devices/vendors", "measure/metrics", "measure/timers", "pytest_plugin",
+    "session", "session/pairing", "store",
 )  # fmt: skip
 # Nothing that starts a thread: threads do not survive a fork. `perfguard.plugin` is left for pytest to import.
 SLOW = (

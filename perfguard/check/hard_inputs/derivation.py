@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from perfguard._compat import torch_trees
 from perfguard.check.hard_inputs.integers import with_integers
 from perfguard.check.hard_inputs.layouts import LAYOUTS
 from perfguard.check.hard_inputs.marks import carry
@@ -124,17 +124,17 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
 
 def derived_call(call: Call, derivation: Derivation) -> Call:
     """The call on derived inputs; one tensor in two places remains one tensor."""
-    leaves, spec = pytree.tree_flatten((call.args, dict(call.kwargs)))
+    leaves, spec = torch_trees.tree_flatten((call.args, dict(call.kwargs)))
     made: dict[int, torch.Tensor] = {}
     for place, leaf in enumerate(leaves):
         text = derivation.text(place)
         if isinstance(leaf, torch.Tensor) and text and id(leaf) not in made:
             made[id(leaf)] = derived_tensor(leaf, text)
-    args, kwargs = pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
+    args, kwargs = torch_trees.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
     groups = made.get(id(call.groups), call.groups)
     return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups)
 
 
 def leaves_of(call: Call) -> list[Any]:
     """All inputs, in the order of their places."""
-    return pytree.tree_leaves((call.args, dict(call.kwargs)))
+    return torch_trees.tree_leaves((call.args, dict(call.kwargs)))

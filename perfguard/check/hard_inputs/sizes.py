@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from perfguard._compat import torch_trees
 from perfguard.check.hard_inputs.derivation import Part
 from perfguard.check.hard_inputs.marks import mark_of
 
@@ -51,7 +51,7 @@ def holds_tensors(fn: Callable[..., Any]) -> bool:
         if holds_tensors(fn.func):
             return True
     inner = [value for value in kept if callable(value) and not isinstance(value, type) and value is not fn]
-    if any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(kept)):
+    if any(isinstance(leaf, torch.Tensor) for leaf in torch_trees.tree_leaves(kept)):
         return True
     return any(holds_tensors(value) for value in inner if getattr(value, "__closure__", None))
 

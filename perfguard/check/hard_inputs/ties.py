@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from perfguard._compat.dispatch_mode import DispatchMode
+from perfguard._compat.torch_operators import schema_of
 
 aten = torch.ops.aten
 
@@ -26,7 +27,7 @@ class LastOfEqual(DispatchMode):
     ) -> Any:
         if func not in _CHOOSING:
             return func(*args, **(kwargs or {}))
-        names = [argument.name for argument in func._schema.arguments]
+        names = [argument.name for argument in schema_of(func).arguments]
         given = dict(zip(names, args, strict=False)) | dict(kwargs or {})
         tensor, dim = given.pop("self"), given.pop("dim", None if func in _OF_ALL else -1)
         if tensor.ndim == 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from perfguard._compat.pytest_internals import compiled_expression
 from perfguard.github.accept.checkout import check_commit
 from perfguard.github.accept.levels import measured_changes, other_toolchain
 from perfguard.github.accept.sources import from_files, from_run
@@ -131,16 +132,14 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
     """Like pytest's -k: words match parts of a case's name, suite or node id, in upper or lower case."""
     if not expression.strip():
         return lambda result: True
-    from _pytest.mark.expression import Expression  # loads much of pytest
-
     try:
-        compiled = Expression.compile(expression)
+        chosen_by = compiled_expression(expression)
     except Exception as error:  # pytest 8 has its own exception, pytest 9 raises SyntaxError
         raise UsageError(f"-k {expression}: {error}; write it as for pytest -k") from error
 
     def chosen(result: CaseResult) -> bool:
         names = f"{result.case.suite} {result.case.key} {result.case.nodeid}".lower()
-        return compiled.evaluate(lambda word, /, **_: word.lower() in names)
+        return chosen_by(lambda word: word.lower() in names)
 
     return chosen
 

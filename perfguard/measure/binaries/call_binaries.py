@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perfguard._compat.autotuner import knows_triton
+from perfguard._compat.triton_internals import knows_triton
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.binaries.forked_recorder import record_elsewhere
 from perfguard.measure.binaries.launch_recorder import Followed, Recorder, record_here

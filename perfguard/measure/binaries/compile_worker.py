@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from perfguard._compat.triton_internals import FUNCTION, drive
 from perfguard.measure.binaries.kernel_facts import read_facts
 from perfguard.measure.binaries.launch_recorder import Driver
 from perfguard.measure.binaries.launch_records import Built, Facts, Launch
@@ -64,9 +65,7 @@ def _told(text: str) -> str:
 
 
 def _compiled(kernel: Any, data: str, target: Target) -> Built:
-    from triton.runtime import driver
-
-    driver.set_active(Driver(target))
+    drive(Driver(target))
     described = msgspec.json.decode(data)
     asked = {**described, "options": _unchecked(described["options"]), "key": data}
     compiled = kernel.preload(msgspec.json.encode(asked).decode())
@@ -83,14 +82,12 @@ def _unchecked(options: dict[str, Any]) -> dict[str, Any]:
 
 def _kernel(launch: Launch) -> Any:
     """Triton's function, from the module that defines it."""
-    from triton.runtime import JITFunction
-
     if "<locals>" in launch.function:
         raise ValueError(f"{launch.function} is defined inside a function; define it in a module")
     found: Any = _module(launch)
     for name in launch.function.split("."):
         found = getattr(found, name)
-    while not isinstance(found, JITFunction):  # an autotuner, heuristics
+    while not isinstance(found, FUNCTION.get()):  # an autotuner, heuristics
         found = found.fn
     return found
 

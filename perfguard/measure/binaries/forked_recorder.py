@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib
 import os
 import select
 import signal
@@ -16,6 +15,9 @@ from unittest import mock
 
 import msgspec
 
+from perfguard._compat.torch_compiler import load_compiler
+from perfguard._compat.torch_operators import has_custom_operators
+from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
 from perfguard.measure.binaries.launch_recorder import Trace, compiled_form, record
 from perfguard.measure.binaries.launch_records import Recording
 from perfguard.measure.binaries.source_hash import Described, Sources
@@ -57,12 +59,11 @@ class _Answer(msgspec.Struct, frozen=True):
 
 def _learn(answer: _Answer, sources: Sources) -> None:
     """Keep the child's knowledge of modules and kernels, which dies with it, for the next children."""
-    from triton.runtime.interpreter import InterpretedFunction
-
+    interpreted = INTERPRETED.get()
     sources.known.update(answer.read)
     for module, function in {(launch.module, launch.function) for launch in answer.recording.launches}:
         kernel = getattr(sys.modules.get(module), function, None)
-        if type(kernel) is InterpretedFunction:
+        if type(kernel) is interpreted:
             compiled_form(kernel)
 
 
@@ -100,16 +101,13 @@ def _import_what_launches_need() -> None:
 
     If Triton was imported as an interpreter, its other modules can only be imported in the same way.
     """
-    from torch._library.custom_ops import OPDEFS
-    from triton.language import standard
-    from triton.runtime import JITFunction
-
-    interpreted = {} if isinstance(standard.cdiv, JITFunction) else {"TRITON_INTERPRET": "1"}
-    names = ["triton.compiler", "triton.experimental.gluon", *(["torch._dynamo"] if OPDEFS else [])]
-    names.append("perfguard.measure.binaries.pretended_gpu")  # else each child would look it up again under pytest
+    interpreted = {"TRITON_INTERPRET": "1"} if was_imported_as_interpreter() else {}
     with mock.patch.dict(os.environ, interpreted):
-        for name in names:
-            importlib.import_module(name)
+        for private in OF_LAUNCHES:
+            private.get()
+        if has_custom_operators():
+            load_compiler()
+        import perfguard.measure.binaries.pretended_gpu  # noqa: F401  # else each child would look it up under pytest
 
 
 def _answer(trace: Trace, target: Target, write: int, sources: Sources) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from perfguard._compat.triton_internals import CUOBJDUMP, NVDISASM
 from perfguard.measure.binaries.asked_for import asked, written
 from perfguard.measure.binaries.disassembly import Code, mean_bits, read_gcn, read_sass, split_sass
 from perfguard.measure.binaries.launch_records import Built, Facts
@@ -76,11 +77,9 @@ def disassembled(target: Target, built: Sequence[Built]) -> list[Facts]:
     Raises:
         OSError, subprocess.SubprocessError: the disassembler is missing, or failed.
     """
-    from triton import knobs
-
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(b"".join(each.code for each in built))
-        line = [knobs.nvidia.nvdisasm.path, "--binary", _nvdisasm_name(target), file.name]
+        line = [NVDISASM.get().path, "--binary", _nvdisasm_name(target), file.name]
         listing = subprocess.run(line, check=True, capture_output=True, text=True, timeout=120).stdout
     listings = split_sass(listing, [len(each.code) for each in built])
     codes = map(read_sass, listings)
@@ -103,11 +102,9 @@ def _counted(facts: Facts, code: Code) -> Facts:
 
 def _resources(binary: bytes) -> str:
     """cuobjdump's report of the resources that a cubin needs."""
-    from triton import knobs
-
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(binary)
-        line = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        line = [CUOBJDUMP.get().path, "-res-usage", file.name]
         return subprocess.run(line, check=True, capture_output=True, text=True, timeout=120).stdout
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest import mock
 
+from perfguard._compat.torch_compiler import is_compiler_loaded
+from perfguard._compat.triton_internals import AUTOTUNER, FUNCTION, INTERPRETED, KNOBS, TARGET, driven_by
 from perfguard.measure.binaries.asked_for import unspecialised
 from perfguard.measure.binaries.launch_records import Launch, Pass, Recording, Tuning
 from perfguard.measure.binaries.source_hash import Sources
@@ -53,10 +54,8 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record launches instead of making them while inside; autotuned kernels in each of their configurations."""
-        from triton import knobs
-        from triton.runtime import JITFunction, autotuner, driver, interpreter
-
-        launch = JITFunction.run
+        function, runtime = FUNCTION.get(), KNOBS.get()
+        launch = function.run
 
         def launched(kernel: Any, *args: Any, grid: Any, **kwargs: Any) -> Any:
             self._note_arguments(kernel, args, grid, kwargs)
@@ -68,21 +67,20 @@ class Recorder:
         def tuned(tuner: Any, *args: Any, **kwargs: Any) -> None:
             self._tune(tuner, args, kwargs)
 
-        before, active = knobs.runtime.jit_cache_hook, driver._active
-        driver.set_active(Driver(self.target))
-        knobs.runtime.jit_cache_hook = self._note
-        try:
-            with (
-                mock.patch.object(JITFunction, "run", launched),
-                mock.patch.object(interpreter.InterpretedFunction, "run", interpreted),
-                mock.patch.object(autotuner.Autotuner, "run", tuned),
-                mock.patch.dict(os.environ),
-            ):
-                os.environ.pop("TRITON_INTERPRET", None)
-                yield
-        finally:
-            knobs.runtime.jit_cache_hook = before
-            driver._active = active
+        before = runtime.jit_cache_hook
+        with driven_by(Driver(self.target)):
+            runtime.jit_cache_hook = self._note
+            try:
+                with (
+                    mock.patch.object(function, "run", launched),
+                    mock.patch.object(INTERPRETED.get(), "run", interpreted),
+                    mock.patch.object(AUTOTUNER.get(), "run", tuned),
+                    mock.patch.dict(os.environ),
+                ):
+                    os.environ.pop("TRITON_INTERPRET", None)
+                    yield
+            finally:
+                runtime.jit_cache_hook = before
 
     def follow(self, followed: Followed) -> None:
         """Follow the plain call, its walk and its configurations."""
@@ -180,10 +178,8 @@ _forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> the ke
 
 def compiled_form(kernel: Any) -> Any:
     """The kernel that Triton would compile for an interpreted one. Cached, as its source has to be found and parsed."""
-    from triton.runtime.jit import JITFunction
-
     if id(kernel) not in _forms:
-        _forms[id(kernel)] = kernel, JITFunction(kernel.fn, **kernel.kwargs)
+        _forms[id(kernel)] = kernel, FUNCTION.get()(kernel.fn, **kernel.kwargs)
     return _forms[id(kernel)][1]
 
 
@@ -202,10 +198,8 @@ class Driver:
         self.utils = SimpleNamespace(get_device_properties=self._properties)
 
     def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
         arch = int(self.target.name.removeprefix("sm_")) if self.target.backend == "cuda" else self.target.name
-        return GPUTarget(self.target.backend, arch, self.target.warp_width)
+        return TARGET.get()(self.target.backend, arch, self.target.warp_width)
 
     def get_current_device(self) -> str:
         return f"perfguard-{self.target.name}"  # key under which a kernel keeps its back end
@@ -266,4 +260,4 @@ def _uncompiled() -> AbstractContextManager[Any]:
     launches are."""
     import torch
 
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()

@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 
 from perfguard._compat.dispatch_mode import DispatchMode
+from perfguard._compat.torch_operators import own_implementation
 from perfguard.measure.binaries.targets import Target
 from perfguard.measure.devices.operators import COPIES, READS
 
@@ -103,7 +104,7 @@ class Unwritten(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        own = _own_implementation(func)
+        own = own_implementation(func)
         if own is not None:  # a user's operator: its own calls must pass through here too
             with self:
                 return own(*args, **kwargs)
@@ -118,14 +119,3 @@ class Unwritten(DispatchMode):
         if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):
             result.zero_()
         return result
-
-
-def _own_implementation(func: Any) -> Any:
-    """The Python function that an operator made by torch.library.custom_op runs on a GPU."""
-    from torch._library.custom_ops import OPDEFS
-
-    definition = OPDEFS.get(func._schema.name)
-    if definition is None:
-        return None
-    found = getattr(definition, "_backend_fns", {})
-    return found.get("cuda") or found.get(None)

@@ -7,9 +7,10 @@ run with `retain_graph=True`. perfguard times a backward pass by repeating it, s
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
+
+from perfguard._compat.torch_compiler import FUNCTORCH, is_compiler_loaded, settings_of
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +23,10 @@ _SETTING = "donated_buffer"
 @contextlib.contextmanager
 def replayable() -> Iterator[None]:
     """Compile backward passes that can be repeated while inside. Does nothing if the compiler is not loaded."""
-    if "torch._dynamo" not in sys.modules:
+    if not is_compiler_loaded():
         yield
         return
-    import torch._functorch.config
-
-    with torch._functorch.config.patch({_SETTING: False}):  # a patch is part of the caches' key
+    with FUNCTORCH.get().patch({_SETTING: False}):  # a patch is part of the caches' key
         yield
 
 
@@ -40,9 +39,8 @@ def replayed(run: Callable[[], T], outputs: Sequence[torch.Tensor]) -> Callable[
     """
     if not any("CompiledFunction" in node.name() for node in _nodes(outputs)):
         return run
-    import torch._functorch.config as config
-
-    entry = config._config[_SETTING]  # type: ignore[attr-defined]
+    config = FUNCTORCH.get()
+    entry = settings_of(config)[_SETTING]
 
     def again() -> T:
         default, value = entry.default, getattr(config, _SETTING)

@@ -6,17 +6,11 @@ broke a loss that was compiled separately (torchtitan #2741).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-# Configuration modules of the compiler, by the name that users know. A module not imported is unchanged.
-_MODULES = {
-    "dynamo": "torch._dynamo.config",
-    "inductor": "torch._inductor.config",
-    "functorch": "torch._functorch.config",
-    "fx": "torch.fx.experimental._config",
-}
+from perfguard._compat.torch_compiler import SETTINGS, settings_of
+
 _MISSING = object()
 
 
@@ -27,9 +21,8 @@ def settings() -> dict[str, str]:
     also affect compilation. Imports no module of the compiler.
     """
     found: dict[str, str] = {}
-    for name, module in _MODULES.items():
-        config = sys.modules.get(module)
-        for key, entry in getattr(config, "_config", {}).items():
+    for name, module in SETTINGS.items():
+        for key, entry in settings_of(module.loaded()).items():  # a module not imported is unchanged
             default, value = getattr(entry, "default", None), _value(entry)
             if value is not _MISSING and value != default:
                 found[f"{name}.{key}"] = f"{default!r} -> {value!r}"

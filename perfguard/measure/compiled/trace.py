@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-_LOGGER = "torch.__trace"
+from perfguard._compat.torch_compiler import TRACE_LOGGER
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def traced() -> Iterator[Trace]:
     """Trace all compilations while inside."""
     trace = Trace()
     handler = _Handler(trace)
-    logger = logging.getLogger(_LOGGER)
+    logger = logging.getLogger(TRACE_LOGGER)
     propagate = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False  # as after torch's own log setup; other handlers need no megabytes of records

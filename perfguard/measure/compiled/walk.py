@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from perfguard._compat.torch_compiler import (
+    COMPILE_FX,
+    COUNTERS,
+    FUNCTORCH,
+    GRAPH,
+    METRICS,
+    METRICS_LOG,
+    PATCH_INDUCTOR,
+    forget_compiled,
+)
 from perfguard.measure.compiled.trace import Frame, Trace, traced
 
 
@@ -37,18 +46,9 @@ class Walked:
         return self.first.recompiled + self.second.frames
 
 
-def forget_compiled() -> None:
-    """Reset torch's compiler to its state in a fresh process, if it is loaded. Disk caches are kept."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        dynamo.reset()
-
-
 def cached_graphs() -> tuple[int, int]:
     """Numbers of graphs in this process that inductor took from its cache, and that it compiled."""
-    from torch._dynamo.utils import counters
-
-    found = counters["inductor"]
+    found = COUNTERS.get()["inductor"]
     return found["fxgraph_cache_hit"], found["fxgraph_cache_miss"] + found["fxgraph_cache_bypass"]
 
 
@@ -93,22 +93,17 @@ def _inductor_counted() -> Iterator[dict[str, int]]:
     """Make inductor generate code for every graph while inside; yields counts that are filled in afterwards. They stay
     empty if inductor is not loaded, since then no call has used it."""
     counts: dict[str, int] = {}
-    compile_fx = sys.modules.get("torch._inductor.compile_fx")
-    if compile_fx is None:
+    if COMPILE_FX.loaded() is None:
         yield counts
         return
-    import torch._functorch.config
-    import torch._inductor.config
-    from torch._dynamo.utils import counters
-    from torch._inductor import metrics
-
+    counters, metrics = COUNTERS.get(), METRICS.get()
     names = {"kernels": "generated_kernel_count", "planned_bytes": "num_bytes_accessed"}
     before = {name: getattr(metrics, attribute) for name, attribute in names.items()}
     calls = counters["inductor"]["extern_calls"]
     with (
-        torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
-        torch._functorch.config.patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
-        _heard(getattr(compile_fx, "inductor_metrics_log", None)),
+        PATCH_INDUCTOR.get()(fx_graph_cache=False, fx_graph_remote_cache=False),
+        FUNCTORCH.get().patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
+        _heard(METRICS_LOG.loaded()),
         _bytes_alone(),
     ):
         yield counts
@@ -137,9 +132,8 @@ def _heard(logger: object) -> Iterator[None]:
 def _bytes_alone() -> contextlib.AbstractContextManager[object]:
     """Count bytes without inductor's time estimates, which are not read. On a GPU they fail for unknown sizes (torch
     2.11), and the candidate's compilation would fail with them."""
-    from torch._inductor.graph import GraphLowering
 
     def count_bytes(graph: Any) -> tuple[int, list[Any], list[Any]]:
         return sum(node.get_read_write_buffers_sizes() for node in graph.scheduler.nodes), [], []
 
-    return mock.patch.object(GraphLowering, "count_bytes", count_bytes)
+    return mock.patch.object(GRAPH.get(), "count_bytes", count_bytes)

@@ -2,66 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from perfguard.measure.devices import doctor
 from perfguard.measure.devices.device import Device, Event
-from perfguard.measure.devices.doctor import Finding
-from perfguard.model.errors import DeviceError, UsageError
+from perfguard.measure.devices.finding import Finding
+from perfguard.measure.devices.vendor import Vendor, require_torch
+from perfguard.measure.devices.vendors import all_vendors
+from perfguard.model.errors import UsageError
 
-__all__ = ["Device", "Event", "Finding", "diagnose", "open_device", "require_torch"]
+__all__ = ["Device", "Event", "Finding", "diagnose", "known_names", "open_device", "require_torch"]
 
-KNOWN = (
-    "auto", "cpu", "cuda", "cuda:<index>", "xpu", "xpu:<index>", "fake", "fake:<index>", "fake:<slug>", "fake*<count>",
-)  # fmt: skip
+_AUTO = "auto"
+
+
+def known_names() -> list[str]:
+    """What `--perfguard-device` takes on some machine."""
+    return list(dict.fromkeys([_AUTO, *(name for vendor in all_vendors() for name in vendor.names)]))
 
 
 def open_device(name: str) -> Device:
-    """The device called `name`, one of `KNOWN`. 'auto' takes a CUDA or ROCm GPU, else an Intel GPU, else the CPU. The
-    CPU needs no torch.
+    """The device called `name`, one of `known_names`. 'auto' takes a CUDA or ROCm GPU, else an Intel GPU, else the CPU,
+    and the device of another vendor where that asks for its place. The CPU needs no torch.
 
     Raises:
-        UsageError: no such name.
+        UsageError: no such name, or an installed vendor cannot be used.
         DeviceError: the device is absent, or torch is.
     """
-    kind, colon, rest = name.partition(":")
-    if _fake_count(name) is not None:
-        kind, colon, rest = "fake", "", ""
-    if kind == "fake" and (rest or not colon):
-        from perfguard.measure.devices.fake import SLUG, FakeDevice
-
-        return FakeDevice(index=int(rest)) if rest.isdecimal() else FakeDevice(rest or SLUG)
-    if name not in ("auto", "cpu") and not (kind in ("cuda", "xpu") and (rest.isdecimal() or not colon)):
-        raise UsageError(f"device {name!r}: unknown; known: {', '.join(KNOWN)}")
-    if kind == "auto":
-        kind = _best_kind()
-    if kind == "cpu":
-        from perfguard.measure.devices.cpu import CpuDevice
-
-        return CpuDevice()
-    require_torch(f"device {name!r}")
-    import torch
-
-    return _open_gpu(kind, int(rest or 0), rocm=torch.version.hip is not None)
-
-
-def require_torch(what: str) -> None:
-    """
-    Raises:
-        DeviceError: torch, which `what` needs, cannot be imported.
-    """
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise DeviceError(f"{what}: torch cannot be imported ({error}); pip install 'perfguard[kernels]'") from error
-
-
-def _best_kind() -> str:
-    try:
-        import torch
-    except ImportError:
-        return "cpu"
-    return "cuda" if torch.cuda.is_available() else "xpu" if torch.xpu.is_available() else "cpu"
+    vendor, meant = _vendor_of(name)
+    return vendor.open(meant)
 
 
 def find_devices(name: str) -> dict[str, str]:
@@ -70,46 +37,26 @@ def find_devices(name: str) -> dict[str, str]:
     'auto', 'cuda' and 'xpu' stand for all of a kind, 'fake*2' for two simulated ones, a name with an index for one.
 
     Raises:
-        UsageError: no such name.
+        UsageError: no such name, or an installed vendor cannot be used.
         DeviceError: the device is absent, or torch is.
     """
-    count = _fake_count(name)
-    if count is not None:
-        return {f"fake:{index}": open_device(f"fake:{index}").key for index in range(count)}
-    with contextlib.suppress(ImportError):  # open_device reports it better
-        import torch
-
-        kinds = ("cuda", "xpu") if name == "auto" else (name,) if name in ("cuda", "xpu") else ()
-        for kind in kinds:
-            backend = getattr(torch, kind)
-            if backend.is_available():
-                from perfguard.measure.devices.torch_gpu import device_key
-
-                indices = range(backend.device_count())
-                return {f"{kind}:{i}": device_key(kind, i, backend.get_device_properties(i)) for i in indices}
-    return {name: open_device(name).key}
+    vendor, meant = _vendor_of(name)
+    found = vendor.find(meant)
+    return {name: found[meant]} if list(found) == [meant] else found
 
 
-def _fake_count(name: str) -> int | None:
-    """2 for 'fake*2', a machine of two simulated devices."""
-    kind, star, count = name.partition("*")
-    return int(count) if kind == "fake" and star and count.isdecimal() and int(count) > 0 else None
+def _vendor_of(name: str) -> tuple[Vendor, str]:
+    """The vendor, and what it calls the device: 'auto' is a name of none."""
+    vendors = all_vendors()
+    if name == _AUTO:
+        vendor = next(vendor for vendor in vendors if vendor.auto is not None and vendor.is_here())
+        return vendor, vendor.names[0]
+    for vendor in vendors:
+        if vendor.understands(name):
+            return vendor, name
+    raise UsageError(f"device {name!r}: unknown; known: {', '.join(known_names())}")
 
 
-def _open_gpu(kind: str, index: int, *, rocm: bool) -> Device:
-    if kind == "xpu":
-        from perfguard.measure.devices.intel import IntelDevice
-
-        return IntelDevice(index)
-    if rocm:
-        from perfguard.measure.devices.amd import AmdDevice
-
-        return AmdDevice(index)
-    from perfguard.measure.devices.nvidia import NvidiaDevice
-
-    return NvidiaDevice(index)
-
-
-def diagnose(device: str = "auto") -> list[Finding]:
+def diagnose(device: str = _AUTO) -> list[Finding]:
     """Everything `perfguard doctor` prints about this machine; never raises, and works without torch."""
     return doctor.findings(lambda: open_device(device))

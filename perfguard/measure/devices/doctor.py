@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from msgspec import Struct
-
 from perfguard.measure.devices.device import Device
-from perfguard.model.errors import DeviceError
+from perfguard.measure.devices.finding import Finding, Import
+from perfguard.measure.devices.vendor import Vendor
+from perfguard.measure.devices.vendors import all_vendors, own_vendors
+from perfguard.model.errors import DeviceError, UsageError
 from perfguard.model.units import format_bytes
 
-Import = Callable[[str], ModuleType]
-
-
-class Finding(Struct, frozen=True):
-    """One checked topic. `missing` is empty if all is well; otherwise `next_step` is the remedy."""
-
-    topic: str
-    value: str = ""
-    missing: str = ""
-    next_step: str = ""
+_CPU_ONLY = "CPU only"
 
 
 def findings(
@@ -37,13 +28,17 @@ def findings(
         root: the folder that holds `/proc`, `/sys` and `/dev`.
         load: imports a module by name.
     """
+    try:
+        vendors = all_vendors()
+    except UsageError:  # a finding of its own (perfguard/session/extensions.py)
+        vendors = own_vendors()
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("system", _system),
-        ("torch", lambda: _torch(load)),
+        ("torch", lambda: _torch(load, vendors)),
         ("triton", lambda: _triton(load)),
-        ("driver", lambda: _drivers(root, load)),
-        ("tools", lambda: _tools(root, load)),
-        ("permissions", lambda: _permissions(root)),
+        ("driver", lambda: _drivers(root, load, vendors)),
+        *(("tools", lambda v=each: v.tools(root, load)) for each in vendors if _has_driver(each, root)),
+        *(("permissions", lambda v=each: v.permissions(root)) for each in vendors),
         ("device", lambda: _device(open_device)),
     ]
     return [finding for topic, check in checks for finding in _safely(topic, check)]
@@ -61,21 +56,18 @@ def _system() -> Iterator[Finding]:
     yield Finding("python", platform.python_version())
 
 
-def _torch(load: Import) -> Iterator[Finding]:
+def _torch(load: Import, vendors: Sequence[Vendor]) -> Iterator[Finding]:
     try:
         torch = load("torch")
     except ImportError as error:
         yield Finding("torch", "", f"cannot be imported: {error}", "pip install 'perfguard[kernels]'")
         return
-    yield Finding("torch", f"{torch.__version__} ({_build(torch)})")
+    yield Finding("torch", f"{torch.__version__} ({_build(torch, vendors)})")
 
 
-def _build(torch: ModuleType) -> str:
-    for attribute, name in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
-        version = getattr(torch.version, attribute, None)
-        if version:
-            return f"{name} {version}"
-    return "CPU only"
+def _build(torch: ModuleType, vendors: Sequence[Vendor]) -> str:
+    versions = ((vendor.build, vendor.built_for(torch)) for vendor in vendors)
+    return next((f"{build} {version}" for build, version in versions if version), _CPU_ONLY)
 
 
 def _triton(load: Import) -> Iterator[Finding]:
@@ -88,73 +80,29 @@ def _triton(load: Import) -> Iterator[Finding]:
     yield Finding("triton", triton.__version__)
 
 
-def _drivers(root: Path, load: Import) -> Iterator[Finding]:
-    build = _build_or_none(load)
-    present = [(vendor, word) for vendor, found, word in _vendors(root) if found]
-    if not present and build in (None, "CPU only"):
+def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Finding]:
+    try:
+        build = _build(load("torch"), vendors)
+    except ImportError:
+        build = None
+    present = [vendor for vendor in vendors if _has_driver(vendor, root)]
+    if not present and build in (None, _CPU_ONLY):
+        *names, last = (vendor.driver for vendor in vendors if vendor.driver)
         step = "none needed to guard the CPU; to guard a GPU install its driver (in a container: pass the GPU in)"
-        yield Finding("GPU driver", "", "no NVIDIA, AMD or Intel driver is loaded", step)
-    for vendor, word in present:
+        yield Finding("GPU driver", "", f"no {', '.join(names)} or {last} driver is loaded", step)
+    for vendor in present:
         missing = step = ""
-        if build is not None and word not in build:
-            missing = f"torch is built for {build}, so it cannot use the {vendor} GPU"
-            step = f"install a {word} build of torch: https://pytorch.org/get-started/locally"
-        yield Finding(f"{vendor} driver", "present", missing, step)
-    if build not in (None, "CPU only") and not any(word in str(build) for _, word in present):
+        if build is not None and vendor.build not in build:
+            missing = f"torch is built for {build}, so it cannot use the {vendor.driver} GPU"
+            step = f"install a {vendor.build} build of torch: https://pytorch.org/get-started/locally"
+        yield Finding(f"{vendor.driver} driver", "present", missing, step)
+    if build not in (None, _CPU_ONLY) and not any(vendor.build in str(build) for vendor in present):
         missing = f"torch is built for {build}, but no such driver is loaded"
         yield Finding("driver", "", missing, "install the GPU's driver; in a container, pass the GPU in")
 
 
-def _build_or_none(load: Import) -> str | None:
-    try:
-        return _build(load("torch"))
-    except ImportError:
-        return None
-
-
-def _vendors(root: Path) -> list[tuple[str, bool, str]]:
-    """Vendor, whether its driver is installed, and the name of a torch build for it."""
-    return [
-        ("NVIDIA", (root / "proc/driver/nvidia/version").exists() or (root / "dev/nvidiactl").exists(), "CUDA"),
-        ("AMD", (root / "dev/kfd").exists(), "ROCm"),
-        ("Intel", _has_render_node(root, "0x8086"), "XPU"),
-    ]
-
-
-def _has_render_node(root: Path, vendor: str) -> bool:
-    nodes = (root / "sys/class/drm").glob("renderD*/device/vendor")
-    return any(node.read_text().strip() == vendor for node in nodes)
-
-
-def _tools(root: Path, load: Import) -> Iterator[Finding]:
-    present = {vendor for vendor, found, _ in _vendors(root) if found}
-    if "NVIDIA" in present:
-        yield _module(load, "pynvml", "pip install nvidia-ml-py")
-    if "AMD" in present:
-        yield _module(load, "amdsmi", "install it from ROCm: /opt/rocm/share/amd_smi")
-
-
-def _module(load: Import, name: str, next_step: str) -> Finding:
-    try:
-        module = load(name)
-    except Exception as error:  # amdsmi raises various errors if its library is missing
-        return Finding(name, "", f"cannot be imported: {error}; clocks and throttling may be unknown", next_step)
-    return Finding(name, str(getattr(module, "__version__", "imports")))
-
-
-def _permissions(root: Path) -> Iterator[Finding]:
-    parameters = root / "proc/driver/nvidia/params"
-    if parameters.exists():
-        text = parameters.read_text()
-        if "RmProfilingAdminOnly: 1" in text and os.geteuid() != 0:
-            missing = "hardware counters are for administrators only (times and launches do not need them)"
-            step = "load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"
-            yield Finding("NVIDIA counters", "", missing, step)
-        else:
-            yield Finding("NVIDIA counters", "readable")
-    kfd = root / "dev/kfd"
-    if kfd.exists() and not os.access(kfd, os.R_OK | os.W_OK):
-        yield Finding("AMD device file", "", f"{kfd} may not be opened", "add yourself to the groups render and video")
+def _has_driver(vendor: Vendor, root: Path) -> bool:
+    return bool(vendor.driver) and vendor.has_driver(root)
 
 
 def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ import hashlib
 import mmap
 import re
 import struct
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from perfguard._compat.torch_compiler import CACHE_FOLDER, CACHE_KEY, is_inductors
+from perfguard._compat.triton_internals import COMPILED, KNOBS, is_compiled
 from perfguard.measure.devices.kineto import Work, normalized
 
 # Names that the profiler gives to kernels of libraries: C++ ones by namespace or by the types of their arguments, plain
@@ -81,7 +82,7 @@ def triton_launches() -> Iterator[Launched]:
         if isinstance(told, dict) and "function" in told:
             launched.append(Launch(told["name"], told["function"], told.get(_SCALARS, "")))
 
-    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)  # without triton.knobs no Triton kernel can run
+    runtime = KNOBS.loaded()  # without triton.knobs no Triton kernel can run
     chain = getattr(runtime, "launch_enter_hook", None)
     if chain is None or not hasattr(chain, "add"):
         yield launched
@@ -97,7 +98,7 @@ def triton_launches() -> Iterator[Launched]:
 @contextmanager
 def _scalars_told() -> Iterator[None]:
     """Make Triton pass the scalars of a launch to its hooks as well: a binary's time may depend on them."""
-    kind = getattr(sys.modules.get("triton.compiler.compiler"), "CompiledKernel", None)
+    kind = COMPILED.loaded()
     original = getattr(kind, "launch_metadata", None)
     if kind is None or original is None:
         yield
@@ -241,9 +242,9 @@ def _compiled() -> list[Any]:
 
 def _launcher(kind: type) -> str:
     """The owner of compiled kernels of this type: "triton", "inductor"; "" for any other type."""
-    if kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton."):
+    if is_compiled(kind):
         return "triton"
-    if kind.__name__.startswith("StaticallyLaunched") and kind.__module__.startswith("torch._inductor."):
+    if is_inductors(kind):
         return "inductor"
     return ""
 
@@ -251,10 +252,8 @@ def _launcher(kind: type) -> str:
 def _binary_of_static(kernel: Any) -> bytes | None:
     """The binary that inductor's static launcher loaded. It keeps the key in Triton's cache, but not the path."""
     try:
-        from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
-        from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
-
-        folder = Path(triton_cache_dir(torch.accelerator.current_device_index())) / triton_hash_to_path_key(kernel.hash)
+        cache = Path(CACHE_FOLDER.get()(torch.accelerator.current_device_index()))
+        folder = cache / CACHE_KEY.get()(kernel.hash)
         found = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
         return found[0].read_bytes() if len(found) == 1 else None
     except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # all of these names are private

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from perfguard._compat.torch_devices import leave_pool
+
 # Only this thread's unsafe calls end a capture, not those of others, such as a thread that reads clocks.
 _ERRORS = "thread_local"
 
@@ -54,24 +56,17 @@ def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, in
     except BaseException:
         with contextlib.suppress(Exception):  # the first error is more useful than that of the broken capture
             graph.capture_end()
-        _leave_pool(index, pool)
+        leave_pool(index, pool)
         raise
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             graph.capture_end()
     except Exception:
-        _leave_pool(index, pool)
+        leave_pool(index, pool)
         raise
     empty = any("graph is empty" in str(warning.message).lower() for warning in caught)
     return graph, "the call puts no work on the current stream" if empty else ""
-
-
-def _leave_pool(index: int, pool: Any) -> None:
-    """Leave the pool that a failed capture keeps the allocator in; torch has no public function for it."""
-    with contextlib.suppress(Exception):  # raises if torch has left the pool itself; torch then releases it too
-        torch._C._cuda_endAllocateToPool(index, pool)
-        torch._C._cuda_releasePool(index, pool)
 
 
 def _first_line(error: Exception) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch._C._profiler import _EventType
-from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
 from torch.profiler import ProfilerActivity, profile, record_function
+
+from perfguard._compat.torch_devices import DEVICE_TYPE, EVENT
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
@@ -26,10 +26,11 @@ _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|f
 
 
 ACTIVITIES = {
-    "cuda": (ProfilerActivity.CUDA, DeviceType.CUDA),
-    "xpu": (ProfilerActivity.XPU, DeviceType.XPU),
+    "cuda": (ProfilerActivity.CUDA, DEVICE_TYPE.get().CUDA),
+    "xpu": (ProfilerActivity.XPU, DEVICE_TYPE.get().XPU),
 }
 
+_ALLOCATION = EVENT.get().Allocation
 _MARK = "perfguard: mark"
 
 
@@ -140,7 +141,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allo
         waiting += event.children
         if event.name == _MARK:
             marks.append(event.start_time_ns)
-        elif event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+        elif event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
             fields = event.extra_fields
             found.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size))
     return sorted(found, key=lambda each: each.at_ns), sorted(marks)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils import _pytree
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from perfguard._compat import torch_trees
 from perfguard._compat.dispatch_mode import DispatchMode
+from perfguard._compat.torch_operators import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, OVERLOAD, storage_address
+from perfguard._compat.triton_internals import GRID
 from perfguard.measure.devices.activity import Activity, Copied, Ledger, Waited
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.tensors.user_frames import place_in_python
+
+if TYPE_CHECKING:
+    from perfguard._compat.torch_operators import OpOverload
 
 # Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
@@ -33,8 +35,9 @@ READS = {
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 
 _TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_BELOW_MODES = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
+_KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
+_COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
+_BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # Methods that read a tensor's data without any operator: owner, attribute, name.
@@ -82,7 +85,7 @@ class _Operators(DispatchMode):
     ) -> Any:
         if self.interpreting:
             return func(*args, **(kwargs or {}))
-        if not isinstance(func, OpOverload):
+        if not isinstance(func, _OVERLOAD):
             self.names.extend([f"higher_order.{func.name()}"] * (not self.inside))
             return func(*args, **(kwargs or {}))
         packet = str(func.overloadpacket)
@@ -110,9 +113,9 @@ class _Operators(DispatchMode):
         """
         opened = func.namespace not in _TORCH_S or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
         plain = all(type(tensor) in _PLAIN for tensor in given)
-        if not (opened and given and plain) or _get_current_dispatch_mode_stack():
+        if not (opened and given and plain) or _MODES():
             return func(*args, **kwargs)
-        keys = functools.reduce(operator.or_, map(torch._C._dispatch_keys, given))
+        keys = functools.reduce(operator.or_, map(_KEYS, given))
         self.inside += 1
         try:
             with self:
@@ -122,10 +125,10 @@ class _Operators(DispatchMode):
 
     def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
         """Count new storages until they are freed; storages of the caller's tensors are never counted."""
-        old = {tensor.untyped_storage()._cdata for tensor in given if _has_memory(tensor)}
+        old = {storage_address(tensor) for tensor in given if _has_memory(tensor)}
         for tensor in filter(_has_memory, returned):
             storage = tensor.untyped_storage()
-            address = storage._cdata
+            address = storage_address(tensor)
             if address not in self.ledger.alive:
                 if address in old:
                     continue
@@ -156,15 +159,14 @@ def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
 @contextmanager
 def _interpreted(seen: _Operators) -> Iterator[None]:
     """Record each launch in Triton's interpreter as one entry; operators, copies and reads inside are not listed."""
-    interpreter = sys.modules.get("triton.runtime.interpreter")
-    if interpreter is None:
+    executor = GRID.loaded()
+    if executor is None:
         yield
         return
-    executor = interpreter.GridExecutor
     original = executor.__call__
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if seen not in _get_current_dispatch_mode_stack():
+        if seen not in _MODES():
             return original(self, *args, **kwargs)
         if not seen.inside:  # inside a custom operator, that operator is the entry
             seen.names.append(f"triton.{self.fn.__name__}")
@@ -216,7 +218,7 @@ def _leaves_device(packet: str, args: tuple[Any, ...], kwargs: dict[str, Any] | 
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in torch_trees.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

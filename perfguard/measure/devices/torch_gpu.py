@@ -1,4 +1,7 @@
-"""A GPU behind torch.cuda (NVIDIA, AMD) or torch.xpu (Intel): everything except its identity and its state."""
+"""A GPU behind torch.cuda (NVIDIA, AMD) or torch.xpu (Intel): everything except its identity and its state.
+
+Importing this loads no torch: files of vendors import it, and `perfguard doctor` asks them where there is none.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch.profiler import ProfilerActivity
-
-from perfguard.measure.devices import (
-    architectures,
-    fingerprints,
-    gpu_activity,
-    gpu_memory,
-    graphs,
-    intervals,
-    kineto,
-    waiting,
-)
+from perfguard.measure.devices import architectures
 from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
 from perfguard.measure.devices.device import Device, Event, Graph, Interval
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Toolchain
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfguard.measure.devices import waiting
 
 _LEAST_FLUSH_BYTES = 256 * 2**20
 _COPY_BYTES = 2**30
@@ -77,6 +73,8 @@ class TorchGpu(Device):
     kind: ClassVar[str] = "cuda"
 
     def __init__(self, index: int = 0, *, backend: Any = None) -> None:
+        import torch
+
         self._backend = getattr(torch, self.kind) if backend is None else backend
         self._index = index
         if not self._backend.is_available():
@@ -102,6 +100,8 @@ class TorchGpu(Device):
 
     @property
     def torch_device(self) -> torch.device:
+        import torch
+
         return torch.device(self.kind, self._index)
 
     @cached_property
@@ -120,6 +120,8 @@ class TorchGpu(Device):
         return None
 
     def toolchain(self) -> Toolchain:
+        import torch
+
         return Toolchain(
             torch=str(torch.__version__),
             triton=architectures.triton_version(),
@@ -130,6 +132,10 @@ class TorchGpu(Device):
 
     def settle(self) -> None:
         """Run the profiler once: on an H200 each launch takes 10 ns more after the first profile."""
+        from torch.profiler import ProfilerActivity
+
+        from perfguard.measure.devices import fingerprints, kineto
+
         self.synchronize()
         activities = [ProfilerActivity.CPU, kineto.ACTIVITIES[self.kind][0]]
         with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works
@@ -137,6 +143,8 @@ class TorchGpu(Device):
         fingerprints.forget_objects_without_kernels()
 
     def close(self) -> None:
+        from perfguard.measure.devices import fingerprints
+
         fingerprints.remember_objects()
 
     def synchronize(self) -> None:
@@ -170,6 +178,8 @@ class TorchGpu(Device):
     def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
         if not self.captures:
             return super().capture(calls, keep)
+        from perfguard.measure.devices import graphs
+
         with self.aside():
             try:
                 graph: Graph = graphs.capture(calls, keep, self._backend, self._index)
@@ -180,23 +190,33 @@ class TorchGpu(Device):
     def intervals(
         self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[list[Interval]]:
+        from perfguard.measure.devices import intervals
+
         found = intervals.of_calls(calls, before, self.synchronize, self.kind)
         if not any(found):
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
         return found
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
+        from perfguard.measure.devices import gpu_memory
+
         return gpu_memory.use_of(call, self._backend, self._index)
 
     def growth(self, call: Callable[[], object], calls: int) -> Growth:
+        from perfguard.measure.devices import gpu_memory
+
         return gpu_memory.growth_of(call, calls, self._backend, self._index)
 
     def occupy(self) -> list[torch.Tensor]:
+        from perfguard.measure.devices import gpu_memory
+
         blocks = gpu_memory.occupy(self._backend, self._index, self.torch_device)
         self.synchronize()
         return blocks
 
     def activity(self, call: Callable[[], object]) -> Activity:
+        from perfguard.measure.devices import gpu_activity
+
         self.synchronize()
         return gpu_activity.of_call(call, self.synchronize, self.kind)
 
@@ -225,7 +245,10 @@ class TorchGpu(Device):
 
     @cached_property
     def _wait(self) -> waiting.Wait:
-        spin = getattr(self._backend, "_sleep", None)
+        from perfguard._compat.torch_devices import spin_of
+        from perfguard.measure.devices import waiting
+
+        spin = spin_of(self._backend)
         wait = None if spin is None else waiting.spinning(self, spin)
         return waiting.matmul_chain(self) if wait is None else wait
 
@@ -234,6 +257,8 @@ class TorchGpu(Device):
         return self._buffer(max(_LEAST_FLUSH_BYTES, 2 * (self.identity.cache_bytes or 0)))
 
     def _buffer(self, count: int) -> torch.Tensor:
+        import torch
+
         try:
             return torch.zeros(count, dtype=torch.uint8, device=self.torch_device)
         except torch.OutOfMemoryError as error:

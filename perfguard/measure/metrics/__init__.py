@@ -1,22 +1,35 @@
-"""The metrics of a case, with one family of quantities per file. Metric modules are found by being in this folder."""
+"""The metrics of a case, with one family of quantities per file.
+
+Metric modules are found by being in this folder, or by an entry point `perfguard.metrics` of an installed package.
+Importing them loads no torch: the trusted side of a pull request gathers their limits, and has none.
+"""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.errors import UsageError
+from perfguard.model.extensions import Kind
+from perfguard.model.limits import Limits
 from perfguard.model.records import Reading
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 
+KIND = Kind("metric", __name__, "perfguard.metrics", needs=("TIMED", "read"))
+
+
 class Metric(Protocol):
     """The interface of a metric module. Modules with TIMED also have `METRIC`, the name of the one time that they read.
-    An optional true `LAST`: the module is read after all other exact ones, because it changes the process."""
+
+    Optional: a true `LAST`, if the module is read after all other exact ones, because it changes the process; `LIMITS`,
+    the most lenient limits of its gated metrics by name; `LIMITS_OF_TARGETS`, the same for metrics that are read for
+    each target (`sm_90.spills`), by their name after the target.
+    """
 
     TIMED: bool
     METRIC: str
@@ -31,14 +44,42 @@ class Metric(Protocol):
 
 def all_metrics() -> tuple[Metric, ...]:
     """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind the others
-    of their kind; then by name.
+    of their kind; then ours before installed ones, by name.
 
     So the first timed reading of a case is the judged one: CPU time on a CPU, else device time.
+
+    Raises:
+        UsageError: an installed one cannot be used.
     """
-    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    metrics = [module for module in modules if hasattr(module, "read")]
-    metrics.sort(key=lambda module: (module.TIMED, getattr(module, "LAST", False), module.__name__))
+    metrics = KIND.modules()
+    metrics.sort(key=lambda module: (module.TIMED, getattr(module, "LAST", False)))
     return cast(tuple[Metric, ...], tuple(metrics))
+
+
+@functools.cache
+def all_limits() -> Mapping[str, Limits]:
+    """Metric -> the limits that its file declares."""
+    return _declared("LIMITS")
+
+
+@functools.cache
+def all_limits_of_targets() -> Mapping[str, Limits]:
+    """The same of the metrics read for each target, by their name after the target."""
+    return _declared("LIMITS_OF_TARGETS")
+
+
+def _declared(name: str) -> dict[str, Limits]:
+    limits: dict[str, Limits] = {}
+    for metric in all_metrics():
+        declared = getattr(metric, name, {})
+        twice = limits.keys() & declared.keys()
+        if twice:  # else a package could loosen the limits of our metrics
+            raise UsageError(
+                f"{getattr(metric, '__name__', metric)}: declares limits of {', '.join(sorted(twice))}, which another "
+                "metric has declared; give its metric a name of its own"
+            )
+        limits |= declared
+    return limits
 
 
 def read_exact(subject: Subject, device: Device) -> list[Reading]:

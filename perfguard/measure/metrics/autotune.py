@@ -14,6 +14,7 @@ from perfguard._compat.autotuner import Tuned, tuners_of
 from perfguard.measure.binaries.call_binaries import OnTarget
 from perfguard.measure.binaries.launch_records import Launch, Pass
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Parts, Reading
 from perfguard.model.units import Unit
 
@@ -24,6 +25,13 @@ TIMED = False
 
 # Options that a configuration sets besides the constants of the kernel.
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim")
+
+LIMITS_OF_TARGETS = {
+    "compilations": Limits(Better.LOWER),
+    "configuration": Limits(Better.SAME, gated=False),
+    "entry": Limits(Better.SAME),
+    "tunings": Limits(Better.LOWER),
+}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

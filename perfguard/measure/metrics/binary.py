@@ -16,6 +16,7 @@ from perfguard.measure.binaries.call_binaries import Kernel, OnTarget
 from perfguard.measure.binaries.launch_records import Facts, Pass
 from perfguard.measure.binaries.targets import unfit
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Parts, Reading
 from perfguard.model.units import Unit
 
@@ -26,6 +27,26 @@ TIMED = False
 
 # Instructions are counted in the code, not as executed: an added prologue is no finding, but half the width is.
 _TOLERANCE = 0.1
+
+LIMITS_OF_TARGETS = {
+    "asked": Limits(Better.SAME),
+    "binary": Limits(Better.SAME, gated=False),
+    "fp64": Limits(Better.LOWER, tolerance=_TOLERANCE, unrecorded=0),
+    "instructions": Limits(Better.LOWER, gated=False),
+    "load_bits": Limits(Better.HIGHER, tolerance=_TOLERANCE),
+    "memory_operators": Limits(Better.SAME, unrecorded="none"),
+    "mix": Limits(Better.SAME, gated=False),
+    "registers": Limits(Better.LOWER, gated=False),
+    "resident_warps": Limits(Better.HIGHER),
+    "sector_bytes": Limits(Better.HIGHER, tolerance=_TOLERANCE),
+    "shared_bytes": Limits(Better.LOWER, gated=False),
+    "special": Limits(Better.SAME),
+    "spills": Limits(Better.LOWER),
+    "stack_bytes": Limits(Better.LOWER),
+    "store_bits": Limits(Better.HIGHER, tolerance=_TOLERANCE),
+    "unchecked": Limits(Better.SAME),
+    "unfit": Limits(Better.LOWER),
+}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.errors import DeviceError
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph
 
 TIMED = False
+
+LIMITS = {"capturable": Limits(Better.SAME)}
 
 _WARM_UPS = 3
 _ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call
@@ -110,11 +113,12 @@ def _writes_to(copies: list[torch.Tensor], graph: Graph, outputs: list[Any], dev
 def _replayed(graph: Graph, outputs: list[Any], device: Device) -> list[torch.Tensor]:
     """The outputs, after a replay has written them."""
     import torch
-    from torch.utils import _pytree
+
+    from perfguard._compat import torch_trees
 
     graph.replay()
     device.synchronize()
-    leaves = [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in torch_trees.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     return [leaf.detach() for leaf in leaves if leaf.layout is torch.strided]
 
 

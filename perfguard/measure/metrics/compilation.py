@@ -6,13 +6,14 @@ forward case. docs/compilation.md explains each of them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from perfguard._compat.torch_compiler import is_compiler_loaded
 from perfguard.measure.compiled.compiler_settings import left_changed, settings
 from perfguard.measure.compiled.walk import Walked, walk
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -26,6 +27,17 @@ _RANK = 25  # in an explanation: behind the binary's metrics, before launches, w
 
 _MOST_NAMED = 3  # in a note; the lists beside the counts are complete
 
+LIMITS = {
+    "compiler_leaks": Limits(Better.LOWER, portable=True),
+    "eager_frames": Limits(Better.LOWER, portable=True),
+    "generated_kernels": Limits(Better.LOWER),
+    "graph_breaks": Limits(Better.LOWER, portable=True),
+    "graph_operators": Limits(Better.LOWER, portable=True),
+    "graphs": Limits(Better.LOWER, portable=True),
+    "planned_bytes": Limits(Better.LOWER),
+    "recompiles": Limits(Better.LOWER, portable=True),
+}
+
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`graphs`, `graph_operators`, `graph_breaks`, `eager_frames`, `recompiles`, `compiler_leaks`, the lists that
@@ -33,7 +45,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
     Empty for a call that compiles nothing, or without steps.
     """
-    if not subject.steps or "torch._dynamo" not in sys.modules:
+    if not subject.steps or not is_compiler_loaded():
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
     walked = walk(subject.steps, go_on=subject.timed)

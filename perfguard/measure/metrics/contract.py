@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Outputs
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 TIMED = False
+
+LIMITS = {"contract": Limits(Better.SAME, portable=True)}
 
 # Compilers specialise on pointers divisible by 16; every allocator gives at least that.
 _FULL_ALIGNMENT = 16
@@ -118,12 +121,12 @@ class _Describer:
     """Walks the outputs and remembers the first owner of each memory."""
 
     def __init__(self, device: torch.device, inputs: tuple[Any, ...]) -> None:
-        from torch.utils import _pytree
+        from perfguard._compat import torch_trees
 
         self._device = device
         self._owners: dict[int, str] = {}
         for index, value in enumerate(inputs):
-            for leaf in _pytree.tree_leaves(value):
+            for leaf in torch_trees.tree_leaves(value):
                 self._own(leaf, f"input {index}")
         self._seen = 0
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.timing import Timing
-from perfguard.model.records import Reading
+from perfguard.model.limits import Limits
+from perfguard.model.records import Better, Reading
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -16,6 +17,8 @@ TIMED = True
 
 METRIC = "cpu_time_us"
 _PROMISE = 0.10  # between processes it varies by 0.6 to 3 %, and by up to 9 % on a crowded machine (docs/measuring.md)
+
+LIMITS = {METRIC: Limits(Better.LOWER, promise=_PROMISE, floor=2.0)}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

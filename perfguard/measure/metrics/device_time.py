@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.timing import Timing
-from perfguard.model.records import Reading
+from perfguard.model.limits import COARSEST_TIMER_US, Limits
+from perfguard.model.records import Better, Reading
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -16,6 +17,8 @@ TIMED = True
 
 METRIC = "device_time_us"
 _PROMISE = 0.03
+
+LIMITS = {METRIC: Limits(Better.LOWER, promise=_PROMISE, floor=COARSEST_TIMER_US)}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -25,6 +26,8 @@ TIMED = False
 
 UNKNOWN = "unknown"
 _COVERS = ["device_time_us"]
+
+LIMITS = {"fingerprint": Limits(Better.SAME, gated=False, covers=tuple(_COVERS))}
 
 # Compilers specialise on pointers divisible by 16; caches depend on more. No allocator gives less than this.
 _FULL_ALIGNMENT = 64
@@ -71,9 +74,10 @@ def fingerprint(code: str, subject: Subject, device: Device, environment: Mappin
 def _describe(inputs: tuple[Any, ...]) -> list[object]:
     """One entry for each leaf of the inputs."""
     import torch
-    from torch.utils import _pytree
 
-    leaves, structure = _pytree.tree_flatten(inputs)
+    from perfguard._compat import torch_trees
+
+    leaves, structure = torch_trees.tree_flatten(inputs)
     described: list[object] = [str(structure)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers.host import prepare
 from perfguard.measure.timers.timing import Timing
-from perfguard.model.records import Reading
+from perfguard.model.limits import Limits
+from perfguard.model.records import Better, Reading
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -20,6 +21,8 @@ METRIC = "host_time_us"
 # lengthens a launch by half.
 _PROMISE = 0.50
 _FLOOR_US = 2.0
+
+LIMITS = {METRIC: Limits(Better.LOWER, promise=_PROMISE, floor=_FLOOR_US)}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

@@ -14,6 +14,7 @@ import msgspec
 
 from perfguard.measure.devices.activity import Activity
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -26,6 +27,19 @@ _RANK = 30  # in an explanation: behind the binary's metrics, before memory
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
 _FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a real one
+
+LIMITS = {
+    "copies": Limits(Better.LOWER, portable=EITHER),
+    "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
+    "fills": Limits(Better.LOWER),
+    "host_reads": Limits(Better.LOWER, portable=True),
+    "kernels": Limits(Better.SAME, gated=False),
+    "launches": Limits(Better.LOWER),
+    "operator_names": Limits(Better.SAME, gated=False, portable=True),
+    "operators": Limits(Better.LOWER, portable=True),
+    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=True),
+    "syncs": Limits(Better.LOWER),
+}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

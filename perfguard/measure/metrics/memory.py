@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from perfguard.measure.devices.activity import Growth
 from perfguard.measure.metrics.subject import Subject
-from perfguard.model.records import Reading
+from perfguard.model.limits import EITHER, Limits
+from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ _SEGMENT_BYTES = 20 * 2**20
 
 _CALLS = 50  # over which memory must not grow
 _CALLS_US = 25_000.0  # time limit of these calls; slow calls are fewer, and their growth is scaled up
+
+LIMITS = {
+    "growth_bytes": Limits(Better.LOWER, portable=EITHER),
+    "peak_memory_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES),
+    "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
+    "residue_bytes": Limits(Better.LOWER, portable=EITHER),
+}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

@@ -10,7 +10,8 @@ import msgspec
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.timing import Meter, Timing, Workload
-from perfguard.model.records import Reading
+from perfguard.model.limits import COARSEST_TIMER_US, Limits
+from perfguard.model.records import Better, Reading
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -20,6 +21,8 @@ TIMED = True
 METRIC = "beside_rival_us"
 _PROMISE = 0.05
 _BESIDE = "-beside-"
+
+LIMITS = {METRIC: Limits(Better.LOWER, promise=_PROMISE, floor=COARSEST_TIMER_US)}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

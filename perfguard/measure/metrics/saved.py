@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfguard._compat.torch_operators import storage_address
 from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 TIMED = False
 
 _RANK = 54
+
+LIMITS = {
+    "saved_activation_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_input_bytes": Limits(Better.LOWER, portable=EITHER),
+}
 
 Kind = Literal["activation", "input", "weight"]
 
@@ -178,7 +185,7 @@ def _producers(ledger: _Ledger) -> Any:
 
 
 def _key(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return storage_address(tensor)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,8 @@ from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers import wall
 from perfguard.measure.timers.blocks import collect
 from perfguard.measure.timers.timing import Timing
-from perfguard.model.records import Reading
+from perfguard.model.limits import COARSEST_TIMER_US, Limits
+from perfguard.model.records import Better, Reading
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -20,6 +21,8 @@ TIMED = True
 METRIC = "wall_time_us"
 _PROMISE = 0.10  # required, but not judged: the metric is only shown
 _SECONDS = 0.05  # for its blocks; the warm-up takes half as long
+
+LIMITS = {METRIC: Limits(Better.LOWER, gated=False, promise=_PROMISE, floor=COARSEST_TIMER_US)}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

@@ -1,18 +1,32 @@
-"""The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored."""
+"""The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored.
+
+Timers are found by being in this folder, or by an entry point `perfguard.timers` of an installed package.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from perfguard.measure.gc_pause import collector_paused
-from perfguard.measure.timers import cpu, flushed, graph, hostbound, profiler, queue
 from perfguard.measure.timers.timing import Meter, Timer, Workload
 from perfguard.model.errors import DeviceError
+from perfguard.model.extensions import Kind
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-TIMERS: tuple[Timer, ...] = (graph, flushed, profiler, queue, hostbound, cpu)  # of device time, in order of preference
+KIND = Kind("timer", __name__, "perfguard.timers", needs=("RANK", "prepare", "suits", "understands"))
+
+
+def all_timers() -> tuple[Timer, ...]:
+    """The timers of device time, in order of preference.
+
+    Raises:
+        UsageError: an installed one cannot be used.
+    """
+    timers = KIND.modules()
+    timers.sort(key=lambda module: float(module.RANK))
+    return cast(tuple[Timer, ...], tuple(timers))
 
 
 def prepare_device_time(
@@ -27,11 +41,14 @@ def prepare_device_time(
         DeviceError: no timer can time the workload on this device.
         Exception: raised by the workload.
     """
-    suitable = [timer for timer in TIMERS if timer.suits(device)]
+    suitable = [timer for timer in all_timers() if timer.suits(device)]
     same = [timer for timer in suitable if stored is not None and timer.understands(stored)]
     with collector_paused():
         for timer in [*same, *(timer for timer in suitable if timer not in same)]:
             meter = timer.prepare(workload, device, seconds=seconds, stored=stored)
             if meter is not None:
                 return meter
-    raise DeviceError(f"{device.identity.slug}: no timer suits this device; add one in perfguard/measure/timers/")
+    raise DeviceError(
+        f"{device.identity.slug}: no timer suits this device; add one in perfguard/measure/timers/, or "
+        "install a package with one (entry points `perfguard.timers`)"
+    )

@@ -21,6 +21,8 @@ from perfguard.measure.timers.timing import Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
+RANK = 60  # in the order of preference (`Timer`)
+
 _MOST_CALLS = 2**16
 _NEAR = 0.01
 _CLOCK_GRID_US = 1.0  # the clock ticks in nanoseconds, but a sample includes the system call that reads it

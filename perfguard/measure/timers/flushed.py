@@ -24,6 +24,8 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph
 
+RANK = 20  # in the order of preference (`Timer`)
+
 _ID = re.compile(r"graph-flushed-r(?P<captures>[1-9]\d?)")
 _MOST_CAPTURES = 16
 _WARM_UPS = 3

@@ -24,6 +24,8 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
+RANK = 10  # in the order of preference (`Timer`)
+
 _MOST_CALLS = 256
 _CACHES = 5  # size of all copies in caches, so that no copy survives there (FlashInfer's rule)
 _LEAST_WARM_UPS = 3

@@ -18,6 +18,8 @@ from perfguard.measure.timers.timing import Cache, Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
+RANK = 50  # in the order of preference (`Timer`)
+
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))-hostbound")
 
 

@@ -21,6 +21,8 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Interval
 
+RANK = 30  # in the order of preference (`Timer`)
+
 _MOST_CALLS = 50  # in a block; the profiler keeps tens of events per call
 _ID = re.compile(r"profile-(?P<cache>cold|warm)")
 

@@ -19,6 +19,8 @@ from perfguard.measure.timers.timing import Cache, Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import ClockMark, Device, Event
 
+RANK = 40  # in the order of preference (`Timer`)
+
 Pair = tuple["Event", "Event"]
 Enqueue = Callable[[int], list[Pair]]
 

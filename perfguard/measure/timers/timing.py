@@ -170,7 +170,14 @@ class Meter:
 
 
 class Timer(Protocol):
-    """The interface of a timer module for device time. A new timer needs one file and a place in `TIMERS`."""
+    """The interface of a timer module for device time.
+
+    Attributes:
+        RANK: place in the order of preference, the lowest first. Ours stand at 10 (`graph`), 20 (`flushed`), 30
+            (`profiler`), 40 (`queue`), 50 (`hostbound`) and 60 (`cpu`).
+    """
+
+    RANK: float
 
     def suits(self, device: Device) -> bool:
         """Whether the timer works on this kind of device."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from perfguard.github.lanes.limits import OWN, hold, lenient
+from perfguard.github.lanes.limits import hold, lenient
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.metrics import all_limits
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.records import Better, Case, CaseResult, Reading
 from perfguard.model.units import Unit
@@ -32,8 +33,8 @@ def test_what_our_metrics_write_passes_untouched() -> None:
         assert hold(case(readings)) == case(readings)
     read = {reading.metric for reading in [*gpu, *cpu]}
     gated = {reading.metric for reading in [*gpu, *cpu] if reading.gated}
-    assert gated <= set(OWN)  # else a report may choose how much worse is well
-    assert {"capturable", "device_time_us", "fingerprint", "host_time_us", "kernels"} <= read & set(OWN)
+    assert gated <= set(all_limits())  # else a report may choose how much worse is well
+    assert {"capturable", "device_time_us", "fingerprint", "host_time_us", "kernels"} <= read & set(all_limits())
 
 
 def test_every_lenient_field_is_held() -> None:

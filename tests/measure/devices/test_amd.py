@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.measure.devices.amd import AmdDevice
+from perfguard.measure.devices.vendors.amd import AmdDevice
 from perfguard.model.records import Conditions
 
 MI300X = {

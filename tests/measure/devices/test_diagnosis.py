@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,8 +12,8 @@ import msgspec
 import pytest
 
 from perfguard.measure.devices import diagnose, doctor
-from perfguard.measure.devices.doctor import Finding
 from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.devices.finding import Finding
 from perfguard.model.errors import DeviceError
 
 
@@ -94,10 +95,10 @@ def test_tools_only_where_they_matter(tmp_path: Path) -> None:
 
 def test_counters_for_administrators_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     findings = found(tmp_path)
     assert findings["NVIDIA counters"].next_step
-    monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert found(tmp_path)["NVIDIA counters"] == Finding("NVIDIA counters", "readable")
 
 

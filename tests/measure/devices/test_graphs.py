@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from perfguard.measure.devices import graphs, torch_gpu
+from perfguard.measure.devices import graphs, kineto
 from perfguard.measure.devices.torch_gpu import TorchGpu
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware
@@ -207,7 +207,7 @@ def test_a_guarded_test_runs_on_the_stream_that_it_captures_on_and_leaves_the_us
 ) -> None:
     """A second stream, and a first profile, make each launch dearer from then on: after settling there is neither."""
     profiles: list[int] = []
-    monkeypatch.setattr(torch_gpu.kineto, "raw_events", lambda call, _activities: (profiles.append(1), call(), [])[2])
+    monkeypatch.setattr(kineto, "raw_events", lambda call, _activities: (profiles.append(1), call(), [])[2])
     gpu = Gpu(backend=backend)
     gpu.settle()
     gpu.close()
@@ -228,7 +228,7 @@ def test_without_a_profiler_a_gpu_settles_all_the_same(backend: Backend, monkeyp
     def absent(*_: object) -> None:
         raise RuntimeError("no profiler")
 
-    monkeypatch.setattr(torch_gpu.kineto, "raw_events", absent)
+    monkeypatch.setattr(kineto, "raw_events", absent)
     gpu = Gpu(backend=backend)
     gpu.settle()
     gpu.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.measure.devices.intel import IntelDevice
+from perfguard.measure.devices.vendors.intel import IntelDevice
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.measure.devices.nvidia import NvidiaDevice
+from perfguard.measure.devices.vendors.nvidia import NvidiaDevice
 from tests.measure.devices.test_nvml import BASIC, missing, pynvml
 
 DRIVER = pynvml(

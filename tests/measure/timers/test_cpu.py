@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.compiled.trace import traced
-from perfguard.measure.compiled.walk import forget_compiled
 from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers import cpu, wall

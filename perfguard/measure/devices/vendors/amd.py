@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import torch
-
 from perfguard.measure.devices import architectures
+from perfguard.measure.devices.finding import Finding, Import, tool
 from perfguard.measure.devices.torch_gpu import TorchGpu
+from perfguard.measure.devices.vendor import TorchVendor, is_rocm
 from perfguard.model.records import Conditions, Hardware
 
 _WHOLE = ("SPX", "NPS1")  # an undivided device: left out of the slug
@@ -84,6 +85,8 @@ class AmdDevice(TorchGpu):
 
     @property
     def toolkit(self) -> str | None:
+        import torch
+
         return torch.version.hip
 
     def conditions(self) -> Conditions:
@@ -176,3 +179,36 @@ def _text(path: Path) -> str | None:
         return path.read_text().strip() or None
     except OSError:
         return None
+
+
+class Amd(TorchVendor):
+    """AMD's GPUs."""
+
+    kind = "cuda"
+    names = ("cuda", "cuda:<index>")
+    auto = 20
+    driver, build = "AMD", "ROCm"
+
+    def is_built(self) -> bool:
+        return is_rocm()
+
+    def device(self, index: int) -> AmdDevice:
+        return AmdDevice(index)
+
+    def built_for(self, torch: ModuleType) -> str | None:
+        return getattr(torch.version, "hip", None)
+
+    def has_driver(self, root: Path) -> bool:
+        return (root / "dev/kfd").exists()
+
+    def tools(self, root: Path, load: Import) -> Iterator[Finding]:
+        yield tool(load, "amdsmi", "install it from ROCm: /opt/rocm/share/amd_smi")
+
+    def permissions(self, root: Path) -> Iterator[Finding]:
+        kfd = root / "dev/kfd"
+        if kfd.exists() and not os.access(kfd, os.R_OK | os.W_OK):
+            step = "add yourself to the groups render and video"
+            yield Finding("AMD device file", "", f"{kfd} may not be opened", step)
+
+
+VENDOR = Amd()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
-
-import torch
 
 from perfguard.measure.devices import architectures
 from perfguard.measure.devices.torch_gpu import TorchGpu
+from perfguard.measure.devices.vendor import TorchVendor
 from perfguard.model.records import Conditions, Hardware
 
 
@@ -45,6 +46,8 @@ class IntelDevice(TorchGpu):
 
     @property
     def toolkit(self) -> str | None:
+        import torch
+
         return getattr(torch.version, "xpu", None)
 
     def conditions(self) -> Conditions:
@@ -55,3 +58,25 @@ class IntelDevice(TorchGpu):
         """'xe-' and the PCI device number, which identifies the generation."""
         number: Any = getattr(self.properties, "device_id", None)
         return f"xe-{number:04x}" if isinstance(number, int) else "xe"
+
+
+class Intel(TorchVendor):
+    """Intel's GPUs."""
+
+    kind = "xpu"
+    names = ("xpu", "xpu:<index>")
+    auto = 30
+    driver, build = "Intel", "XPU"
+
+    def device(self, index: int) -> IntelDevice:
+        return IntelDevice(index)
+
+    def built_for(self, torch: ModuleType) -> str | None:
+        return getattr(torch.version, "xpu", None)
+
+    def has_driver(self, root: Path) -> bool:
+        nodes = (root / "sys/class/drm").glob("renderD*/device/vendor")
+        return any(node.read_text().strip() == "0x8086" for node in nodes)
+
+
+VENDOR = Intel()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-import torch
-
 from perfguard.measure.devices import architectures, nvml
 from perfguard.measure.devices.device import ClockMark
+from perfguard.measure.devices.finding import Finding, Import, tool
 from perfguard.measure.devices.torch_gpu import TorchGpu
+from perfguard.measure.devices.vendor import TorchVendor, is_rocm
 from perfguard.model.records import Conditions, Hardware
 
 
@@ -60,6 +63,8 @@ class NvidiaDevice(TorchGpu):
 
     @property
     def toolkit(self) -> str | None:
+        import torch
+
         return torch.version.cuda
 
     def conditions(self) -> Conditions:
@@ -102,3 +107,41 @@ class NvidiaDevice(TorchGpu):
         if text.startswith(("GPU-", "MIG-")):
             return text
         return f"{'GPU' if self._partition is None else 'MIG'}-{text}"
+
+
+class Nvidia(TorchVendor):
+    """NVIDIA's GPUs."""
+
+    kind = "cuda"
+    names = ("cuda", "cuda:<index>")
+    auto = 10
+    driver, build = "NVIDIA", "CUDA"
+
+    def is_built(self) -> bool:
+        return not is_rocm()
+
+    def device(self, index: int) -> NvidiaDevice:
+        return NvidiaDevice(index)
+
+    def built_for(self, torch: ModuleType) -> str | None:
+        return getattr(torch.version, "cuda", None)
+
+    def has_driver(self, root: Path) -> bool:
+        return (root / "proc/driver/nvidia/version").exists() or (root / "dev/nvidiactl").exists()
+
+    def tools(self, root: Path, load: Import) -> Iterator[Finding]:
+        yield tool(load, "pynvml", "pip install nvidia-ml-py")
+
+    def permissions(self, root: Path) -> Iterator[Finding]:
+        parameters = root / "proc/driver/nvidia/params"
+        if not parameters.exists():
+            return
+        if "RmProfilingAdminOnly: 1" in parameters.read_text() and os.geteuid() != 0:
+            missing = "hardware counters are for administrators only (times and launches do not need them)"
+            step = "load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"
+            yield Finding("NVIDIA counters", "", missing, step)
+        else:
+            yield Finding("NVIDIA counters", "readable")
+
+
+VENDOR = Nvidia()

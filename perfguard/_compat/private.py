@@ -1,0 +1,83 @@
+"""A private name of another project: where it is, what it is used for, and the error for a version that has it no more.
+
+Every such name is declared in this folder, in the file of its project. `tests/_compat` looks for each in the installed
+version, and `tests/test_architecture.py` lets no other room reach for one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from perfguard.model.errors import PerfguardError
+
+
+class PrivateNameGone(PerfguardError, ImportError):
+    """The installed version of a project does not have a private name."""
+
+
+@dataclass(frozen=True)
+class Private:
+    """One name.
+
+    Attributes:
+        module: that defines it. It is imported when the name is asked for, not before.
+        name: in the module; dots go on to attributes; "" for the module itself.
+        used_for: completes "used for …".
+    """
+
+    module: str
+    name: str
+    used_for: str
+
+    def get(self) -> Any:
+        """The object.
+
+        Raises:
+            ImportError: the project is not installed.
+            PrivateNameGone: the project does not have the name.
+        """
+        importlib.import_module(self.project)
+        try:
+            return self._of(importlib.import_module(self.module))
+        except (ImportError, AttributeError) as error:
+            raise PrivateNameGone(self.gone()) from error
+
+    def loaded(self) -> Any:
+        """The object if its module was imported already, otherwise None; None as well if the module lacks it."""
+        try:
+            return self._of(sys.modules[self.module])
+        except (KeyError, AttributeError):
+            return None
+
+    @property
+    def project(self) -> str:
+        """The package that is imported."""
+        return self.module.partition(".")[0]
+
+    def gone(self) -> str:
+        """The error for a version without the name."""
+        name = f"{self.module}.{self.name}".rstrip(".")
+        return (
+            f"{version_of(self.project)} no longer has {name}, used for {self.used_for}; "
+            "install a version that perfguard was tried with (its pyproject.toml), or update perfguard"
+        )
+
+    def _of(self, module: Any) -> Any:
+        found = module
+        for part in filter(None, self.name.split(".")):
+            found = getattr(found, part)
+        return found
+
+
+def version_of(project: str) -> str:
+    """`torch 2.13.0`, as it is installed."""
+    distribution = {"_pytest": "pytest", "xdist": "pytest-xdist", "pytest_benchmark": "pytest-benchmark"}.get(project)
+    name = distribution or project
+    try:
+        return f"{name} {metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        return name

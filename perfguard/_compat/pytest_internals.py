@@ -1,0 +1,56 @@
+"""pytest, pytest-xdist and pytest-benchmark: what their public interface leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perfguard._compat.private import Private
+
+if TYPE_CHECKING:
+    import pytest
+    from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # for others
+
+XML = Private("_pytest.junitxml", "xml_key", "adding verdicts to --junitxml")
+EXPRESSION = Private("_pytest.mark.expression", "Expression", "the -k of `perfguard accept`")
+
+NAMES = (
+    Private("_pytest.terminal", "TerminalReporter.ensure_newline", "progress lines"),
+    Private("_pytest.terminal", "TerminalReporter.section", "the summary"),
+    Private("_pytest.mark.expression", "Expression.compile", "the -k of `perfguard accept`"),
+    Private("_pytest.mark.expression", "Expression.evaluate", "the -k of `perfguard accept`"),
+    Private("_pytest.junitxml", "LogXML.node_reporter", "adding verdicts to --junitxml"),
+    Private("_pytest.junitxml", "LogXML.finalize", "adding verdicts to --junitxml"),
+    Private("xdist.workermanage", "WorkerController", "giving each worker a device"),
+    Private("pytest_benchmark.stats", "Metadata", "guarding tests of pytest-benchmark"),
+    Private("pytest_benchmark.stats", "Stats", "guarding tests of pytest-benchmark"),
+)
+
+
+def junit_log(config: pytest.Config) -> Any:
+    """What writes `--junitxml`; None without it."""
+    return config.stash.get(XML.get(), None)
+
+
+def compiled_expression(text: str) -> Callable[[Callable[[str], bool]], bool]:
+    """`text` as pytest's -k reads it: a function from the question whether a word is meant.
+
+    Raises:
+        Exception: it cannot be read. pytest 8 has its own exception, pytest 9 raises SyntaxError.
+    """
+    compiled = EXPRESSION.get().compile(text)
+    return lambda means: bool(compiled.evaluate(lambda word, /, **_: means(word)))
+
+
+def worker_input(config: pytest.Config) -> dict[str, str]:
+    """What the controlling process of pytest-xdist gave this worker."""
+    given: dict[str, str] = config.workerinput  # type: ignore[attr-defined]
+    return given
+
+
+def benchmark_rounds(item: pytest.Item) -> Sequence[float]:
+    """Seconds of each round that pytest-benchmark measured in a finished test; empty if it measured nothing."""
+    fixture = getattr(item, "funcargs", {}).get("benchmark")
+    stats = getattr(getattr(fixture, "stats", None), "stats", None)
+    rounds: Sequence[float] = getattr(stats, "data", None) or []
+    return rounds

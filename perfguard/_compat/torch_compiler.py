@@ -1,0 +1,93 @@
+"""torch.compile: whether it is loaded, its counters, its settings, and what inductor plans."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from perfguard._compat.private import Private
+
+_DYNAMO = "torch._dynamo"
+
+_TABLE = "keeping wrapped allocators out of the compiler's table of torch's functions"
+
+RULES = Private("torch._dynamo.trace_rules", "get_torch_obj_rule_map", _TABLE)
+CLEAR_RULES = Private("torch._dynamo.trace_rules", "clear_lru_cache", _TABLE)
+RESET = Private(_DYNAMO, "reset", "forgetting what was compiled, between two walks")
+COUNTERS = Private("torch._dynamo.utils", "counters", "counting cached graphs and library calls")
+METRICS = Private("torch._inductor.metrics", "", "counting generated kernels and planned bytes")
+GRAPH = Private("torch._inductor.graph", "GraphLowering", "counting planned bytes without estimates of time")
+COMPILE_FX = Private("torch._inductor.compile_fx", "", "knowing whether inductor has been used")
+METRICS_LOG = Private("torch._inductor.compile_fx", "inductor_metrics_log", "having planned bytes added up")
+PATCH_INDUCTOR = Private("torch._inductor.config", "patch", "bypassing inductor's caches")
+FUNCTORCH = Private("torch._functorch.config", "", "repeating a backward pass, and bypassing the cache of graphs")
+CACHE_FOLDER = Private("torch._inductor.runtime.cache_dir_utils", "triton_cache_dir", "finding inductor's binaries")
+CACHE_KEY = Private("torch._inductor.runtime.runtime_utils", "triton_hash_to_path_key", "finding inductor's binaries")
+
+#: The logger of torch's structured trace.
+TRACE_LOGGER = "torch.__trace"
+
+#: Configuration modules of the compiler, by the name that users know.
+SETTINGS = {
+    "dynamo": Private("torch._dynamo.config", "", "reporting settings that a call leaves changed"),
+    "inductor": Private("torch._inductor.config", "", "reporting settings that a call leaves changed"),
+    "functorch": Private("torch._functorch.config", "", "reporting settings that a call leaves changed"),
+    "fx": Private("torch.fx.experimental._config", "", "reporting settings that a call leaves changed"),
+}
+
+NAMES = (
+    Private("torch._dynamo.trace_rules", "get_torch_obj_rule_map.cache_info", _TABLE),
+    *SETTINGS.values(),
+    *(Private(each.module, "_config", each.used_for) for each in SETTINGS.values()),
+    Private("torch._functorch.config", "patch", "bypassing the cache of graphs"),
+    Private("torch._functorch.config", "donated_buffer", "repeating a backward pass"),
+    Private("torch._functorch.config", "enable_autograd_cache", "bypassing the cache of graphs"),
+    Private("torch._functorch.config", "enable_remote_autograd_cache", "bypassing the cache of graphs"),
+    Private("torch._inductor.config", "fx_graph_cache", "bypassing inductor's caches"),
+    Private("torch._inductor.config", "fx_graph_remote_cache", "bypassing inductor's caches"),
+    Private("torch._inductor.metrics", "generated_kernel_count", "counting generated kernels"),
+    Private("torch._inductor.metrics", "num_bytes_accessed", "counting planned bytes"),
+    Private("torch._inductor.graph", "GraphLowering.count_bytes", "counting planned bytes"),
+    Private("torch._inductor.scheduler", "BaseSchedulerNode.get_read_write_buffers_sizes", "counting planned bytes"),
+    Private("torch._logging._internal", "trace_log", f"the trace of compilations, logged to {TRACE_LOGGER}"),
+)
+
+
+def is_compiler_loaded() -> bool:
+    """Whether torch.compile is loaded. A process without it has compiled nothing."""
+    return _DYNAMO in sys.modules
+
+
+def load_compiler() -> None:
+    """Import torch.compile."""
+    RESET.get()
+
+
+def forget_compiled() -> None:
+    """Reset torch's compiler to its state in a fresh process, if it is loaded. Disk caches are kept."""
+    reset = RESET.loaded()
+    if reset is not None:
+        reset()
+
+
+def knows_torch_functions() -> bool:
+    """Whether torch.compile's table of torch functions is built (a custom operator's call is enough)."""
+    rules = RULES.loaded()
+    return rules is not None and rules.cache_info().currsize > 0
+
+
+def forget_torch_functions() -> None:
+    """Clear that table."""
+    CLEAR_RULES.get()()
+
+
+def settings_of(module: Any) -> Mapping[str, Any]:
+    """The entries of a configuration module: name -> default, the user's value, and more."""
+    entries: Mapping[str, Any] = getattr(module, "_config", {})
+    return entries
+
+
+def is_inductors(kind: type) -> bool:
+    """Whether objects of this type are kernels that inductor launches itself."""
+    return kind.__name__.startswith("StaticallyLaunched") and kind.__module__.startswith("torch._inductor.")

@@ -1,0 +1,134 @@
+"""The interface of a vendor: names of devices, how they are found and opened, what `perfguard doctor` says of them.
+
+Each vendor is one file in `vendors/`, or one module of an installed package, with a `VENDOR`. Importing it loads no
+torch, so that the doctor works without it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
+
+from perfguard.measure.devices.finding import Finding, Import
+from perfguard.model.errors import DeviceError
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+
+class Vendor(abc.ABC):
+    """One vendor's devices."""
+
+    #: What `--perfguard-device` takes, as messages list it. The first name means all devices of the vendor.
+    names: ClassVar[tuple[str, ...]]
+
+    #: Place in what 'auto' tries, the lowest first; None: a device that is opened by its name only.
+    auto: ClassVar[float | None] = None
+
+    #: The vendor as `perfguard doctor` calls its driver ("NVIDIA"), and a build of torch for it ("CUDA"); "" if its
+    #: devices need neither.
+    driver: ClassVar[str] = ""
+    build: ClassVar[str] = ""
+
+    @abc.abstractmethod
+    def understands(self, name: str) -> bool:
+        """Whether `name` means devices of this vendor, present or not."""
+
+    def is_here(self) -> bool:
+        """Whether this machine has such a device, and this process can use it; asked for 'auto'."""
+        return False
+
+    @abc.abstractmethod
+    def open(self, name: str) -> Device:
+        """The device called `name`.
+
+        Raises:
+            DeviceError: it is absent, or what it needs is.
+        """
+
+    def find(self, name: str) -> dict[str, str]:
+        """The devices that `name` allows: names for `open` -> `Device.key`. Opens no GPU.
+
+        Raises:
+            DeviceError: no such device.
+        """
+        return {name: self.open(name).key}
+
+    def built_for(self, torch: ModuleType) -> str | None:
+        """Version of the vendor's toolkit that this torch is built for; None if it is built for others."""
+        return None
+
+    def has_driver(self, root: Path) -> bool:
+        """Whether the driver is loaded, on a machine whose `/proc`, `/sys` and `/dev` stand in `root`."""
+        return False
+
+    def tools(self, root: Path, load: Import) -> Iterator[Finding]:
+        """Findings about packages beside the driver; asked where the driver is loaded."""
+        yield from ()
+
+    def permissions(self, root: Path) -> Iterator[Finding]:
+        """Findings about what this user may read."""
+        yield from ()
+
+
+class TorchVendor(Vendor):
+    """A vendor whose GPUs are driven by torch, as `torch.<kind>`: 'cuda' and 'cuda:1'."""
+
+    kind: ClassVar[str]
+
+    def understands(self, name: str) -> bool:
+        kind, colon, index = name.partition(":")
+        return kind == self.kind and (index.isdecimal() or not colon) and self.is_built()
+
+    def is_built(self) -> bool:
+        """Whether `torch.<kind>` means this vendor, where several share it."""
+        return True
+
+    def is_here(self) -> bool:
+        try:
+            import torch
+        except ImportError:
+            return False
+        return bool(getattr(torch, self.kind).is_available()) and self.is_built()
+
+    def open(self, name: str) -> Device:
+        require_torch(f"device {name!r}")
+        return self.device(int(name.partition(":")[2] or 0))
+
+    @abc.abstractmethod
+    def device(self, index: int) -> Device:
+        """Torch's device of this number."""
+
+    def find(self, name: str) -> dict[str, str]:
+        if name != self.kind or not self.is_here():
+            return super().find(name)  # reports best what is absent
+        import torch
+
+        from perfguard.measure.devices.torch_gpu import device_key
+
+        backend = getattr(torch, self.kind)
+        indices = range(backend.device_count())
+        return {f"{name}:{i}": device_key(name, i, backend.get_device_properties(i)) for i in indices}
+
+
+def is_rocm() -> bool:
+    """Whether torch.cuda means AMD's GPUs here."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.version.hip is not None
+
+
+def require_torch(what: str) -> None:
+    """
+    Raises:
+        DeviceError: torch, which `what` needs, cannot be imported.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise DeviceError(f"{what}: torch cannot be imported ({error}); pip install 'perfguard[kernels]'") from error

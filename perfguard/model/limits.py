@@ -1,0 +1,38 @@
+"""Limits of a metric: how lenient its readings may be at most, on every device.
+
+Each metric declares them in its own file (`LIMITS`). A report carries the limits of its readings, and it comes from the
+change's own code, which may have edited them: the trusted side holds the readings to the declared limits.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from perfguard.model.records import Better
+
+#: `Limits.portable` of what is portable where the device is a CPU.
+EITHER = None
+
+#: Events have a resolution of 0.5 µs or better on all known GPUs, and a timer resolves two steps.
+COARSEST_TIMER_US = 1.0
+
+
+class Limits(Struct, frozen=True):
+    """The most lenient limits of one metric over all devices.
+
+    Attributes:
+        promise: of a time, before the timer's own floor is added (as in `Timing.reading`).
+        floor: of an exact metric in its unit, of a time in µs.
+        covers: times that cannot have moved if the reading, a hash, equals the stored one.
+        unrecorded: the value assumed for a record without the metric; None: no value.
+        portable: None: taken from the reading, because it is portable on a CPU and not on a GPU.
+    """
+
+    better: Better
+    gated: bool = True
+    promise: float = 0.03
+    floor: float = 0.0
+    tolerance: float = 0.0
+    covers: tuple[str, ...] = ()
+    unrecorded: int | str | None = None
+    portable: bool | None = False

@@ -1,0 +1,14 @@
+"""One page that needs nothing else, with the histories of times."""
+
+from __future__ import annotations
+
+from perfguard.model.lane_summary import Overview
+from perfguard.render.html import render_html
+from perfguard.render.html.data import Histories
+
+HISTORIES = True
+
+
+def render(overview: Overview, histories: Histories) -> str:
+    """The page."""
+    return render_html(overview, histories)

@@ -1,0 +1,19 @@
+"""Everything, for programs: one report as it was saved, or the overview of several."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perfguard.model.lane_summary import Overview
+from perfguard.model.records import dump_report
+from perfguard.render.html.data import Histories
+
+ALONE = BASELINES = True
+
+
+def render(overview: Overview, histories: Histories) -> str:
+    """JSON with line breaks."""
+    if len(overview.lanes) == 1 and overview.lanes[0].report is not None:
+        return dump_report(overview.lanes[0].report).decode()
+    document = {"headline": overview.headline.value, **msgspec.to_builtins(overview)}
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()

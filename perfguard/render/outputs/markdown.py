@@ -1,0 +1,14 @@
+"""The comment of a pull request."""
+
+from __future__ import annotations
+
+from perfguard.model.lane_summary import Overview
+from perfguard.render.html.data import Histories
+from perfguard.render.markdown import render_markdown
+
+BASELINES = True
+
+
+def render(overview: Overview, histories: Histories) -> str:
+    """The comment's first part, which stands for all of it."""
+    return render_markdown(overview)[0]
