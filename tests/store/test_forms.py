@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -252,3 +253,11 @@ def test_parts_keep_their_order_and_their_kind(entries: dict[str, Parts]) -> Non
     orders = [pair for parts in entries.values() for pair in itertools.combinations(parts, 2)]
     if not any((later, earlier) in orders for earlier, later in orders) and len(entries) < 3:
         assert rows_of(baseline.cases["a/forward"], "sm_90.")[1] == {name for name, parts in entries.items() if parts}
+
+
+def test_the_examples_of_the_page_are_as_perfguard_writes_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(examples) == 2
+    for text, folder in zip(examples, ("nvidia-h200", FOLDER), strict=True):
+        assert render(read(text, folder)) == text
