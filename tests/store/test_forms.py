@@ -120,10 +120,26 @@ def test_nothing_is_rewritten_where_a_file_is_broken(tmp_path: Path, capsys: pyt
     assert "lost.yaml: no folder of a hardware or target; move it" in capsys.readouterr().err
 
 
-def test_a_block_of_the_old_form_may_stand_in_a_file_of_the_new_one() -> None:
+def test_a_block_of_the_old_form_may_stand_in_a_file_of_the_new_one(tmp_path: Path) -> None:
     block = OLD[OLD.index("  gate[64]/forward") : OLD.index("...")]
     mixed = NEW.replace(NEW[NEW.index("  gate[64]/forward") : NEW.index("...")], block)
     assert read(mixed) == read(OLD)
+    path = tmp_path / "targets" / "sm_90" / "moe.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(mixed)
+    assert main([str(tmp_path)]) == ExitStatus.PASSED
+    assert path.read_text() == NEW
+
+
+def test_an_update_of_a_file_of_the_old_form_writes_it_in_the_new_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path(FOLDER, SUITE).parent.mkdir(parents=True)
+    for text in (OLD, NEW):
+        store.path(FOLDER, SUITE).write_text(text)
+        apply(store, spilling(read(text), "gate[64]/forward", {"rows": 8}), LATER, "wider")
+        written = store.path(FOLDER, SUITE).read_text()
+        assert written.startswith("# ours\nschema: 2\n")
+        assert "  # wide on purpose, see #9\n  gate[64]/backward:\n    binaries: {rows: " in written
 
 
 def spilling(baseline: Baseline, key: str, spills: Parts) -> list[Change]:
