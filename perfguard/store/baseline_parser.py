@@ -200,16 +200,18 @@ class _Parser:
                 pairs = self.pairs(facts, f"the row {key}")
                 self.rows[key] = kernel, {name: self.part(value) for name, (_, value) in pairs.items()}
 
-    def kernels_of(self, node: yaml.Node) -> dict[str, Entry]:
-        """The metrics of a case that its kernels' rows hold."""
+    def kernels_of(self, case: str, node: yaml.Node) -> dict[str, Entry]:
+        """The metrics of the case that its kernels' rows hold."""
         found: dict[str, dict[str, int | float | str]] = {}
         for part, (_, value) in self.pairs(node, "binaries").items():
             key = self.text(value)
             kernel, facts = self.rows.get(key, (None, {}))
             if kernel != kernel_of(part):
                 other = f"no row {key} in kernels" if kernel is None else f"the row {key} of {kernel}"
-                step = "take the row from the other side of the merge, or restore the file with: git checkout -- "
-                raise self.at(value, f"{other} for {part}", f"a row of {kernel_of(part)}", f"{step}{self.path}")
+                # Two branches can come to this without a conflict: one records all cases of a row anew, and the row
+                # goes; the other adds a case that names it.
+                step = f"take the row from the other side of the merge, or remove {case} and record it again"
+                raise self.at(value, f"{other} for {part}", f"a row of {kernel_of(part)}", step)
             self.repeat(value, sum(len(name) + len(str(fact)) + 1 for name, fact in facts.items()))
             for name, fact in facts.items():
                 found.setdefault(f"{prefix_of(self.folder)}{name}", {})[part] = fact
@@ -228,7 +230,7 @@ class _Parser:
         pairs = {name: value for name, (_, value) in self.pairs(node, f"the case {key}").items()}
         entries = {name: self.entry(value) for name, value in pairs.items() if name not in CASE_FIELDS}
         for field, read in (("facts", self.facts), ("binaries", self.kernels_of)):
-            more = read(pairs[field]) if field in pairs else {}
+            more = read(key, pairs[field]) if field in pairs else {}
             twice = next((name for name in more if name in entries), None)
             if twice is not None:
                 raise self.at(pairs[field], f"{twice} in {field} and elsewhere in {key}", "each metric once")
@@ -242,7 +244,7 @@ class _Parser:
             provenance=self.provenance(pairs["provenance"]) if "provenance" in pairs else None,
         )
 
-    def facts(self, node: yaml.Node) -> dict[str, Entry]:
+    def facts(self, _: str, node: yaml.Node) -> dict[str, Entry]:
         return {name: self.entry(value) for name, (_, value) in self.pairs(node, "facts").items()}
 
     def reasons(self, node: yaml.Node) -> dict[str, str]:

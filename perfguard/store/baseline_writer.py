@@ -107,7 +107,7 @@ def _row(row: Row) -> str:
 def _block(key: str, case: CaseBaseline, prefix: str) -> str:
     case = _stored(case)
     rows, held = rows_of(case, prefix)
-    lines = [_named(_scalar(key, _PLAIN_KEY), "  ", quoted=True)]
+    lines = [_named(key, "  ")]
     facts = {metric: entry for metric, entry in case.entries.items() if metric not in held and _is_fact(entry)}
     facts = facts if len(facts) > 1 else {}
     for metric, entry in sorted(case.entries.items()):
@@ -133,8 +133,9 @@ def _stored(case: CaseBaseline) -> CaseBaseline:
     return replace(case, entries={metric: as_stored(entry) for metric, entry in case.entries.items()})
 
 
-def _named(name: str, indent: str, *, quoted: bool = False) -> str:
-    name = name if quoted else _scalar(name, _PLAIN_KEY)
+def _named(name: str, indent: str) -> str:
+    """The first line of a case's or a kernel's lines."""
+    name = _scalar(name, _PLAIN_KEY)
     return f"{indent}{name}:" if len(name) <= _KEY_LIMIT else f"{indent}? {name}\n{indent}:"
 
 
@@ -146,9 +147,7 @@ def _is_fact(entry: Entry) -> bool:
 
 
 def _fact(entry: Entry) -> str:
-    if isinstance(entry, str | int | float):
-        return _part(entry)
-    return "{}"
+    return _part(entry) if isinstance(entry, str | int | float) else "{}"
 
 
 def _reasons(reasons: Mapping[str, str]) -> list[str]:

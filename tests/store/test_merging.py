@@ -229,3 +229,21 @@ def test_rows_at_the_same_place_conflict_and_both_are_kept_by_deleting_the_marke
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>"))]
     repository.store.path(TARGET, SUITE).write_text("".join(lines))
     assert repository.compiled() == {"b": {"rows": 9}, "d": {"rows": 8}, "f": {"rows": 10}}
+
+
+def test_a_case_whose_row_went_in_the_other_branch_is_told_and_recorded_again(repository: Repository) -> None:
+    repository.compile("base", b={"rows": 8}, d={"rows": 8})
+    merged = repository.merge(
+        lambda: repository.compile("ours", b={"rows": 9}, d={"rows": 9}),
+        lambda: repository.compile("theirs", f={"rows": 8}),
+    )
+    assert merged == MERGED
+    with pytest.raises(
+        BaselineError, match=r"line \d+: found no row \w+ .*; .* or remove f/forward and record it again"
+    ):
+        repository.compiled()
+    path = repository.store.path(TARGET, SUITE)
+    text = path.read_text()
+    path.write_text(text[: text.index("  f/forward:")] + "...\n")
+    repository.compile("later", f={"rows": 9})
+    assert repository.compiled() == {"b": {"rows": 9}, "d": {"rows": 9}, "f": {"rows": 9}}
