@@ -13,12 +13,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Word, load_report
+from perfguard.store.baseline_files import load
 
 SECONDS = 240.0  # of one mutant in a lane of plain cases, after which it hangs
 MOST_TESTS = 10  # of those that reach a line, the cheapest
@@ -299,8 +298,10 @@ def _tests_by_kernel(root: Path, folders: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in (root / "baselines").glob(f"{folders}/*.yaml"):
         suite = path.stem.removeprefix("kernels.")
-        for key, case in yaml.safe_load(path.read_text())["cases"].items():
+        for key, case in load(path).cases.items():
             test = f"tests/kernels/test_{suite}.py::test_{re.split('[/:](?![^[]*])', key)[0]}"
-            for kernel in [*case.get(f"{path.parent.name}.configuration", {}), *case.get("kernels", ())]:
-                found.setdefault(re.split("[@ ]", str(kernel))[0], set()).add(test)
+            for metric in (f"{path.parent.name}.configuration", "kernels"):
+                named = case.entries.get(metric)
+                for kernel in named if isinstance(named, dict | list) else ():
+                    found.setdefault(re.split("[@ ]", kernel)[0], set()).add(test)
     return found

@@ -1,4 +1,5 @@
-"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form."""
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or what
+baselines remember."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="[LANE=]REPORT.json",
         help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
-        "target) unless a name is given",
+        "target) unless a name is given. Or baselines, to show what they remember: a folder, or files named *.yaml",
     )
     parser.add_argument("--as", dest="form", choices=output_names(), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
@@ -45,7 +46,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print saved reports in the requested form."""
+    """Print saved reports, or baselines, in the requested form."""
+    stored = [path for path in map(Path, options.reports) if path.is_dir() or path.suffix == ".yaml"]
+    text = _show_baselines(stored, options) if stored else _show_reports(options)
+    if options.output is None:
+        print(text)
+    else:
+        write_atomically(options.output, f"{text.rstrip()}\n".encode())
+    return int(ExitStatus.PASSED)
+
+
+def _show_baselines(paths: Sequence[Path], options: argparse.Namespace) -> str:
+    from perfguard.render.remembered import remembered_as_markdown, remembered_as_text
+    from perfguard.store.baseline_files import load
+
+    forms = {"markdown": remembered_as_markdown, "terminal": remembered_as_text}
+    if len(paths) != len(options.reports):
+        raise UsageError("reports beside baselines; show them one after the other")
+    if options.form not in forms:
+        raise UsageError(f"--as {options.form}: shows reports; baselines are shown by --as {' or '.join(forms)}")
+    found = [file for path in paths for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
+    if not found:
+        raise UsageError(f"{paths[0]}: no baselines; record them with: pytest --perfguard --perfguard-update=new")
+    return forms[options.form]([load(file) for file in dict.fromkeys(file.absolute() for file in found)])
+
+
+def _show_reports(options: argparse.Namespace) -> str:
     from perfguard.store.baseline_files import Store
 
     reports = read_lanes(options.reports)
@@ -56,12 +82,7 @@ def run(options: argparse.Namespace) -> int:
     folder = Path.cwd() / settings.baselines
     with_histories = getattr(form, "HISTORIES", False)
     overview = merge(reports, expected, Store(folder) if with_histories or getattr(form, "BASELINES", False) else None)
-    text = form.render(overview, _histories(overview, folder) if with_histories else {})
-    if options.output is None:
-        print(text)
-    else:
-        write_atomically(options.output, f"{text.rstrip()}\n".encode())
-    return int(ExitStatus.PASSED)
+    return form.render(overview, _histories(overview, folder) if with_histories else {})
 
 
 def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:

@@ -2,6 +2,9 @@
 
 Files are edited and merged by people, so nothing is guessed: text in an entry has quotes, numbers have none, and keys
 occur once. The file ends with the line `...`; without it, the file counts as cut short.
+
+Files of schema 1 spell out what a file of schema 2 may hold once, or on one line (`perfguard.store.baseline_tables`).
+Both are read alike, block by block, so a block of the old form may stand in a file of the new one.
 """
 
 from __future__ import annotations
@@ -17,29 +20,35 @@ import msgspec
 import yaml
 
 from perfguard.model.errors import BaselineError
-from perfguard.model.records import SCHEMA, Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.store.baseline_tables import REFERENCE, kernel_of, prefix_of
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_BYTES = 1_000_000
+_MOST_REPEATED = 1_000_000  # characters that rows and names stand for, over all their uses: as many as without tables
 _DEEPEST = 8  # levels of nesting; a file of ours has five
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,29})(\.[0-9]*)?(e[-+]?[0-9]{1,3})?", re.IGNORECASE)
 _NOTHING = ("", "~", "null")
-_FILE_FIELDS = ("schema", "hardware", "target", "provenance", "cases")
+_FILE_FIELDS = ("schema", "hardware", "target", "provenance", "names", "kernels", "cases")
 _CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 _TARGETS = "targets/"
 
+#: The form of the files that are written, and the forms that are read.
+SCHEMA = 2
+READ = (1, 2)
 #: Fields of a case's block other than metrics.
-CASE_FIELDS = ("inputs", "reasons", "provenance")
+CASE_FIELDS = ("inputs", "reasons", "provenance", "facts", "binaries")
 
 
 @dataclass(frozen=True)
 class Document:
     """A parsed file: its content, and its text in pieces, so that unchanged pieces stay as they are.
 
-    `head` runs up to the first case, `blocks` holds each case's lines (with comments right above it).
+    `head` runs up to the tables, `blocks` holds each case's lines (with comments right above it).
     """
 
+    schema: int
     baseline: Baseline
     head: str
     blocks: dict[str, str]
@@ -62,6 +71,9 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Document:
 class _Parser:
     def __init__(self, path: Path, folder: str, suite: str) -> None:
         self.path, self.folder, self.suite = path, folder, suite
+        self.names: dict[str, str] = {}
+        self.rows: dict[str, tuple[str, dict[str, int | float | str]]] = {}  # key -> kernel, facts
+        self.repeated = 0
 
     def error(self, line: int, found: str, expected: str, step: str = "") -> BaselineError:
         step = step or f"mend line {line}, or restore the file with: git checkout -- {self.path}"
@@ -75,18 +87,21 @@ class _Parser:
     def document(self, data: bytes) -> Document:
         text = self.text_of(data)
         self.check_structure(text)
-        fields = self.fields(self.composed(text), "the file", _FILE_FIELDS)
-        self.check_identity(fields)
+        root = self.composed(text)
+        fields = self.fields(root, "the file", _FILE_FIELDS)
+        schema = self.check_identity(fields)
         for name in ("provenance", "cases"):
             if name not in fields:
                 raise self.error(1, f"no field {name}", f"the fields {', '.join(self.required)}")
         provenance = self.provenance(fields["provenance"])
+        self.read_tables(fields)
         pairs = self.pairs(fields["cases"], "cases")
         cases = {key: self.case(key, value) for key, (_, value) in pairs.items()}
         baseline = Baseline(hardware=self.folder, suite=self.suite, provenance=provenance, cases=cases)
         starts = {key: _line(node) - 1 for key, (node, _) in pairs.items()}
-        head, blocks = _pieces(text, starts)
-        return Document(baseline, head, blocks)
+        top = {name: _line(key) - 1 for name, (key, _) in self.pairs(root, "the file").items()}
+        head, blocks = _pieces(text, min(top[name] for name in ("names", "kernels", "cases") if name in top), starts)
+        return Document(schema, baseline, head, blocks)
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -106,7 +121,7 @@ class _Parser:
         conflict = _CONFLICT.search(text)
         if conflict:
             line = text.count("\n", 0, conflict.start()) + 1
-            step = "resolve the merge: keep the cases of both sides, or record those named on both again"
+            step = "resolve the merge: keep the rows and cases of both sides, or record cases named on both again"
             raise self.error(line, "a conflict marker of git", "a merged file", step)
         return text
 
@@ -149,14 +164,16 @@ class _Parser:
             line, found = _line_of_control(text, line), error.reason
         return self.error(line, f"no YAML ({found})", "the fields and cases of a baseline")
 
-    def check_identity(self, fields: dict[str, yaml.Node]) -> None:
+    def check_identity(self, fields: dict[str, yaml.Node]) -> int:
+        """Check that the file is of this folder, in a form that is read; answers the form."""
         schema = fields.get("schema")
         if schema is None:
             raise self.error(1, "no field schema", f"schema: {SCHEMA}")
         number = self.number(schema)
-        if number != SCHEMA:
+        if number not in READ:
             step = "update perfguard" if number > SCHEMA else ""
-            raise self.at(schema, f"schema {number}", f"schema {SCHEMA}, which this perfguard reads", step)
+            known = " or ".join(map(str, READ))
+            raise self.at(schema, f"schema {number}", f"schema {known}, which this perfguard reads", step)
         name, wanted = identity(self.folder)
         other = fields.get("target" if name == "hardware" else "hardware")
         if other is not None or name not in fields:
@@ -166,25 +183,90 @@ class _Parser:
         if named != wanted:
             step = f"move the file to the folder of {named}, or remove it and record with --perfguard-update"
             raise self.at(fields[name], f"{name} {named}", f"{name} {wanted}, as the folder says", step)
+        return int(number)
+
+    # -- what many cases share -----------------------------------------------------------------------------------
+
+    def read_tables(self, fields: dict[str, yaml.Node]) -> None:
+        if "names" in fields:
+            self.names = {short: self.text(name) for short, (_, name) in self.pairs(fields["names"], "names").items()}
+        kernels = self.pairs(fields["kernels"], "kernels") if "kernels" in fields else {}
+        if kernels and not prefix_of(self.folder):
+            raise self.at(fields["kernels"], "kernels in a file of a hardware", "them in the files of targets/")
+        for kernel, (_, rows) in kernels.items():
+            for key, (place, facts) in self.pairs(rows, f"the kernel {kernel}").items():
+                if key in self.rows:
+                    raise self.at(place, f"the row {key} twice in kernels", "each name once")
+                pairs = self.pairs(facts, f"the row {key}")
+                self.rows[key] = kernel, {name: self.part(value) for name, (_, value) in pairs.items()}
+
+    def kernels_of(self, case: str, node: yaml.Node) -> dict[str, Entry]:
+        """The metrics of the case that its kernels' rows hold."""
+        found: dict[str, dict[str, int | float | str]] = {}
+        for part, (_, value) in self.pairs(node, "binaries").items():
+            key = self.text(value)
+            kernel, facts = self.rows.get(key, (None, {}))
+            if kernel != kernel_of(part):
+                other = f"no row {key} in kernels" if kernel is None else f"the row {key} of {kernel}"
+                # Two branches can come to this without a conflict: one records all cases of a row anew, and the row
+                # goes; the other adds a case that names it.
+                step = f"take the row from the other side of the merge, or remove {case} and record it again"
+                raise self.at(value, f"{other} for {part}", f"a row of {kernel_of(part)}", step)
+            self.repeat(value, sum(len(name) + len(str(fact)) + 1 for name, fact in facts.items()))
+            for name, fact in facts.items():
+                found.setdefault(f"{prefix_of(self.folder)}{name}", {})[part] = fact
+        return dict(found)
+
+    def repeat(self, node: yaml.Node, characters: int) -> None:
+        """Bound what a small file can stand for."""
+        self.repeated += characters
+        if self.repeated > _MOST_REPEATED:
+            found = f"more than {_MOST_REPEATED} characters in rows and names, over all their uses"
+            raise self.at(node, found, "fewer", "split the suite into several test files")
 
     # -- one case ------------------------------------------------------------------------------------------------
 
     def case(self, key: str, node: yaml.Node) -> CaseBaseline:
         pairs = {name: value for name, (_, value) in self.pairs(node, f"the case {key}").items()}
         entries = {name: self.entry(value) for name, value in pairs.items() if name not in CASE_FIELDS}
+        for field, read in (("facts", self.facts), ("binaries", self.kernels_of)):
+            more = read(key, pairs[field]) if field in pairs else {}
+            twice = next((name for name in more if name in entries), None)
+            if twice is not None:
+                raise self.at(pairs[field], f"{twice} in {field} and elsewhere in {key}", "each metric once")
+            entries |= more
         if not entries:
             raise self.at(node, f"no metric in {key}", "at least one, such as launches: 1")
-        reasons = self.pairs(pairs["reasons"], "reasons") if "reasons" in pairs else {}
         return CaseBaseline(
             entries=entries,
             inputs=self.text(pairs["inputs"]) if "inputs" in pairs else "",
-            reasons={name: self.text(value) for name, (_, value) in reasons.items()},
+            reasons=self.reasons(pairs["reasons"]) if "reasons" in pairs else {},
             provenance=self.provenance(pairs["provenance"]) if "provenance" in pairs else None,
         )
 
+    def facts(self, _: str, node: yaml.Node) -> dict[str, Entry]:
+        return {name: self.entry(value) for name, (_, value) in self.pairs(node, "facts").items()}
+
+    def reasons(self, node: yaml.Node) -> dict[str, str]:
+        """Metric -> reason, from `metric: "…"`, or from a list of `{of: [metric, metric], why: "…"}`."""
+        if not isinstance(node, yaml.SequenceNode):
+            return {name: self.text(value) for name, (_, value) in self.pairs(node, "reasons").items()}
+        reasons: dict[str, str] = {}
+        for item in node.value:
+            fields = self.fields(item, "a reason", ("of", "why"))
+            of = fields.get("of")
+            if "why" not in fields or not isinstance(of, yaml.SequenceNode):
+                raise self.at(item, f"only {', '.join(fields) or 'nothing'}", '{of: [a_metric], why: "…"}')
+            for metric in of.value:
+                if self.text(metric) in reasons:
+                    raise self.at(metric, f"{self.text(metric)} twice in reasons", "each metric once")
+                reasons[self.text(metric)] = self.text(fields["why"])
+                self.repeat(metric, len(reasons[self.text(metric)]))
+        return reasons
+
     def entry(self, node: yaml.Node) -> Entry:
         if isinstance(node, yaml.SequenceNode):
-            return [self.text(item) for item in node.value]
+            return [self.item(item) for item in node.value]
         if isinstance(node, yaml.ScalarNode):
             return str(node.value) if node.style else self.number(node)
         parts = self.pairs(node, "a metric")
@@ -204,6 +286,16 @@ class _Parser:
         except msgspec.ValidationError as error:
             wrong = next((item for item in sessions.value if not 0 < self.number(item) < 1e12), sessions)
             raise self.at(wrong, _named(wrong), "1 to 20 times in µs, each above 0") from error
+
+    def item(self, node: yaml.Node) -> str:
+        """An item of a list: a text, or the short form of a long name."""
+        text = self.text(node)
+        if getattr(node, "style", None) or not text.startswith(REFERENCE):
+            return text
+        if text not in self.names:
+            raise self.at(node, f"no {text} in names", "a name of the table, or text in quotes")
+        self.repeat(node, len(self.names[text]))
+        return self.names[text]
 
     def time(self, node: yaml.Node) -> float:
         value = float(self.number(node))
@@ -284,8 +376,8 @@ def _line_of_control(text: str, otherwise: int) -> int:
     return text.count("\n", 0, found.start()) + 1 if found else otherwise
 
 
-def _pieces(text: str, starts: dict[str, int]) -> tuple[str, dict[str, str]]:
-    """Cut the lines at the cases' first lines. A comment right above a case belongs to it."""
+def _pieces(text: str, tables: int, starts: dict[str, int]) -> tuple[str, dict[str, str]]:
+    """Cut the lines at the tables and at the cases' first lines. A comment right above a case belongs to it."""
     lines = text.split("\n")
     end = max((number for number, line in enumerate(lines) if line.rstrip() == "..."), default=len(lines))
     cuts = []
@@ -297,4 +389,4 @@ def _pieces(text: str, starts: dict[str, int]) -> tuple[str, dict[str, str]]:
         key: "\n".join(lines[start:stop]).rstrip() + "\n"
         for key, (start, stop) in zip(starts, itertools.pairwise([*cuts, end]), strict=True)
     }
-    return "\n".join(lines[: cuts[0] if cuts else end]).rstrip() + "\n", blocks
+    return "\n".join(lines[:tables]).rstrip() + "\n", blocks

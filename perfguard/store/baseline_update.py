@@ -1,8 +1,10 @@
-"""Writes chosen changes. All files are made and checked before the first one is replaced."""
+"""Writes chosen changes, or every file in today's form. All files are made and checked before the first one is
+replaced."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +47,30 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
         old = document.baseline if document else Baseline(hardware=folder, suite=suite, provenance=now)
         new = _changed(old, group, now, reason.strip(), path)
         contents[path] = _bytes(document, new, path) if new.cases else None
+    store.replace(contents)
+    return list(contents)
+
+
+def rewrite(store: Store) -> list[Path]:
+    """Write every file of the folder in today's form, with the content it has.
+
+    Returns:
+        The files written: those with other bytes than before.
+
+    Raises:
+        BaselineError: a file is broken or cannot be written. Nothing is written in these cases.
+    """
+    contents = {}
+    for path in sorted(store.root.rglob("*.yaml")):
+        parts = path.relative_to(store.root).with_suffix("").parts
+        depth = 2 if parts[0] == "targets" else 1
+        folder, suite = "/".join(parts[:depth]), "/".join(parts[depth:])
+        document = store.document(folder, suite) if suite else None
+        if document is None:
+            raise BaselineError(f"{path}: no folder of a hardware or target; move it to {store.root}/<hardware>/")
+        data = _bytes(dataclasses.replace(document, schema=0), document.baseline, path)  # no block stays as it is
+        if data != path.read_bytes():
+            contents[path] = data
     store.replace(contents)
     return list(contents)
 

@@ -1,21 +1,31 @@
 """Writes a `Baseline` as text: readable, stable, and in a layout that plain git merges.
 
 Every case is a block of lines, closed by a blank line, so two branches that change different cases never change
-neighbouring lines. The head does not depend on the cases (no count, no checksum). The file ends with `...`, which
-reveals a truncated one. The last line of a block is its own provenance, if it has one: if two branches add a case at
-the same place, the conflict is then one block per side, and not a mixture of lines of two cases.
+neighbouring lines. The provenance on top does not depend on the cases (no count, no checksum), and a row of the tables
+only on its own content. The file ends with `...`, which reveals a truncated one. The last line of a block is its own
+provenance, if it has one: if two branches add a case at the same place, the conflict is then one block per side, and
+not a mixture of lines of two cases.
+
+A block holds a line for each time and for each long text, one line (`facts`) for what rarely moves, and one
+(`binaries`) that names the rows of its kernels.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Iterable, Mapping
 
-from perfguard.model.records import SCHEMA, Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from msgspec.structs import replace
+
+from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.model.records.baseline import as_stored
-from perfguard.store.baseline_parser import CASE_FIELDS, Document, identity
+from perfguard.store.baseline_parser import CASE_FIELDS, SCHEMA, Document, identity
+from perfguard.store.baseline_tables import Row, kernel_of, long_names, prefix_of, row_key, rows_of, short_of
 
-_WIDTH = 110
+_WIDTH = 150
+_SHORT = 40  # most characters of a text among the facts
 _KEY_LIMIT = 1000  # longer keys need a line of their own: YAML wants the colon within 1024 characters
 _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 # Narrower than YAML's plain scalars, so that all YAML readers agree on them.
@@ -28,23 +38,35 @@ _ESCAPED = re.compile("[^\x09\x20-\x7e\xa0-\u2027\u202a-\ufefe\uff00-\ufffd\U000
 
 def render(baseline: Baseline) -> str:
     """The whole file."""
-    blocks = [_block(key, case) for key, case in sorted(baseline.cases.items())]
-    return _assembled(_head(baseline), blocks)
+    blocks = [_block(key, case, prefix_of(baseline.hardware)) for key, case in sorted(baseline.cases.items())]
+    return _assembled(_head(baseline), baseline.hardware, baseline.cases, blocks)
 
 
 def revise(document: Document, baseline: Baseline) -> str:
-    """The file with `baseline`'s content; lines of unchanged cases stay byte for byte."""
+    """The file with `baseline`'s content; lines of unchanged cases stay byte for byte, and comments above any
+    case. A file of an older form becomes one of this form."""
     old = document.baseline
     head = document.head if baseline.provenance == old.provenance else _head(baseline)
-    blocks = [
-        document.blocks[key] if case == old.cases.get(key) else _block(key, case)
-        for key, case in sorted(baseline.cases.items())
-    ]
-    return _assembled(head, blocks)
+    head = re.sub(r"^schema:.*$", f"schema: {SCHEMA}", head, count=1, flags=re.MULTILINE)
+    cases, blocks = {}, []
+    for key, case in sorted(baseline.cases.items()):
+        same = case == old.cases.get(key)
+        cases[key] = old.cases[key] if same else case  # 0.0 equals 0, and is written otherwise
+        block = document.blocks.get(key, "")
+        if document.schema != SCHEMA or not same:
+            block = _comments(block) + _block(key, cases[key], prefix_of(baseline.hardware))
+        blocks.append(block)
+    return _assembled(head, baseline.hardware, cases, blocks)
 
 
-def _assembled(head: str, blocks: list[str]) -> str:
-    return head + "".join(f"{block}\n" for block in blocks) + "...\n"
+def _comments(block: str) -> str:
+    lines = block.splitlines(keepends=True)
+    return "".join(itertools.takewhile(lambda line: line.lstrip().startswith("#"), lines))
+
+
+def _assembled(head: str, folder: str, cases: Mapping[str, CaseBaseline], blocks: list[str]) -> str:
+    body = "".join(f"{block}\n" for block in blocks)
+    return head + _tables(folder, cases.values(), body) + "cases:\n" + body + "...\n"
 
 
 def _head(baseline: Baseline) -> str:
@@ -53,49 +75,119 @@ def _head(baseline: Baseline) -> str:
         f"schema: {SCHEMA}",
         f"{name}: {_scalar(value, _PLAIN_VERSION)}",
         f"provenance: {_provenance(baseline.provenance)}",
-        "cases:",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _block(key: str, case: CaseBaseline) -> str:
-    name = _scalar(key, _PLAIN_KEY)
-    lines = [f"  {name}:" if len(name) <= _KEY_LIMIT else f"  ? {name}\n  :"]
+def _tables(folder: str, cases: Iterable[CaseBaseline], body: str) -> str:
+    """The long names and the kernels that the blocks in `body` refer to."""
+    names: dict[str, str] = {}
+    kernels: dict[str, dict[str, Row]] = {}
+    for case in cases:
+        names |= long_names(case.entries.values())
+        for part, row in rows_of(_stored(case), prefix_of(folder))[0].items():
+            kernels.setdefault(kernel_of(part), {})[row_key(kernel_of(part), row)] = row
+    lines = [f"  {short}: {_quoted(name)}" for short, name in sorted(names.items()) if short in body]
+    if lines:
+        lines.insert(0, "names:")
+    rows: list[str] = []
+    for kernel, found in sorted(kernels.items()):
+        used = {key: row for key, row in sorted(found.items()) if key in body}
+        rows += [_named(kernel, "  ")] * bool(used)
+        rows += [f"    {key}: {{{_row(row)}}}" for key, row in used.items()]
+    return "".join(f"{line}\n" for line in [*lines, *(["kernels:"] if rows else []), *rows])
+
+
+def _row(row: Row) -> str:
+    """On one line, so that a merge cannot mix two rows; numbers first."""
+    facts = sorted(row.items(), key=lambda fact: isinstance(fact[1], str))
+    return ", ".join(f"{_scalar(name, _PLAIN_ITEM)}: {_part(part)}" for name, part in facts)
+
+
+def _block(key: str, case: CaseBaseline, prefix: str) -> str:
+    case = _stored(case)
+    rows, held = rows_of(case, prefix)
+    lines = [_named(key, "  ")]
+    facts = {metric: entry for metric, entry in case.entries.items() if metric not in held and _is_fact(entry)}
+    facts = facts if len(facts) > 1 else {}
     for metric, entry in sorted(case.entries.items()):
         assert metric not in CASE_FIELDS, f"{metric}: a metric may not have the name of a field of its case"
-        lines += _entry(_scalar(metric, _PLAIN_KEY), entry)
+        if metric not in held and metric not in facts:
+            lines += _entry(_scalar(metric, _PLAIN_KEY), entry)
+    if rows:
+        parts = [f"{_scalar(part, _PLAIN_ITEM)}: {row_key(kernel_of(part), row)}" for part, row in rows.items()]
+        lines += _flow("    binaries: {", parts, "}")
+    if facts:
+        shown = [f"{_scalar(metric, _PLAIN_ITEM)}: {_fact(entry)}" for metric, entry in sorted(facts.items())]
+        lines += _flow("    facts: {", shown, "}")
     if case.inputs:
         lines.append(f"    inputs: {_scalar(case.inputs, _PLAIN_KEY)}")
     if case.reasons:
-        lines.append("    reasons:")
-        lines += [
-            f"      {_scalar(metric, _PLAIN_KEY)}: {_quoted(why)}" for metric, why in sorted(case.reasons.items())
-        ]
+        lines += ["    reasons:", *_reasons(case.reasons)]
     if case.provenance is not None:
         lines.append(f"    provenance: {_provenance(case.provenance)}")
     return "\n".join(lines) + "\n"
 
 
+def _stored(case: CaseBaseline) -> CaseBaseline:
+    return replace(case, entries={metric: as_stored(entry) for metric, entry in case.entries.items()})
+
+
+def _named(name: str, indent: str) -> str:
+    """The first line of a case's or a kernel's lines."""
+    name = _scalar(name, _PLAIN_KEY)
+    return f"{indent}{name}:" if len(name) <= _KEY_LIMIT else f"{indent}? {name}\n{indent}:"
+
+
+def _is_fact(entry: Entry) -> bool:
+    """Whether it goes onto the line of facts: a number, a short text, parts of which there are none."""
+    if isinstance(entry, str):
+        return len(entry) <= _SHORT
+    return isinstance(entry, int | float) or entry == {}
+
+
+def _fact(entry: Entry) -> str:
+    return _part(entry) if isinstance(entry, str | int | float) else "{}"
+
+
+def _reasons(reasons: Mapping[str, str]) -> list[str]:
+    """A line for each reason, with all its metrics."""
+    by_text: dict[str, list[str]] = {}
+    for metric, why in sorted(reasons.items()):
+        by_text.setdefault(why, []).append(_scalar(metric, _PLAIN_ITEM))
+    if len(by_text) == len(reasons):
+        return [f"      {_scalar(metric, _PLAIN_KEY)}: {_quoted(why)}" for metric, why in sorted(reasons.items())]
+    return [f"      - {{of: [{', '.join(metrics)}], why: {_quoted(why)}}}" for why, metrics in by_text.items()]
+
+
 def _entry(metric: str, entry: Entry) -> list[str]:
-    entry = as_stored(entry)
     if isinstance(entry, TimedEntry):
         sessions = ", ".join(_number(value) for value in entry.sessions)
         anchor = "" if entry.anchor is None else f", anchor: {_number(entry.anchor)}"
         return [f"    {metric}: {{sessions: [{sessions}], timer: {_scalar(entry.timer, _PLAIN_ITEM)}{anchor}}}"]
     if isinstance(entry, list):
-        items = [_scalar(item, _PLAIN_ITEM) for item in entry]
-        line = f"    {metric}: [{', '.join(items)}]"
-        return [line] if len(line) <= _WIDTH else [f"    {metric}:", *(f"      - {item}" for item in items)]
+        return _flow(f"    {metric}: [", [short_of(item) or _scalar(item, _PLAIN_ITEM) for item in entry], "]")
     if isinstance(entry, dict):
-        parts = [
-            f"{_scalar(name, _PLAIN_ITEM)}: {_quoted(part) if isinstance(part, str) else _number(part)}"
-            for name, part in entry.items()
-        ]
+        parts = [f"{_scalar(name, _PLAIN_ITEM)}: {_part(part)}" for name, part in entry.items()]
         line = f"    {metric}: {{{', '.join(parts)}}}"
         return [line] if len(line) <= _WIDTH else [f"    {metric}:", *(f"      {part}" for part in parts)]
-    if isinstance(entry, str):
-        return [f"    {metric}: {_quoted(entry)}"]
-    return [f"    {metric}: {_number(entry)}"]
+    return [f"    {metric}: {_part(entry)}"]
+
+
+def _flow(start: str, items: list[str], end: str) -> list[str]:
+    """`start`, the items and `end`, on as many lines as it takes."""
+    lines = [start]
+    for index, item in enumerate(items):
+        text = item + (end if index == len(items) - 1 else ",")
+        if len(lines[-1]) + 1 + len(text) > _WIDTH and lines[-1] != start:
+            lines.append(f"      {text}")
+        else:
+            lines[-1] += text if lines[-1] == start else f" {text}"
+    return lines if items else [start + end]
+
+
+def _part(part: int | float | str) -> str:
+    return _quoted(part) if isinstance(part, str) else _number(part)
 
 
 def _provenance(provenance: Provenance) -> str:

@@ -92,7 +92,7 @@ MUTANTS = [
         Expect("", says=("targets/cpu/test_moe.yaml", "sm_90"), status=4),
     ),
     hygiene(
-        "a baseline from the future", "aiter", rewritten("schema: 1", "schema: 99"),
+        "a baseline from the future", "aiter", rewritten("schema: 2", "schema: 99"),
         Expect("", says=("targets/cpu/test_moe.yaml", "schema 99"), status=4),
     ),
     hygiene(

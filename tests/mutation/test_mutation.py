@@ -34,6 +34,9 @@ def run(x, rows: int | None = None):
 """
 
 
+REMEMBERED = "schema: 2\ntarget: sm_90\nprovenance: {}\ncases:\n"
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "kernels" / "own").mkdir(parents=True)
@@ -41,7 +44,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "kernels" / "own" / "reference.py").write_text("def scale(x):\n    return x * 2\n")
     (tmp_path / "baselines" / "targets" / "sm_90").mkdir(parents=True)
     (tmp_path / "baselines" / "targets" / "sm_90" / "kernels.own_guarded.yaml").write_text(
-        "cases:\n  'scale[8/2:a]/forward':\n    sm_90.configuration: {scale@1: BLOCK=16}\n"
+        REMEMBERED + "  'scale[8/2:a]/forward':\n    sm_90.configuration: {scale@1: \"BLOCK=16\"}\n...\n"
     )
     return tmp_path
 
@@ -147,10 +150,9 @@ def test_each_kernel_of_a_file_has_a_test_of_its_own_package(tmp_path: Path) -> 
     suite = tmp_path / "baselines" / "targets" / "sm_90" / "kernels.moe_guarded.yaml"
     suite.parent.mkdir(parents=True)
     suite.write_text(
-        "cases:\n"
-        "  cheap/forward: {sm_90.configuration: {first: x}}\n"
-        "  cheaper/forward: {sm_90.configuration: {first: x}}\n"
-        "  dear/forward: {sm_90.configuration: {second: x}}\n"
+        REMEMBERED + '  cheap/forward: {sm_90.configuration: {first: "x"}}\n'
+        '  cheaper/forward: {sm_90.configuration: {first: "x"}}\n'
+        '  dear/forward: {sm_90.configuration: {second: "x"}}\n...\n'
     )
     (tmp_path / "kernels" / "moe").mkdir(parents=True)
     (tmp_path / "kernels" / "moe" / "two.py").write_text(

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from perfguard.model.errors import BaselineError
-from perfguard.model.records import CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records import Baseline, CaseBaseline, Entry, Parts, Provenance, TimedEntry
 from perfguard.model.records.change import Change
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 
 FOLDER, SUITE = "nvidia-h200", "fp8"
+TARGET = "targets/sm_90"
 MERGED = "merged"
 
 
@@ -45,7 +46,6 @@ class Repository:
         changes = []
         for name in names:
             key = f"{name}/forward"
-            stored = baseline.cases.get(key) if baseline else None
             entries: dict[str, Entry] = {
                 "device_time_us": TimedEntry(sessions=[microseconds] * 5, timer="graph"),
                 "launches": 1,
@@ -53,7 +53,7 @@ class Repository:
             changes += [
                 Change(
                     category="changed", folder=FOLDER, suite=SUITE, key=key, metric=metric, after=entry,
-                    before=stored.entries[metric] if stored else None, inputs="bfloat16[64,48]",
+                    before=before(baseline, key, metric), inputs="bfloat16[64,48]",
                 )
                 for metric, entry in entries.items()
             ]  # fmt: skip
@@ -62,18 +62,44 @@ class Repository:
         self.git("add", ".")
         assert self.git("commit", "-m", commit).returncode == 0
 
+    def compile(self, commit: str, **cases: Parts) -> None:
+        """Write the registers of each case's kernels, for a target, and commit."""
+        baseline = self.store.load(TARGET, SUITE)
+        changes = [
+            Change(
+                category="changed", folder=TARGET, suite=SUITE, key=f"{name}/forward", metric="sm_90.registers",
+                after=registers, before=before(baseline, f"{name}/forward", "sm_90.registers"),
+            )
+            for name, registers in cases.items()
+        ]  # fmt: skip
+        apply(self.store, changes, Provenance(triton="3.9.0", commit=commit, recorded="2026-11-25"))
+        self.git("add", ".")
+        assert self.git("commit", "-m", commit).returncode == 0
+
+    def compiled(self) -> dict[str, Entry]:
+        baseline = self.store.load(TARGET, SUITE)
+        assert baseline is not None
+        return {key.removesuffix("/forward"): case.entries["sm_90.registers"] for key, case in baseline.cases.items()}
+
     def merge(self, ours: Callable[[], None], theirs: Callable[[], None]) -> str:
         """`MERGED`, or the file with its conflict."""
         self.git("checkout", "-b", "theirs")
         theirs()
         self.git("checkout", "-b", "ours", "main")
         ours()
-        return MERGED if self.git("merge", "theirs").returncode == 0 else self.path.read_text()
+        if self.git("merge", "theirs").returncode == 0:
+            return MERGED
+        files = self.git("diff", "--name-only", "--diff-filter=U").stdout.split()
+        return "".join((self.root / file).read_text() for file in files)
 
     def cases(self) -> dict[str, CaseBaseline]:
         baseline = self.store.load(FOLDER, SUITE)
         assert baseline is not None
         return baseline.cases
+
+
+def before(baseline: Baseline | None, key: str, metric: str) -> Entry | None:
+    return baseline.cases[key].entries.get(metric) if baseline and key in baseline.cases else None
 
 
 @pytest.fixture
@@ -169,3 +195,55 @@ def test_the_head_stays_until_every_case_is_recorded_anew(repository: Repository
     repository.record("last", *"bdfh", microseconds=40)
     assert "commit: last" in repository.path.read_text().split("cases:")[0]
     assert all(case.provenance is None for case in repository.cases().values())
+
+
+def test_cases_with_kernels_of_their_own_merge(repository: Repository) -> None:
+    repository.compile("base", b={"rows": 8, "sums": 1}, d={"rows": 8}, f={"sums": 1}, h={"sums": 2})
+    merged = repository.merge(
+        lambda: repository.compile("ours", b={"rows": 9, "sums": 1}),
+        lambda: repository.compile("theirs", h={"sums": 3}),
+    )
+    assert merged == MERGED
+    assert repository.compiled() == {
+        "b": {"rows": 9, "sums": 1}, "d": {"rows": 8}, "f": {"sums": 1}, "h": {"sums": 3},
+    }  # fmt: skip
+
+
+def test_both_branches_may_bring_the_same_row(repository: Repository) -> None:
+    repository.compile("base", b={"rows": 8}, d={"rows": 8}, f={"rows": 8})
+    merged = repository.merge(
+        lambda: repository.compile("ours", b={"rows": 9}), lambda: repository.compile("theirs", f={"rows": 9})
+    )
+    assert merged == MERGED
+    assert repository.compiled() == {"b": {"rows": 9}, "d": {"rows": 8}, "f": {"rows": 9}}
+
+
+def test_rows_at_the_same_place_conflict_and_both_are_kept_by_deleting_the_markers(repository: Repository) -> None:
+    repository.compile("base", b={"rows": 8}, d={"rows": 8}, f={"rows": 8})
+    text = repository.merge(
+        lambda: repository.compile("ours", b={"rows": 9}), lambda: repository.compile("theirs", f={"rows": 10})
+    )
+    assert text.count("<<<<<<<") == 1
+    with pytest.raises(BaselineError, match="resolve the merge: keep the rows and cases of both sides"):
+        repository.compiled()
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>"))]
+    repository.store.path(TARGET, SUITE).write_text("".join(lines))
+    assert repository.compiled() == {"b": {"rows": 9}, "d": {"rows": 8}, "f": {"rows": 10}}
+
+
+def test_a_case_whose_row_went_in_the_other_branch_is_told_and_recorded_again(repository: Repository) -> None:
+    repository.compile("base", b={"rows": 8}, d={"rows": 8})
+    merged = repository.merge(
+        lambda: repository.compile("ours", b={"rows": 9}, d={"rows": 9}),
+        lambda: repository.compile("theirs", f={"rows": 8}),
+    )
+    assert merged == MERGED
+    with pytest.raises(
+        BaselineError, match=r"line \d+: found no row \w+ .*; .* or remove f/forward and record it again"
+    ):
+        repository.compiled()
+    path = repository.store.path(TARGET, SUITE)
+    text = path.read_text()
+    path.write_text(text[: text.index("  f/forward:")] + "...\n")
+    repository.compile("later", f={"rows": 9})
+    assert repository.compiled() == {"b": {"rows": 9}, "d": {"rows": 9}, "f": {"rows": 9}}

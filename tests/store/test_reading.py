@@ -62,9 +62,9 @@ def test_an_anchor_is_read() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        pytest.param("schema: 1\n", "", 1, "no field schema; expected schema: 1", id="no schema"),
+        pytest.param("schema: 1\n", "", 1, "no field schema; expected schema: 2", id="no schema"),
         pytest.param("schema: 1", "schema: 0", 1, "schema 0; expected schema 1", id="wrong schema"),
-        pytest.param("schema: 1", "schema: 2", 1, "schema 2; *update perfguard", id="future schema"),
+        pytest.param("schema: 1", "schema: 3", 1, "schema 3; *update perfguard", id="future schema"),
         pytest.param("schema: 1", "schema: one", 1, "'one'; expected a finite number", id="schema is text"),
         pytest.param("nvidia-h200", "amd-mi300x", 2, "hardware amd-mi300x; expected hardware nvidia", id="foreign"),
         pytest.param("hardware: nvidia-h200", "target: cpu", 2, "expected hardware: nvidia-h200", id="a target"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,14 +25,23 @@ odd = st.sampled_from(
 texts = st.one_of(odd, st.text(max_size=12), st.builds("{}{}".format, odd, odd))
 names = st.one_of(texts, st.builds("quantize[{}]/forward".format, texts))
 metrics = st.one_of(
-    st.sampled_from(["launches", "device_time_us", "on"]), st.text(max_size=8), odd.filter(lambda x: len(x) < 99)
+    st.sampled_from(["launches", "device_time_us", "on", "sm_90.spills", "sm_90.special", "sm_90.asked"]),
+    st.text(max_size=8),
+    odd.filter(lambda x: len(x) < 99),
 ).filter(lambda name: name not in CASE_FIELDS)
 numbers = st.one_of(st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False))
 times = st.floats(1e-6, 1e11)
+long = st.builds("void at::{}<{}>".format, st.text("ab: <", max_size=4), st.just("x" * 100))
+parts = st.dictionaries(
+    st.one_of(st.sampled_from(["rows", "rows/2", "rows@1", "groups", "call"]), odd.filter(lambda x: len(x) < 99)),
+    st.one_of(st.integers(0, 3), st.sampled_from([0.0, 128.0, 76.5, "none", "1e2"]), texts),
+    max_size=5,
+)
 entries: st.SearchStrategy[Entry] = st.one_of(
     numbers,
     texts,
-    st.lists(texts, max_size=12),
+    parts,
+    st.lists(st.one_of(texts, long), max_size=12),
     st.builds(
         TimedEntry, sessions=st.lists(times, min_size=1, max_size=20), timer=texts, anchor=st.one_of(st.none(), times)
     ),
@@ -42,7 +52,7 @@ provenances = st.builds(
 )
 cases = st.builds(
     CaseBaseline,
-    entries=st.dictionaries(metrics, entries, min_size=1, max_size=3),
+    entries=st.dictionaries(metrics, entries, min_size=1, max_size=6),
     inputs=texts,
     reasons=st.dictionaries(metrics, texts, max_size=2),
     provenance=st.one_of(st.none(), provenances),
@@ -80,19 +90,33 @@ def test_revising_leaves_the_lines_of_other_cases_alone(baseline: Baseline, data
     assert revise(document, baseline) == text
 
 
+def plainly(loaded: dict[str, Any], target: str, key: str) -> dict[str, Any]:
+    """What another reader of YAML makes of a case: the form of the file in ten lines."""
+    case, names = dict(loaded["cases"][key]), loaded.get("names", {})
+    rows = {name: row for kernel in loaded.get("kernels", {}).values() for name, row in kernel.items()}
+    entries = {metric: entry for metric, entry in case.items() if metric not in CASE_FIELDS} | case.get("facts", {})
+    for part, name in case.get("binaries", {}).items():
+        for metric, value in rows[name].items():
+            entries.setdefault(f"{target}.{metric}", {})[part] = value
+    lists = {metric: entry for metric, entry in entries.items() if isinstance(entry, list)}
+    return entries | {metric: [names.get(item, item) for item in entry] for metric, entry in lists.items()}
+
+
 @given(baseline=baselines)
 def test_other_yaml_readers_agree_on_cases_and_metrics(baseline: Baseline) -> None:
     loaded = yaml.safe_load(render(baseline))
     assert loaded["cases"].keys() == baseline.cases.keys()
     for key, case in baseline.cases.items():
-        assert loaded["cases"][key].keys() - set(CASE_FIELDS) == case.entries.keys()
+        entries = plainly(loaded, baseline.hardware.removeprefix("targets/"), key)
+        assert entries.keys() == case.entries.keys()
         for metric, entry in case.entries.items():
             if not isinstance(entry, TimedEntry):
-                assert loaded["cases"][key][metric] == entry
+                assert entries[metric] == entry
 
 
 def test_layout() -> None:
     kernels = ["void at::native::elementwise<4>", "_quantize_kernel"]
+    long = f"cutlass::gemm<{'1, ' * 40}128>::Functor"
     baseline = Baseline(
         hardware="nvidia-h200",
         suite="fp8",
@@ -103,7 +127,7 @@ def test_layout() -> None:
                     "launches": 2,
                     "device_time_us": TimedEntry(sessions=[61.23456, 61.0], timer="graph-cold", anchor=59.98765),
                     "kernels": kernels,
-                    "many": kernels * 2,
+                    "many": [*kernels * 3, long],
                     "path": "triton",
                     "share": 0.123456,
                     "tiny": 1e-7,
@@ -119,9 +143,11 @@ def test_layout() -> None:
     assert (
         render(baseline)
         == """\
-schema: 1
+schema: 2
 hardware: nvidia-h200
 provenance: {torch: 2.11.0, driver: 580.159, power_limit_watts: 700, commit: 1a2b3c4}
+names:
+  $Functor.ljkkngrf: "LONG"
 cases:
   "a b/forward":
     launches: 1
@@ -129,23 +155,16 @@ cases:
   quantize[64x48-*]/forward:
     device_time_us: {sessions: [61.23, 61.0], timer: graph-cold, anchor: 59.99}
     kernels: ["void at::native::elementwise<4>", _quantize_kernel]
-    launches: 2
-    many:
-      - "void at::native::elementwise<4>"
-      - _quantize_kernel
-      - "void at::native::elementwise<4>"
-      - _quantize_kernel
-    path: "triton"
-    peak_memory_bytes: 85196800
-    share: 0.1235
-    tiny: 1.0e-07
+    many: ["void at::native::elementwise<4>", _quantize_kernel, "void at::native::elementwise<4>", _quantize_kernel,
+      "void at::native::elementwise<4>", _quantize_kernel, $Functor.ljkkngrf]
+    facts: {launches: 2, path: "triton", peak_memory_bytes: 85196800, share: 0.1235, tiny: 1.0e-07}
     inputs: bfloat16[64,48]
     reasons:
       launches: "two stages, #412"
     provenance: {torch: 2.12.0, commit: 2b3c4d5}
 
 ...
-"""
+""".replace("LONG", long)
     )
 
 

@@ -1,0 +1,280 @@
+"""The form of the files: what many cases share stands once, a changed fact changes few lines, older forms are read."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfguard.model.errors import BaselineError, ExitStatus
+from perfguard.model.records import Baseline, CaseBaseline, Parts, Provenance
+from perfguard.model.records.change import Change
+from perfguard.store.__main__ import main
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_parser import parse
+from perfguard.store.baseline_tables import rows_of
+from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_writer import render
+
+FOLDER, SUITE = "targets/sm_90", "moe"
+PATH = Path("baselines/targets/sm_90/moe.yaml")
+NOW = Provenance(triton="3.9.0", commit="1a", recorded="2026-11-25")
+LATER = Provenance(triton="3.9.0", commit="2b", recorded="2026-11-26")
+
+# A file as perfguard wrote it until schema 2.
+OLD = """\
+# ours
+schema: 1
+target: sm_90
+provenance: {triton: 3.9.0, commit: 1a, recorded: 2026-11-25}
+cases:
+  # wide on purpose, see #9
+  gate[64]/backward:
+    sm_90.binary:
+      rows: "301e5814b2d4f0c1"
+      rows/2: "66cf3c1b57dfb5b0"
+      sums: "ac84a02a444a2e4c"
+    sm_90.registers: {rows: 48, rows/2: 40, sums: 28}
+    sm_90.sector_bytes: {rows: 32.0, sums: 27.1}
+    sm_90.spills: {rows: 0, rows/2: 0, sums: 0}
+    sm_90.unfit: {}
+    sm_90.memory_operators: "10 _to_copy"
+    inputs: bfloat16[64,48]
+    reasons:
+      sm_90.registers: "rings in shared memory"
+      sm_90.spills: "rings in shared memory"
+
+  gate[64]/forward:
+    sm_90.binary: {rows: "301e5814b2d4f0c1"}
+    sm_90.registers: {rows: 48}
+    sm_90.sector_bytes: {rows: 32.0}
+    sm_90.spills: {rows: 0}
+    sm_90.unfit: {}
+    inputs: bfloat16[64,48]
+
+...
+"""
+NEW = """\
+# ours
+schema: 2
+target: sm_90
+provenance: {triton: 3.9.0, commit: 1a, recorded: 2026-11-25}
+kernels:
+  rows:
+    cgnvwikp: {registers: 48, sector_bytes: 32.0, spills: 0, binary: "301e5814b2d4f0c1"}
+    vvhgpfci: {registers: 40, spills: 0, binary: "66cf3c1b57dfb5b0"}
+  sums:
+    mjlrjxfw: {registers: 28, sector_bytes: 27.1, spills: 0, binary: "ac84a02a444a2e4c"}
+cases:
+  # wide on purpose, see #9
+  gate[64]/backward:
+    binaries: {rows: cgnvwikp, rows/2: vvhgpfci, sums: mjlrjxfw}
+    facts: {sm_90.memory_operators: "10 _to_copy", sm_90.unfit: {}}
+    inputs: bfloat16[64,48]
+    reasons:
+      - {of: [sm_90.registers, sm_90.spills], why: "rings in shared memory"}
+
+  gate[64]/forward:
+    sm_90.unfit: {}
+    binaries: {rows: cgnvwikp}
+    inputs: bfloat16[64,48]
+
+...
+"""
+
+
+def read(text: str, folder: str = FOLDER) -> Baseline:
+    return parse(text.encode(), PATH, folder, SUITE).baseline
+
+
+def test_a_file_of_the_old_form_is_rewritten_with_its_content_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "targets" / "sm_90" / "moe.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(OLD)
+    command = [sys.executable, "-m", "perfguard.store", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"written: {path}\n"
+    assert path.read_text() == NEW
+    assert read(NEW) == read(OLD)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_nothing_is_rewritten_where_a_file_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "targets" / "sm_90" / "moe.yaml", tmp_path / "targets" / "sm_90" / "norms.yaml"
+    good.parent.mkdir(parents=True)
+    good.write_text(OLD)
+    bad.write_text(OLD.replace("48", "many", 1))
+    assert main([str(tmp_path)]) == ExitStatus.USAGE_ERROR
+    assert "norms.yaml, line 12: found 'many'; expected a finite number" in capsys.readouterr().err
+    assert good.read_text() == OLD
+    assert main([str(tmp_path / "none")]) == ExitStatus.USAGE_ERROR
+    bad.rename(tmp_path / "lost.yaml")
+    assert main([str(tmp_path)]) == ExitStatus.USAGE_ERROR
+    assert "lost.yaml: no folder of a hardware or target; move it" in capsys.readouterr().err
+
+
+def test_a_block_of_the_old_form_may_stand_in_a_file_of_the_new_one(tmp_path: Path) -> None:
+    block = OLD[OLD.index("  gate[64]/forward") : OLD.index("...")]
+    mixed = NEW.replace(NEW[NEW.index("  gate[64]/forward") : NEW.index("...")], block)
+    assert read(mixed) == read(OLD)
+    path = tmp_path / "targets" / "sm_90" / "moe.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(mixed)
+    assert main([str(tmp_path)]) == ExitStatus.PASSED
+    assert path.read_text() == NEW
+
+
+def test_an_update_of_a_file_of_the_old_form_writes_it_in_the_new_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path(FOLDER, SUITE).parent.mkdir(parents=True)
+    for text in (OLD, NEW):
+        store.path(FOLDER, SUITE).write_text(text)
+        apply(store, spilling(read(text), "gate[64]/forward", {"rows": 8}), LATER, "wider")
+        written = store.path(FOLDER, SUITE).read_text()
+        assert written.startswith("# ours\nschema: 2\n")
+        assert "  # wide on purpose, see #9\n  gate[64]/backward:\n    binaries: {rows: " in written
+
+
+def spilling(baseline: Baseline, key: str, spills: Parts) -> list[Change]:
+    before = baseline.cases[key].entries["sm_90.spills"]
+    return [
+        Change(
+            category="changed", folder=FOLDER, suite=SUITE, key=key, metric="sm_90.spills", before=before,
+            after=spills, inputs="bfloat16[64,48]", needs_reason=True,
+        )
+    ]  # fmt: skip
+
+
+def lines(before: str, after: str) -> list[str]:
+    told = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return [line for line in told if line[0] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def test_one_changed_fact_changes_few_lines_and_reads_before_and_after(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path(FOLDER, SUITE).parent.mkdir(parents=True)
+    store.path(FOLDER, SUITE).write_text(NEW)
+    apply(store, spilling(read(NEW), "gate[64]/backward", {"rows": 0, "rows/2": 8, "sums": 0}), LATER, "wider")
+    changed = lines(NEW, store.path(FOLDER, SUITE).read_text())
+    assert changed == [
+        '-    vvhgpfci: {registers: 40, spills: 0, binary: "66cf3c1b57dfb5b0"}',
+        '+    nhkyqazy: {registers: 40, spills: 8, binary: "66cf3c1b57dfb5b0"}',
+        "-    binaries: {rows: cgnvwikp, rows/2: vvhgpfci, sums: mjlrjxfw}",
+        "+    binaries: {rows: cgnvwikp, rows/2: nhkyqazy, sums: mjlrjxfw}",
+        '-      - {of: [sm_90.registers, sm_90.spills], why: "rings in shared memory"}',
+        '+      sm_90.registers: "rings in shared memory"',
+        '+      sm_90.spills: "wider"',
+        "+    provenance: {triton: 3.9.0, commit: 2b, recorded: 2026-11-26}",
+    ]
+
+
+def test_a_row_that_another_case_still_has_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path(FOLDER, SUITE).parent.mkdir(parents=True)
+    store.path(FOLDER, SUITE).write_text(NEW)
+    apply(store, spilling(read(NEW), "gate[64]/forward", {"rows": 8}), LATER, "wider")
+    text = store.path(FOLDER, SUITE).read_text()
+    assert [line for line in lines(NEW, text) if line.startswith("-")] == ["-    binaries: {rows: cgnvwikp}"]
+    assert read(text).cases["gate[64]/backward"] == read(NEW).cases["gate[64]/backward"]
+
+
+def test_a_row_that_was_edited_by_hand_is_named_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path(FOLDER, SUITE).parent.mkdir(parents=True)
+    edited = NEW.replace("registers: 28", "registers: 30")
+    store.path(FOLDER, SUITE).write_text(edited)
+    apply(store, spilling(read(edited), "gate[64]/forward", {"rows": 8}), LATER, "wider")
+    baseline = store.load(FOLDER, SUITE)
+    assert baseline is not None
+    assert baseline.cases["gate[64]/backward"] == read(edited).cases["gate[64]/backward"]
+    assert "mjlrjxfw" not in store.path(FOLDER, SUITE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        pytest.param("rows/2: vvh", "rows/2: xvh", 14, "no row xvhgpfci in kernels for rows/2", id="no such row"),
+        pytest.param("vvhgpfci, sums", "mjlrjxfw, sums", 14, "the row mjlrjxfw of sums for rows/2", id="another's"),
+        pytest.param("sums: mjlrjxfw}", "sums: [mjlrjxfw]}", 14, "a list; expected text", id="no name of a row"),
+        pytest.param("vvhgpfci: {", "cgnvwikp: {", 8, "cgnvwikp twice in the kernel rows (first", id="twice"),
+        pytest.param("mjlrjxfw: {", "cgnvwikp: {", 10, "the row cgnvwikp twice in kernels", id="twice in the table"),
+        pytest.param("registers: 28", "registers: few", 10, "'few'; expected a finite number", id="text for a number"),
+        pytest.param("registers: 28", "registers: {a: 1}", 10, "fields; expected a finite number", id="no fact"),
+        pytest.param('sm_90.memory_operators: "', 'sm_90.spills: "', 14, "sm_90.spills in binaries and", id="both"),
+        pytest.param("    sm_90.unfit: {}\n    b", "    x: [$y]\n    b", 21, "no $y in names; expected", id="no name"),
+        pytest.param("{of: [sm", "{off: [sm", 18, "the unknown field off in a reason", id="a reason's field"),
+        pytest.param("of: [sm_90.registers, sm_90.spills], ", "", 18, "only why; expected {of: [", id="of nothing"),
+        pytest.param("sm_90.registers, sm", "sm_90.spills, sm", 18, "sm_90.spills twice in reasons", id="two reasons"),
+        pytest.param("schema: 2", "schema: 3", 2, "schema 3; expected schema 1 or 2, which this", id="the future"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_tables_is_told_with_its_line(old: str, new: str, line: int, message: str) -> None:
+    assert old in NEW
+    with pytest.raises(BaselineError) as caught:
+        read(NEW.replace(old, new, 1))
+    assert str(caught.value).startswith(f"{PATH}, line {line}: found {message}")
+    steps = ("git checkout", "update perfguard", "remove gate[64]/backward and record it again")
+    assert any(step in str(caught.value).split("; ")[-1] for step in steps)
+
+
+def test_kernels_belong_to_targets() -> None:
+    with pytest.raises(BaselineError, match="line 6: found kernels in a file of a hardware"):
+        read(NEW.replace("target: sm_90", "hardware: nvidia-h200"), "nvidia-h200")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(NEW.replace("301e5814b2d4f0c1", "x" * 200_000).replace(
+            "rows/2: vvhgpfci", ", ".join(f"rows/{number}: cgnvwikp" for number in range(2, 9))
+        ), id="rows"),
+        pytest.param(NEW.replace("kernels:", f'names: {{$a: "{"x" * 200_000}"}}\nkernels:').replace(
+            "sm_90.unfit: {}\n    b", f"x: [{', '.join(['$a'] * 6)}]\n    b"
+        ), id="names"),
+        pytest.param(NEW.replace("rings in", "x" * 200_000).replace(
+            "sm_90.spills]", ", ".join("abcdef") + "]"
+        ), id="reasons"),
+    ],
+)  # fmt: skip
+def test_a_small_file_cannot_stand_for_a_huge_one(text: str) -> None:
+    assert len(text) < 500_000
+    with pytest.raises(BaselineError, match="more than 1000000 characters in rows and names, over all their uses"):
+        read(text)
+
+
+values = st.one_of(st.integers(0, 9), st.sampled_from(["none", "a, b", 0.0, 76.5]))
+metrics = st.dictionaries(
+    st.sampled_from([f"sm_90.{letter}" for letter in "abcd"]),
+    st.lists(st.sampled_from(["rows", "rows/2", "sums", "sums@1", "call"]), unique=True).flatmap(
+        lambda names: st.fixed_dictionaries(dict.fromkeys(names, values))
+    ),
+    min_size=1,
+)
+
+
+@given(entries=metrics)
+def test_parts_keep_their_order_and_their_kind(entries: dict[str, Parts]) -> None:
+    baseline = Baseline(FOLDER, SUITE, NOW, {"a/forward": CaseBaseline(entries={**entries})})
+    found = read(render(baseline)).cases["a/forward"].entries
+    assert {metric: [*map(repr, parts.items())] for metric, parts in entries.items()} == {
+        metric: [*map(repr, parts.items())] for metric, parts in found.items() if isinstance(parts, dict)
+    }
+    # Whatever has one order is held by rows.
+    orders = [pair for parts in entries.values() for pair in itertools.combinations(parts, 2)]
+    if not any((later, earlier) in orders for earlier, later in orders) and len(entries) < 3:
+        assert rows_of(baseline.cases["a/forward"], "sm_90.")[1] == {name for name, parts in entries.items() if parts}
+
+
+def test_the_examples_of_the_page_are_as_perfguard_writes_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(examples) == 2
+    for text, folder in zip(examples, ("nvidia-h200", FOLDER), strict=True):
+        assert render(read(text, folder)) == text
