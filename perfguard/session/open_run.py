@@ -87,6 +87,7 @@ def open_run(
     stored = _stored_timers(lane)
     # A metric that is recorded, or that another process will judge, has to be read.
     compares = request is None and config.update is None
+    controls = Controls(lane, selected, report.started) if compares else None
     plan = ReadingPlan(
         timers=stored if request is None else _requested_timers(stored, request, worker),
         numerics=asked.numerics,
@@ -94,9 +95,7 @@ def open_run(
         rotation=zlib.crc32((commit or "").encode()),
         exact=asked.exact,
         exact_only=any_machine,
-        unchanged=_unchanged(lane, Controls(lane, selected, report.started))
-        if compares
-        else lambda result: frozenset(),
+        unchanged=_unchanged(lane, controls),
         unread=frozenset(asked.unread),
         rivals=asked.rivals,
     )
@@ -133,8 +132,12 @@ def _is_any_machine(lane: str, device: Device) -> bool:
     return lane != "" and lane == target
 
 
-def _unchanged(lane: Lane, controls: Controls) -> Callable[[CaseResult], frozenset[str]]:
+def _unchanged(lane: Lane, controls: Controls | None) -> Callable[[CaseResult], frozenset[str]]:
+    """The times of a case that need no reading; without `controls` all need one."""
+
     def unread(result: CaseResult) -> frozenset[str]:
+        if controls is None:
+            return frozenset()
         unchanged = covered(result, lane)
         return frozenset() if controls.draw(result, unchanged) else unchanged
 

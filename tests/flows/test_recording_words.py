@@ -15,9 +15,9 @@ SCREEN = 50  # lines
 CONFTEST = """
 import time
 import pytest
-from perfguard import sessions
+from perfguard.session import fresh_processes
 
-sessions.PROGRESS_SECONDS = 0.3
+fresh_processes.PROGRESS_SECONDS = 0.3
 
 @pytest.fixture
 def slow(perfguard):
