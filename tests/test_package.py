@@ -46,9 +46,12 @@ def run(*line: object, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the wheel and the source distribution."""
-    for name in ("build", "setuptools", "twine"):
-        pytest.importorskip(name, reason="not installed; pip install -c constraints.txt -e '.[kernels,dev]'")
-    if int(metadata.version("setuptools").partition(".")[0]) < 77:
+    found = [*metadata.distributions(path=sys.path)]  # asking for modules would find a folder `build`
+    here = {own.name: own.version for own in reversed(found)}
+    absent = [name for name in ("build", "setuptools", "twine") if name not in here]
+    if absent:
+        pytest.skip(f"{', '.join(absent)}: not installed; pip install -c constraints.txt -e '.[kernels,dev]'")
+    if int(here["setuptools"].partition(".")[0]) < 77:
         pytest.skip("setuptools is older than pyproject.toml asks for; pip install --upgrade setuptools")
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
