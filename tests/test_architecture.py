@@ -279,7 +279,7 @@ def test_extensions_of_every_kind_load_no_torch() -> None:
         "    kind = import_module(package).KIND\n"
         "    assert len(kind.own()) > 4, package\n"
         "from perfguard.github.lanes import limits\n"
-        "assert limits.all_limits() and limits.all_limits_of_targets()\n"
+        "assert limits.declared('launches') and limits.declared('spills', of_target=True)\n"
     )
     assert not loaded_after(code) & {"torch", "triton"}
 

@@ -225,6 +225,22 @@ def test_the_action_does_what_the_workflow_does() -> None:
     assert "GITHUB_TOKEN" not in install.get("env", {})
 
 
+def test_the_oldest_and_the_newest_versions_are_tried() -> None:
+    job = load(FOLDER / "checks.yml")["jobs"]["versions"]
+    tried = {each["versions"]: each["python"] for each in job["strategy"]["matrix"]["include"]}
+    assert set(tried) == {"oldest", "newest"}
+    assert f">={tried['oldest']}" == SETTINGS["project"]["requires-python"]
+    listed = {
+        which: subprocess.run(
+            [sys.executable, "scripts/versions", "--list", which], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split("\n")
+        for which in tried
+    }
+    assert {"torch==2.11.*", "pytest==8.2.*", "triton==3.6.*; platform_system == 'Linux'"} <= set(listed["oldest"])
+    assert set(SETTINGS["project"]["dependencies"]) < set(listed["newest"])
+    assert len(listed["oldest"]) == len(listed["newest"])
+
+
 def load_action() -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     return loaded

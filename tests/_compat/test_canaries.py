@@ -11,6 +11,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -64,8 +65,8 @@ def test_a_name_that_is_gone_is_an_error_with_its_version_and_its_use() -> None:
     with pytest.raises(PrivateNameGone) as raised:
         gone.get()
     assert str(raised.value) == (
-        f"torch {torch.__version__} no longer has torch._dynamo.nothing_of_this_name, used for looking for nothing; "
-        "install a version that perfguard was tried with (its pyproject.toml), or update perfguard"
+        f"torch {metadata.version('torch')} no longer has torch._dynamo.nothing_of_this_name, used for looking for "
+        "nothing; install a version that perfguard was tried with (its pyproject.toml), or update perfguard"
     )
     assert gone.loaded() is None
     with pytest.raises(PrivateNameGone, match=r"no longer has torch\.nothing, used for"):

@@ -256,7 +256,8 @@ def test_the_doctor_works_beside_a_broken_vendor_and_lists_what_is_installed(tmp
 
 
 def test_a_plain_run_of_pytest_imports_no_extension(tmp_path: Path, folder: Path) -> None:
-    shell = Shell(folder, installed(tmp_path, metrics=f"open({str(tmp_path / 'seen')!r}, 'w')\n{METRIC}"))
+    noted = f"open({str(tmp_path / 'seen')!r}, 'w')\n"
+    shell = Shell(folder, installed(tmp_path, **{kind: noted + source for kind, (_, source) in KINDS.items()}))
     (folder / "test_plain.py").write_text("def test_plain():\n    pass\n")
     assert shell.run("pytest", "test_plain.py").returncode == 0
     assert not (tmp_path / "seen").exists()

@@ -14,11 +14,11 @@ from statistics import median
 from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import Remembered, folder_of, folders_of
+from perfguard.github.lanes.limits import declared
 from perfguard.judge.lane import differing_versions, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
 from perfguard.judge.time_record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse
-from perfguard.measure.metrics import all_limits
 from perfguard.model.lane_summary import BaselineEdit
 from perfguard.model.limits import Limits
 from perfguard.model.records import (
@@ -290,7 +290,7 @@ def _conditions(case: CaseBaseline) -> str:
 def _limits(metric: str, reading: Reading | None) -> Limits:
     """The limits of the entry: those of the reading, else those of our own metrics."""
     if reading is None:
-        return all_limits().get(metric, Limits(Better.LOWER))
+        return declared(metric) or Limits(Better.LOWER)
     return Limits(reading.better, promise=reading.promise)
 
 

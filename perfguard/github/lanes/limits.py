@@ -11,10 +11,22 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from perfguard.measure.metrics import all_limits, all_limits_of_targets
+from perfguard.model.limits import Limits
 from perfguard.model.records import CaseResult, Reading
 
 _HASH = re.compile(r"[0-9a-f]{16}")
+
+
+def declared(metric: str, *, of_target: bool = False) -> Limits | None:
+    """The limits that the metric's file declares; None for a metric that nobody here knows.
+
+    Args:
+        of_target: `metric` is the name after the target, of a metric that is read for each.
+    """
+    # Not before they are asked for: the metrics' files bring the timers along.
+    from perfguard.measure.metrics import all_limits, all_limits_of_targets
+
+    return (all_limits_of_targets() if of_target else all_limits()).get(metric)
 
 
 def hold(result: CaseResult) -> CaseResult:
@@ -35,8 +47,8 @@ def lenient(given: Sequence[CaseResult], held: Sequence[CaseResult]) -> dict[str
 
 def _held(reading: Reading) -> Reading:
     target, _, name = reading.metric.rpartition(".")
-    of_target = target and target == reading.target
-    own = all_limits_of_targets().get(name) if of_target else all_limits().get(reading.metric)
+    of_target = bool(target) and target == reading.target
+    own = declared(name if of_target else reading.metric, of_target=of_target)
     if own is None:
         return reading
     floor = min(reading.floor, own.floor)

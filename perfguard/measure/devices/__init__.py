@@ -6,7 +6,7 @@ from perfguard.measure.devices import doctor
 from perfguard.measure.devices.device import Device, Event
 from perfguard.measure.devices.finding import Finding
 from perfguard.measure.devices.vendor import Vendor, require_torch
-from perfguard.measure.devices.vendors import all_vendors
+from perfguard.measure.devices.vendors import all_vendors, own_vendors
 from perfguard.model.errors import UsageError
 
 __all__ = ["Device", "Event", "Finding", "diagnose", "known_names", "open_device", "require_torch"]
@@ -47,13 +47,13 @@ def find_devices(name: str) -> dict[str, str]:
 
 def _vendor_of(name: str) -> tuple[Vendor, str]:
     """The vendor, and what it calls the device: 'auto' is a name of none."""
-    vendors = all_vendors()
     if name == _AUTO:
-        vendor = next(vendor for vendor in vendors if vendor.auto is not None and vendor.is_here())
+        vendor = next(vendor for vendor in all_vendors() if vendor.auto is not None and vendor.is_here())
         return vendor, vendor.names[0]
-    for vendor in vendors:
-        if vendor.understands(name):
-            return vendor, name
+    for vendors in (own_vendors, all_vendors):  # what is installed is imported only for a name that is none of ours
+        for vendor in vendors():
+            if vendor.understands(name):
+                return vendor, name
     raise UsageError(f"device {name!r}: unknown; known: {', '.join(known_names())}")
 
 

@@ -37,6 +37,15 @@ def test_the_whole_job_needs_no_torch_and_not_the_measuring_side() -> None:
     assert not loaded & {"numpy", "scipy", "requests"}
 
 
+def test_the_limits_of_all_metrics_are_gathered_without_torch_and_numbers() -> None:
+    code = (
+        f"{BLOCKED}from perfguard.github.lanes.limits import declared\nassert declared('launches')\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert not set(done.stdout.split()) & {"numpy", "scipy", "requests"}
+
+
 LARGE = """
 import resource
 from perfguard.github.lanes.lane_views import Arrived, Delivery, Trusted, arrive, view

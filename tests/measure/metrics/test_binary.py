@@ -343,7 +343,7 @@ def test_what_the_interpreter_runs_is_checked_there(reader: Reader) -> None:
 
 def test_the_limits_that_lanes_hold_are_these(reader: Reader) -> None:
     """A report of a pull request is judged by no softer limits than the metrics write."""
-    from perfguard.github.lanes.limits import OF_TARGETS
+    from perfguard.measure.metrics import all_limits_of_targets
 
     walk = tuple((X[:count],) for count in (1, 63))
     readings = reader.read(TUNED, X, walk=walk) | reader.read(SCALE, X, configurations={"default": {"block": 1024}})
@@ -353,4 +353,4 @@ def test_the_limits_that_lanes_hold_are_these(reader: Reader) -> None:
         return of.better, of.gated, of.tolerance, of.unrecorded
 
     written = {name.partition(".")[2]: limits(each) for name, each in readings.items()}
-    assert written == {name: limits(each) for name, each in OF_TARGETS.items()}
+    assert written == {name: limits(each) for name, each in all_limits_of_targets().items()}
