@@ -64,6 +64,23 @@ def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: GateShape
     )
 
 
+@cases([], [GateShape(24, 40)])
+def test_gates_of_columns(perfguard: Any, shape: GateShape, path: str) -> None:
+    """Results are rows whatever the inputs are, also where torch's operators would keep the layout."""
+    given = [
+        each.detach().t().contiguous().t()
+        for each in (*shape.pair(perfguard.device), shape.interleaved(perfguard.device)[0])
+    ]
+
+    def both(g: torch.Tensor, u: torch.Tensor, gu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return operators.silu_mul(g, u), operators.clamped_swiglu(gu)
+
+    def true(g: torch.Tensor, u: torch.Tensor, gu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return reference.silu_mul(g, u), reference.clamped_swiglu(gu)
+
+    perfguard(both, *given, reference=true, timed=False)
+
+
 @_cases("CROSS_ENTROPY")
 def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShape, path: str) -> None:
     """The gradient is there after the forward pass. The backward pass that is timed keeps its graph, and so has to

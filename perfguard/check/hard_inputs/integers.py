@@ -97,7 +97,11 @@ def following(tensor: torch.Tensor, mark: Mark, size: int, target: int) -> list[
     if tensor.numel() == 0 or (own and target == 0 and (mark.kind == "ids" or mark.limit)):
         return own  # no integers are left
     if mark.kind == "ids":
-        return own if mark.limit != size else [f"modulo {target}", *own] if target else None
+        if mark.limit != size:
+            return own
+        if target == 0:  # there is nothing that could be meant
+            return None if mark.ignored is None else [f"all {mark.ignored}", *own]
+        return [f"modulo {target}", *own]
     given = tensor.tolist()
     last, step = given[-1], math.gcd(*given) or 1
     before, after = [], []
