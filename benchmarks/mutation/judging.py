@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,9 @@ WAY = re.compile(r"interpreted|library|triton|b?float\d+\w*")
 FOUND = (ExitStatus.TESTS_FAILED, ExitStatus.REGRESSED, ExitStatus.WRONG)
 #: or what is changed does not even import
 NO_IMPORT = (ExitStatus.INTERRUPTED, ExitStatus.USAGE_ERROR)
+HANGS = 256  # no status that a process has
+#: Signals by which a process ends itself; that of a machine short of memory is another's.
+DEADLY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,9 @@ class Judged:
     """What was seen of one mutant.
 
     Attributes:
-        word: "WRONG", "CHANGED", "BROKEN" … of the verdict that failed, "hangs", "survived", "not reached", or "error"
-            where the run itself failed.
+        word: "WRONG", "CHANGED", "BROKEN" … of the verdict that failed, "hangs", "dies" where a signal ended the
+            process (an access outside of its memory), "survived", "not reached", or "error" where the run itself
+            failed.
         metric: that the verdict names.
         says: its first line.
         tests: how many were run.
@@ -182,7 +187,8 @@ class Workplace:
         return [test for test in tests if self.clean[test]]
 
     def run(self, tests: Sequence[str], seconds: float | None = None) -> tuple[int, str]:
-        """The lane on some tests, until one fails; the exit status, -1 where it hangs, and what it printed."""
+        """The lane on some tests, until one fails: the exit status (`HANGS` where it does, below 0 the signal that
+        ended it), and what it printed."""
         for report in (self.path / ".perfguard").glob("report-*.json"):
             report.unlink()
         line = [
@@ -203,7 +209,7 @@ class Workplace:
                 timeout=seconds or SECONDS * (4 if self.lane == "all" else 1), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return -1, ""
+            return HANGS, ""
         return done.returncode, done.stdout + done.stderr
 
     def judge(self, mutant: Mutant, tests: Sequence[str]) -> Judged:
@@ -228,8 +234,10 @@ class Workplace:
             path.write_text(original)
 
     def _found(self, status: int, output: str) -> tuple[str, str, str]:
-        if status == -1:
+        if status == HANGS:
             return "hangs", "", ""
+        if -status in DEADLY:
+            return "dies", "", signal.Signals(-status).name
         if status == 0:
             return "survived", "", ""
         reports = sorted((self.path / ".perfguard").glob("report-*.json"))

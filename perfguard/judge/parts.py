@@ -1,6 +1,7 @@
 """Judges metrics with a value for each part, for example the registers of every kernel.
 
 A worse part is CHANGED, whatever the other parts. Added or removed parts are no fault: they are NEW and need recording.
+That none is left is CHANGED, unless less is better.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def judge_parts(reading: Reading, value: Parts, stored: Parts, drift: Sequence[s
         word, reason = Word.PASS, f"within its tolerance: {reason}" if reason else ""
     elif reading.drifts and drift:
         word, reason = Word.DRIFT, f"{reason}\nanother toolchain: {', '.join(drift)}"
-    elif worse:
+    elif worse or (stored and reading.tells_of_nothing):
         word = Word.CHANGED
     else:
         word = Word.NEW if other else Word.FASTER

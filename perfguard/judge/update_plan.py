@@ -121,6 +121,8 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
 def _goes_unsaid(reading: Reading) -> bool:
     """Whether a record without the metric implies the reading's value."""
     values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
+    if reading.tells_of_nothing:
+        return True
     return reading.unrecorded is not None and all(value == reading.unrecorded for value in values)
 
 

@@ -30,6 +30,8 @@ def reading(value: Parts, better: Better = Better.LOWER, unit: Unit = Unit.COUNT
         ({"a": "HGMMA"}, {"a": "HGMMA", "b": "none"}, Better.SAME, Word.NEW, "+ b none"),
         ({}, {"a": "needs 96 KB"}, Better.LOWER, Word.CHANGED, "a needs 96 KB"),  # a problem that was not there
         ({"a": "needs 96 KB"}, {}, Better.LOWER, Word.FASTER, "- a"),
+        ({"a": "none", "b": "none"}, {"a": "none"}, Better.SAME, Word.NEW, "- b"),
+        ({"a": "none"}, {}, Better.SAME, Word.CHANGED, "- a"),  # all of them are gone
         ({}, {}, Better.LOWER, Word.PASS, ""),
     ],
 )

@@ -95,6 +95,22 @@ def open_path(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(VARIABLE, raising=False)
 
 
+def launch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a path of torch's operators a kernel is an error: it would be interpreted here, with the same numbers, and
+    could not run for a user. What is recorded for chips that are not here is recorded as ever."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    def refused(kernel: Any, *_: Any, **__: Any) -> None:
+        raise AssertionError(f"{kernel.fn.__name__} is launched on a path of torch's operators")
+
+    monkeypatch.setattr(InterpretedFunction, "run", refused)
+
+
+def every_second(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, every second one of a buffer: kernels that step by one read what lies between."""
+    return torch.stack((tensor, torch.full_like(tensor, -1)), dim=-1)[..., 0]
+
+
 @dataclass(frozen=True)
 class Candidates:
     """For `perfguard(configurations=…)`: every candidate that an operator's tables hold for the device of its inputs.

@@ -19,7 +19,7 @@ from kernels.fp8 import clear, scaled
 from kernels.fp8.grouped_shapes import MATMULS, MATMULS_CPU, MATMULS_SMALL, MatmulShape
 from kernels.fp8.shapes import Split
 from perfguard import Hard, Work, offsets
-from tests.kernels.paths import GPU, cases, open_path
+from tests.kernels.paths import GPU, cases, launch_nothing, open_path
 
 CASES = cases(MATMULS, MATMULS_CPU, MATMULS_SMALL)
 # Groups of no row at both ends, of less and of more than a tile, and rows of no group; by the interpreter's tiles.
@@ -29,10 +29,12 @@ FEWER = cases(MATMULS, MATMULS_CPU[:2])  # on a CPU, where all that differs is w
 
 
 @pytest.fixture(autouse=True)
-def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_path(path: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the way that the case takes, and make sure that it is taken."""
     open_path(path, monkeypatch)
     assert fp8.path(GPU or "cpu") == path
+    if path == "eager" and request.function is not test_fp8_product_of_ours:
+        launch_nothing(monkeypatch)
 
 
 def matmul(a: torch.Tensor, w: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
@@ -131,7 +133,18 @@ def test_fp8_product_of_rows(perfguard: Any, shape: Split, path: str) -> None:
 @PRODUCTS
 def test_fp8_product_of_groups(perfguard: Any, shape: Split, path: str) -> None:
     """Groups of 0, 16 and 48 columns: none, half a step of the contraction, and one and a half."""
-    groups, device = shape.groups, perfguard.device
+    product_of_groups(perfguard, shape.groups, 40, 72)
+
+
+@cases((), (), [128])
+def test_fp8_product_of_groups_as_they_are(perfguard: Any, shape: int, path: str) -> None:
+    """No width is filled up, so that nothing is copied on the way: not what lies in strides, nor scales with gaps. As
+    many columns as a chip's narrower tile has."""
+    product_of_groups(perfguard, RAGGED.groups, 48, shape)
+
+
+def product_of_groups(perfguard: Any, groups: int, height: int, width: int) -> None:
+    device = perfguard.device
     ends = torch.tensor([0, 16, 16, 64, 64], dtype=torch.int32, device=device)
 
     def product(
@@ -153,10 +166,10 @@ def test_fp8_product_of_groups(perfguard: Any, shape: Split, path: str) -> None:
 
     perfguard(
         product,
-        drawn(40, 80, device=device),
-        inverses(groups * 40, device=device).contiguous(),
-        drawn(72, 80, device=device).t(),
-        inverses(groups * 72, device=device).contiguous(),
+        drawn(height, 80, device=device),
+        inverses(groups * height, device=device),
+        drawn(width, 80, device=device).t(),
+        inverses(groups * width, device=device),
         offsets(ends, 80),
         reference=true,
         timed=False,

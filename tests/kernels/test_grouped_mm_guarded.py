@@ -19,7 +19,7 @@ from kernels.grouped import configs, library, shapes
 from kernels.grouped.configs import Impl
 from kernels.grouped.shapes import ProductShape
 from perfguard import Hard, Work, offsets
-from tests.kernels.paths import GPU, REAL, Candidates, cases, open_path
+from tests.kernels.paths import GPU, REAL, Candidates, cases, every_second, launch_nothing, open_path
 
 
 def _cases() -> list[Any]:
@@ -45,6 +45,8 @@ def test_grouped_mm(
     open_path(path, monkeypatch)
     taken = grouped.path(perfguard.device, groups=shape.experts, impl=impl)
     assert path in (None, taken)
+    if path == "loop":
+        launch_nothing(monkeypatch)
     inputs, product = shape.inputs(perfguard.device), partial(grouped.grouped_mm, impl=impl)
     offsets(inputs[-1])
     perfguard(
@@ -82,16 +84,41 @@ RAGGED = Split("ragged", (0, 5, 0, 18, 0), unused=3)
 AROUND = cases((), [RAGGED], [RAGGED])
 
 
+def open_around(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_path(path, monkeypatch)
+    if path == "eager":
+        launch_nothing(monkeypatch)
+
+
+def refuse_what_a_gpu_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PyTorch's product take what its GPU kernel takes: dense ends, sizes and strides of whole 16 bytes."""
+    library_takes_all = torch._grouped_mm
+
+    def strict(a: torch.Tensor, b: torch.Tensor, *, offs: torch.Tensor) -> torch.Tensor:
+        jagged = b.ndim == 2  # along the contraction, whose ends stand anywhere
+        for name, x, sizes in (("a", a, a.shape[:1] if jagged else a.shape[1:]), ("b", b, b.shape[1:])):
+            unit = 16 // x.element_size()
+            steps = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride != 1]
+            if x.data_ptr() % 16 or any(number % unit for number in (*sizes, *steps)):
+                raise AssertionError(f"{name}: {tuple(x.shape)} with strides {x.stride()} is not on 16 bytes")
+        assert offs.is_contiguous(), "offs: is not dense"
+        return library_takes_all(a, b, offs=offs)
+
+    monkeypatch.setattr(torch, "_grouped_mm", strict)
+
+
 @AROUND
 def test_grouped_mm_of_the_library(perfguard: Any, shape: Split, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_path(path, monkeypatch)
-    a = torch.randn(shape.rows, 17, device=perfguard.device, dtype=torch.bfloat16, requires_grad=True)
-    stored = torch.randn(shape.groups, 20, 17, device=perfguard.device, dtype=torch.bfloat16)
+    """Of 24 and 20 columns one is on 16 bytes and one is not, forward and backward."""
+    open_around(path, monkeypatch)
+    refuse_what_a_gpu_refuses(monkeypatch)
+    a = torch.randn(shape.rows, 24, device=perfguard.device, dtype=torch.bfloat16, requires_grad=True)
+    stored = torch.randn(shape.groups, 20, 24, device=perfguard.device, dtype=torch.bfloat16)
     perfguard(
         partial(grouped.grouped_mm, impl="torch"),
         a,
         stored.mT.requires_grad_(),
-        offsets(shape.offs(perfguard.device), shape.rows),
+        offsets(every_second(shape.offs(perfguard.device)), shape.rows),
         reference=grouped.reference.grouped_mm,
         timed=False,
     )
@@ -102,7 +129,7 @@ IN_PLACE = Hard(without=["layouts"], reason="what is cleared is contiguous memor
 
 @AROUND
 def test_grouped_mm_clear_rows(perfguard: Any, shape: Split, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_path(path, monkeypatch)
+    open_around(path, monkeypatch)
 
     def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
         library._clear_rows(out, offs)
@@ -113,13 +140,13 @@ def test_grouped_mm_clear_rows(perfguard: Any, shape: Split, path: str, monkeypa
         return out
 
     out = torch.randn(shape.rows, 3100, device=perfguard.device, dtype=torch.bfloat16)  # over two programs' blocks
-    offs = offsets(shape.offs(perfguard.device), shape.rows)
+    offs = offsets(every_second(shape.offs(perfguard.device)), shape.rows)
     perfguard(cleared, out, offs, reference=true, mutates=(0,), hard=IN_PLACE, timed=False)
 
 
 @AROUND
 def test_grouped_mm_clear_groups(perfguard: Any, shape: Split, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_path(path, monkeypatch)
+    open_around(path, monkeypatch)
 
     def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
         library._clear_groups(out, offs)
@@ -132,5 +159,5 @@ def test_grouped_mm_clear_groups(perfguard: Any, shape: Split, path: str, monkey
         return out
 
     out = torch.randn(shape.groups, 90, 100, device=perfguard.device, dtype=torch.bfloat16)  # over two programs' blocks
-    offs = offsets(shape.offs(perfguard.device), shape.rows)
+    offs = offsets(every_second(shape.offs(perfguard.device)), shape.rows)
     perfguard(cleared, out, offs, reference=true, mutates=(0,), hard=IN_PLACE, timed=False)

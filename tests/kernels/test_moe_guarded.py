@@ -8,6 +8,7 @@ route by rule, not by score.
 from __future__ import annotations
 
 import functools
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,15 +16,17 @@ import torch
 from torch import Tensor
 
 from kernels import fp8
-from kernels.moe import Dispatch, MoE, collect, plan, reference, spread
+from kernels.moe import Dispatch, MoE, MoEConfig, collect, plan, reference, spread
 from kernels.moe.matmul import GroupedMatmul
+from kernels.moe.partition import LayerMemory, layer_partition, layer_partition_by_memory
 from kernels.moe.precision import wide
+from kernels.moe.router import Router
 from kernels.moe.rows import path as path_of_rows
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 from kernels.moe.shapes import LAYERS, LAYERS_DEBUG, LayerShape
 from kernels.moe.weighted_gate import weighted_gate_backward
 from perfguard import Tolerance, Work
-from tests.kernels.paths import GPU, REAL, Candidates, cases, open_path
+from tests.kernels.paths import GPU, REAL, Candidates, cases, launch_nothing, open_path
 
 TIMED = LAYERS if REAL else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
 SHAPES = [pytest.param(shape, True, id=str(shape)) for shape in TIMED]
@@ -97,6 +100,52 @@ def test_moe_layer_in_fp8(perfguard: Any, shape: LayerShape, timed: bool) -> Non
     guard(perfguard, layer, shape, timed, multiply=fp8.reference.grouped_mm, tolerance=FP8_STEPS)
 
 
+@pytest.mark.skipif(REAL, reason="numbers of experts, no layer of a model")
+def test_moe_router_within_groups(perfguard: Any) -> None:
+    """A token keeps the two best of four groups, whose scores are sums of two: the best expert may be left out."""
+    config = MoEConfig(
+        dim=32, hidden=16, experts=8, top_k=3, score="sigmoid", groups=4, kept_groups=2, normalise=True, scale=2.5
+    )
+    router = Router(config, device=perfguard.device)
+    torch.nn.init.normal_(router.weight)
+    perfguard(
+        lambda x, bias: tuple(router(x, bias)),
+        torch.randn(24, config.dim, device=perfguard.device, requires_grad=True),
+        torch.randn(config.experts, device=perfguard.device),
+        reference=lambda x, bias: tuple(reference.route(router, x, bias)),
+        timed=False,
+    )
+
+
+@pytest.mark.skipif(REAL, reason="runs on the host alone")
+def test_moe_partition(perfguard: Any) -> None:
+    """Layers of pipeline stages by what they hold, beside the best of all partitions there are."""
+
+    def partitions(weights: Tensor, activations: Tensor, flight: Tensor) -> Tensor:
+        layers = [LayerMemory(*held) for held in zip(weights.tolist(), activations.tolist(), strict=True)]
+        by_memory = layer_partition_by_memory(layers, len(flight), in_flight=flight.tolist(), edge_bytes=(7, 11))
+        return torch.tensor([by_memory, layer_partition(len(layers), len(flight))])
+
+    def best(weights: Tensor, activations: Tensor, flight: Tensor) -> Tensor:
+        number, stages = len(weights), len(flight)
+        even = [number // stages] * stages
+        for stage in [*range(1, stages - 1), 0, stages - 1][: number % stages]:
+            even[stage] += 1
+
+        def order(cuts: tuple[int, ...]) -> tuple[Any, ...]:
+            spans = list(pairwise([0, *cuts, number]))
+            held = [weights[a:b].sum() + flight[at] * activations[a:b].sum() for at, (a, b) in enumerate(spans)]
+            held[0], held[-1] = held[0] + 7, held[-1] + 11
+            sizes = [b - a for a, b in spans]
+            apart = sum(abs(size - share) for size, share in zip(sizes, even, strict=True))
+            return int(max(held)), apart, sizes[0] + sizes[-1], sizes
+
+        return torch.tensor([min(map(order, combinations(range(1, number), stages - 1)))[-1], even])
+
+    weights, activations = torch.tensor([5, 5, 9, 2, 2, 5, 8]), torch.tensor([3, 1, 4, 1, 5, 9, 2])
+    perfguard(partitions, weights, activations, torch.tensor([3, 2, 1]), reference=best, timed=False)
+
+
 class Routed(NamedTuple):
     """Rows that are moved: `tokens` of width `dim`, each to `top_k` of `experts`."""
 
@@ -120,6 +169,8 @@ def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the way that the case takes, and make sure that it is taken."""
     open_path(path, monkeypatch)
     assert path_of_rows(GPU or "cpu") == path
+    if path == "eager":
+        launch_nothing(monkeypatch)
 
 
 def routed(device: torch.device, shape: Routed) -> Dispatch:
@@ -197,7 +248,7 @@ def test_moe_rows_of_other_dtypes(perfguard: Any, shape: Routed) -> None:
     """Results of another dtype than the inputs', weighted or not, rows that are added, dots: of nothing 0."""
     tokens, dim, _, top_k = shape
     dispatch = routed(perfguard.device, shape)
-    inverse = dispatch.inverse
+    inverse = dispatch.inverse.t().contiguous().t()  # by choice, as nobody has to lay it out by token
 
     def drawn(count: int, dtype: torch.dtype) -> Tensor:
         return (BEYOND_FLOAT16 * torch.randn(count, dim, device=perfguard.device)).to(dtype)

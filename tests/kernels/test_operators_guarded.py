@@ -19,7 +19,7 @@ from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedS
 from perfguard import Work, ids, offsets
 from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
 from tests.kernels.operators import TWO_ROUNDINGS
-from tests.kernels.paths import GPU, Candidates, cases, open_path, other_rows
+from tests.kernels.paths import GPU, Candidates, cases, launch_nothing, open_path, other_rows
 
 
 def _cases(name: str) -> pytest.MarkDecorator:
@@ -32,6 +32,8 @@ def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the way that the case takes, and make sure that it is taken."""
     open_path(path, monkeypatch)
     assert operators.path(GPU or "cpu") == path
+    if path == "eager":
+        launch_nothing(monkeypatch)
 
 
 @_cases("SILU_MUL")
@@ -62,6 +64,23 @@ def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: GateShape
     )
 
 
+@cases([], [GateShape(24, 40)])
+def test_gates_of_columns(perfguard: Any, shape: GateShape, path: str) -> None:
+    """Results are rows whatever the inputs are, also where torch's operators would keep the layout."""
+    given = [
+        each.detach().t().contiguous().t()
+        for each in (*shape.pair(perfguard.device), shape.interleaved(perfguard.device)[0])
+    ]
+
+    def both(g: torch.Tensor, u: torch.Tensor, gu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return operators.silu_mul(g, u), operators.clamped_swiglu(gu)
+
+    def true(g: torch.Tensor, u: torch.Tensor, gu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return reference.silu_mul(g, u), reference.clamped_swiglu(gu)
+
+    perfguard(both, *given, reference=true, timed=False)
+
+
 @_cases("CROSS_ENTROPY")
 def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShape, path: str) -> None:
     """The gradient is there after the forward pass. The backward pass that is timed keeps its graph, and so has to
@@ -77,6 +96,21 @@ def test_cross_entropy(perfguard: Any, candidates: Candidates, shape: LogitsShap
         timed=path != "interpreter",
         configurations=candidates(operators.cross_entropy, *inputs),
         walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
+    )
+
+
+@cases([], [], shapes.CROSS_ENTROPY_SMALL[1:2])
+def test_cross_entropy_of_fixed_logits(perfguard: Any, shape: LogitsShape, path: str) -> None:
+    """Without a gradient to compute: less is launched, and nothing is saved."""
+    logits, target = shape.inputs(perfguard.device)
+    ids(target, shape.vocabulary, ignored=-100)
+    perfguard(
+        operators.cross_entropy,
+        logits.detach(),
+        target,
+        reference=reference.cross_entropy,
+        tolerance=TWO_ROUNDINGS,
+        timed=False,
     )
 
 

@@ -16,7 +16,7 @@ from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
 from perfguard import Work, offsets
-from tests.kernels.paths import GPU, Candidates, cases, open_path, other_rows
+from tests.kernels.paths import GPU, Candidates, cases, every_second, launch_nothing, open_path, other_rows
 
 MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
 GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
@@ -29,6 +29,8 @@ def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the way that the case takes, and make sure that it is taken."""
     open_path(path, monkeypatch)
     assert fp8.path(GPU or "cpu") == path
+    if path == "eager":
+        launch_nothing(monkeypatch)
 
 
 def once(elements: int) -> Work:
@@ -175,17 +177,26 @@ def test_quantize_colwise_transpose_3d(perfguard: Any, candidates: Candidates, s
 
 
 class Typed(NamedTuple):
-    """A quantiser, on a small shape of another dtype than the bf16 of all other cases."""
+    """A quantiser, on a small shape of another dtype than the bf16 of all other cases, or with options."""
 
     quantiser: str
     shape: MatrixShape | GroupedShape | DualShape | WeightShape
     dtype: torch.dtype
+    code: torch.dtype | None = None
+    power_of_two: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        given = {"dtype": self.code, "power_of_two": self.power_of_two}
+        return {name: value for name, value in given.items() if value}
 
     def __str__(self) -> str:
-        return f"{self.quantiser}-{self.shape}-{str(self.dtype).removeprefix('torch.')}"
+        words = [self.quantiser, str(self.shape), *(str(each) for each in (self.dtype, self.code) if each)]
+        return "-".join(words + ["power-of-two"] * self.power_of_two).replace("torch.", "")
 
 
-MATRIX, WEIGHT = MatrixShape(9, 40), WeightShape(2, 20, 17)
+MATRIX, WEIGHT, WORDS = MatrixShape(9, 40), WeightShape(2, 20, 17), WeightShape(1, 16, 32)
+WIDE = MatrixShape(2, 17000)
 DUAL, SPLIT = DualShape(17, 24, 16, 3, "random"), GroupedShape(17, 24, 3, "random")
 TYPED = [
     Typed("rowwise", MATRIX, torch.float32),
@@ -200,14 +211,30 @@ TYPED = [
     Typed("colwise_3d", WEIGHT, torch.float32),
     Typed("rowwise_colwise_per_group", SPLIT, torch.float32),
     Typed("colwise_transpose_3d", WEIGHT, torch.float32),
+    # Whole words in rows of whole vectors, which a chip reads by kernels of its own; other codes than those it knows.
+    Typed("transpose_3d_reduction", WORDS, torch.float16, power_of_two=True),
+    Typed("transpose_3d_reduction", WORDS, torch.bfloat16, torch.float8_e4m3fnuz),
+    Typed("transpose_3d_reduction", WeightShape(1, 1920, 32), torch.float16),  # higher than shared memory holds
+    Typed("colwise_per_group", GroupedShape(32, 32, 2), torch.float16, power_of_two=True),
+    # Rows longer than a program keeps, and than it takes at a time.
+    Typed("rowwise", WIDE, torch.bfloat16),
+    Typed("colwise_3d", WeightShape(1, 16, 70), torch.float16),
 ]
 
 
 @cases((), (), TYPED)
-def test_quantize_dtype(perfguard: Any, shape: Typed, path: str) -> None:
+def test_quantize_dtype(perfguard: Any, candidates: Candidates, shape: Typed, path: str) -> None:
     """Amax and scale are the bits of the input's own dtype: each has code of its own."""
     name = f"quantize_{shape.quantiser}"
     inputs = shape.shape.inputs(perfguard.device, shape.dtype)
     if len(inputs) > 1:
-        offsets(inputs[-1])
-    perfguard(getattr(fp8, name), *inputs, reference=getattr(fp8.reference, name), timed=False)
+        ends = every_second(inputs[-1]) if shape.options else inputs[-1]
+        inputs = (*inputs[:-1], offsets(ends))
+    perfguard(
+        getattr(fp8, name),
+        *inputs,
+        reference=getattr(fp8.reference, name),
+        kwargs=shape.options,
+        timed=False,
+        configurations=candidates(getattr(fp8, name), *inputs) if shape.shape == WIDE else (),
+    )

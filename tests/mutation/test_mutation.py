@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
-from benchmarks.mutation.judging import SUITES, Cases, Judged
+from benchmarks.mutation.judging import HANGS, SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.operators import OURS, Rewriting, operators
 from benchmarks.mutation.report import argued, page, score
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn, files, mutants_of
@@ -185,6 +186,20 @@ def test_the_score_leaves_equivalents_out_and_counts_what_nobody_reaches() -> No
     assert text.count("survived") == 2
     assert not Judged("f", 1, "o", "g", "", "", "error").killed
     assert Judged("f", 1, "o", "g", "", "", "WRONG").killed
+
+
+def test_a_process_that_a_signal_ended_is_noticed() -> None:
+    """A kernel that leaves its memory may take the interpreter with it: no report is left, and CI is red."""
+    found = Workplace._found
+    assert found(Workplace.__new__(Workplace), -signal.SIGSEGV, "Fatal Python error") == ("dies", "", "SIGSEGV")
+    assert found(Workplace.__new__(Workplace), HANGS, "") == ("hangs", "", "")
+    assert Judged("f", 1, "o", "g", "", "", "dies").killed
+
+
+def test_a_run_that_the_machine_ended_tells_nothing(tmp_path: Path) -> None:
+    place = Workplace.__new__(Workplace)
+    place.path = tmp_path
+    assert place._found(-signal.SIGKILL, "")[0] == "error"
 
 
 def test_what_is_argued_still_stands_in_the_kernels() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from perfguard._compat import torch_trees
-from perfguard.check.hard_inputs.integers import with_integers
+from perfguard.check.hard_inputs.integers import limit_after, with_integers
 from perfguard.check.hard_inputs.layouts import LAYOUTS
-from perfguard.check.hard_inputs.marks import carry
+from perfguard.check.hard_inputs.marks import mark_of, marked
 from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, with_values
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
@@ -99,7 +99,9 @@ def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
     if made is tensor or made.data_ptr() == tensor.data_ptr():
         made = made.clone()
     made = made.detach().requires_grad_(tensor.requires_grad)
-    carry(tensor, made)
+    mark = mark_of(tensor)
+    if mark is not None:
+        marked(made, replace(mark, limit=limit_after(text, mark.limit)))
     return made
 
 

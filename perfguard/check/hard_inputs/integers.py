@@ -52,6 +52,16 @@ def _every_second(ends: torch.Tensor, _: list[int]) -> torch.Tensor:
     return made
 
 
+def _modulo(tensor: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+    return torch.where(tensor >= 0, tensor % numbers[0], tensor)  # what stands for no index stays
+
+
+def _last_end(ends: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+    made = ends.clone(memory_format=torch.contiguous_format)
+    made[-1:] = numbers[0]
+    return made
+
+
 _KINDS: list[tuple[str, _Change]] = [
     (r"all (-?\d+)", lambda tensor, numbers: torch.full_like(tensor, numbers[0])),
     (r"sorted", _sorted),
@@ -64,7 +74,11 @@ _KINDS: list[tuple[str, _Change]] = [
     (r"groups before (\d+) empty and ends (\d+) from there", _in_one),
     (r"groups of (\d+) up to (\d+) and the last to (\d+)", _by_steps),
     (r"every second group empty", _every_second),
+    (r"modulo (\d+)", _modulo),
+    (r"ends at most (\d+)", lambda tensor, numbers: tensor.clamp(max=numbers[0])),
+    (r"last end (\d+)", _last_end),
 ]
+_LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # texts that leave another limit
 
 
 def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
@@ -74,6 +88,38 @@ def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
         if found and not tensor.is_floating_point():
             return change(tensor.detach(), list(map(int, found.groups())))
     return None
+
+
+def following(tensor: torch.Tensor, mark: Mark, size: int, target: int) -> list[str] | None:
+    """The steps of a marked tensor where all dimensions of `size` are cut to `target`, its own ones among them, so that
+    its integers stay valid; None if none would be."""
+    own = [f"dim {dim} cut to {target}" for dim, length in enumerate(tensor.shape) if length == size]
+    if tensor.numel() == 0 or (own and target == 0 and (mark.kind == "ids" or mark.limit)):
+        return own  # no integers are left
+    if mark.kind == "ids":
+        if mark.limit != size:
+            return own
+        if target == 0:  # there is nothing that could be meant
+            return None if mark.ignored is None else [f"all {mark.ignored}", *own]
+        return [f"modulo {target}", *own]
+    given = tensor.tolist()
+    last, step = given[-1], math.gcd(*given) or 1
+    before, after = [], []
+    if (mark.limit or last) == size:
+        last = min(last, target // step * step)
+        before = [f"ends at most {last}"]
+    if not mark.limit:  # then the last end is that of the rows
+        if (last != target and before) or (own and target == 0):
+            return None
+        after = [f"last end {last}"] if own else []
+    return [*before, *own, *after]
+
+
+def limit_after(text: str, limit: int) -> int:
+    """The limit of a mark whose tensor was changed by a text."""
+    for number in _LIMITS.findall(text):
+        limit = int(number) if limit else 0
+    return limit
 
 
 def integers_of(tensor: torch.Tensor, mark: Mark) -> list[str]:

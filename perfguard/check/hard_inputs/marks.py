@@ -44,7 +44,7 @@ def ids(tensor: torch.Tensor, n: int, *, ignored: int | None = None) -> torch.Te
             f"perfguard.ids(…, {n}): holds values outside 0 to {n - 1}; give the number of places, and with "
             "ignored= the value that stands for none"
         )
-    return _marked(tensor, Mark("ids", n, ignored))
+    return marked(tensor, Mark("ids", n, ignored))
 
 
 def offsets(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
@@ -63,7 +63,7 @@ def offsets(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
     ends = tensor.tolist()
     if tensor.ndim != 1 or ends != sorted(ends) or (ends and (ends[0] < 0 or (rows is not None and ends[-1] > rows))):
         raise UsageError("perfguard.offsets(…): give a vector of running ends, which do not fall nor lie past the rows")
-    return _marked(tensor, Mark("offsets", rows or 0))
+    return marked(tensor, Mark("offsets", rows or 0))
 
 
 def mark_of(value: Any) -> Mark | None:
@@ -71,13 +71,8 @@ def mark_of(value: Any) -> Mark | None:
     return getattr(value, _NAME, None)
 
 
-def carry(old: Any, new: Any) -> None:
-    """Copy the mark of a tensor to one derived from it."""
-    if mark_of(old) is not None:
-        setattr(new, _NAME, mark_of(old))
-
-
-def _marked(tensor: torch.Tensor, mark: Mark) -> torch.Tensor:
+def marked(tensor: torch.Tensor, mark: Mark) -> torch.Tensor:
+    """The same tensor with a mark, unchecked."""
     setattr(tensor, _NAME, mark)
     return tensor
 

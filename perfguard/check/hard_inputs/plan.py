@@ -46,19 +46,28 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
     sizes = [] if holds_tensors(call.fn) or holds_tensors(call.reference) else cuts(leaves)
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
+    turned = [Part("layouts", {place: names[0 if at % 2 else -1]}) for at, (place, names) in enumerate(layouts.items())]
     integers = _integers(call, leaves)
+    drawn = [Part("integers", {place: order.choice(texts)}) for place, texts in integers.items()]
+    unused = [Part("integers", {place: "all 0"}) for place, texts in integers.items() if _may_be_unused(leaves[place])]
     ends = [Part("integers", {place: texts[0]}) for place, texts in integers.items()]
     gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
+    usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
+    empty = [part for part in sizes if any(text.endswith("cut to 0") for text in part.steps.values())]
     broad = [
         (*values, *laid),
         one_less(leaves) if sizes else (),
         _cut_and_mixed(call, sizes[0], floats) if sizes else (),
         (*ends, *laid) if ends else (),
+        (*drawn, *turned, *largest),
+        (*ends, *nans) if ends else (),
+        (*unused, *nans) if unused else (),
         tuple(nans),
         tuple(_mixed(leaves, floats, INFINITIES, "non-finite")),
         tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
         *((Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST) if floats),
-        tuple(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names),
+        (*(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names), *usual),
+        (order.choice(empty),) if empty else (),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
     ]
     alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
@@ -109,6 +118,12 @@ def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
         if isinstance(leaf, torch.Tensor) and mark is not None:
             found[place] = integers_of(leaf, mark)
     return {place: texts for place, texts in found.items() if texts}
+
+
+def _may_be_unused(leaf: Any) -> bool:
+    """Whether no group may have rows. What is in them is nobody's then, NaN too."""
+    mark = mark_of(leaf)
+    return mark is not None and mark.kind == "offsets" and mark.limit > 0 and leaf.numel() > 0
 
 
 def _is_vector(leaf: Any) -> bool:

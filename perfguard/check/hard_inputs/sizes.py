@@ -10,6 +10,7 @@ import torch
 
 from perfguard._compat import torch_trees
 from perfguard.check.hard_inputs.derivation import Part
+from perfguard.check.hard_inputs.integers import following
 from perfguard.check.hard_inputs.marks import mark_of
 
 BLOCK = 256  # most blocks and tails recur within this size
@@ -74,16 +75,20 @@ def _sizes(leaves: Sequence[Any]) -> list[int]:
 
 
 def _cut(leaves: Sequence[Any], size: int, target: int) -> Part | None:
-    """The cut of every dimension of `size`; None if an integer could index past it."""
+    """The cut of every dimension of `size`; None if an integer could index past it. Marked integers follow the cut."""
     steps = {}
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
             continue
         mark = mark_of(leaf)
-        if mark is not None and mark.limit == size:
+        if mark is not None:
+            own = following(leaf, mark, size, target)
+            if own is None:
+                return None
+        elif _is_integer(leaf) and leaf.numel() and not (int(leaf.min()) >= -1 and int(leaf.max()) < target):
             return None
-        if _is_integer(leaf) and leaf.numel() and not (int(leaf.min()) >= -1 and int(leaf.max()) < target):
-            return None
-        steps[place] = ", ".join(f"dim {dim} cut to {target}" for dim, own in enumerate(leaf.shape) if own == size)
+        else:
+            own = [f"dim {dim} cut to {target}" for dim, length in enumerate(leaf.shape) if length == size]
+        steps[place] = ", ".join(own)
     steps = {place: text for place, text in steps.items() if text}
     return Part("sizes", steps) if steps else None

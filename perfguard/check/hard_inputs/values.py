@@ -32,8 +32,17 @@ NANS = ("NaN at last", "NaN at first", "NaN at middle")
 INFINITIES = ("inf at first", "-inf at middle", "inf at last", "-inf at first", "-inf at last")
 
 
-#: of incoming gradients
-INCOMING_KINDS = ("zero", "one-hot at last", f"times 2^{LARGE}", "one-hot at first", f"times 2^{SMALL}", "sliced")
+#: of incoming gradients; the largest are beyond float16, through which a backward pass of wider ones may not go
+INCOMING_KINDS = (
+    "ones",
+    f"times 2^{LARGEST}",
+    "zero",
+    "one-hot at last",
+    f"times 2^{LARGE}",
+    "one-hot at first",
+    f"times 2^{SMALL}",
+    "sliced",
+)
 
 
 def takes_values(tensor: torch.Tensor) -> bool:
@@ -119,6 +128,10 @@ def _one_hot(part: torch.Tensor, words: list[str]) -> None:
     part[:, _place(part, words)] = 1.0
 
 
+def _ones(part: torch.Tensor, _: list[str]) -> None:
+    part.fill_(1.0)
+
+
 def _placed(value: float) -> Callable[[torch.Tensor, list[str]], None]:
     def change(part: torch.Tensor, words: list[str]) -> None:
         part[:, _place(part, words)] = value
@@ -144,6 +157,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, list[str]], None]] = {
     "subnormal": _subnormal,
     "outlier": _outlier,
     "one-hot": _one_hot,
+    "ones": _ones,
     "NaN": _placed(float("nan")),
     "inf": _placed(float("inf")),
     "-inf": _placed(float("-inf")),

@@ -97,6 +97,8 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
         return refused
     if derivation.text(INCOMING) and not upstream:
         return Outcome(left_out="there are no gradients")
+    if derivation.text(INCOMING) and any(each is not None and bool(_not_finite(each).any()) for each in upstream):
+        return Outcome(left_out="incoming gradients overflow")
     trial, outcome = _candidate(call, eager, upstream, derivation)
     if trial is None or _same_bits(trial, eager):
         return outcome

@@ -50,7 +50,8 @@ LIMITS_OF_TARGETS = {
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """The readings of every target on which the pass launches Triton kernels, or cannot be followed."""
+    """The readings of every target: of the kernels that the pass launches, that it cannot be followed, or that it
+    launches none, which is told only where some are recorded."""
     if subject.binaries is None or subject.followed is None:
         return []
     readings = []
@@ -65,9 +66,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
     problem = found.recording.problem
-    if not kernels and not problem:
-        return []
     target = found.target.name
+    if not kernels and not problem:
+        return [_none_asked(target)]
     reasons = {kernel.name: unfit(kernel.facts, found.target) for kernel in kernels}
     problems: Parts = {name: reason for name, reason in reasons.items() if reason}
     if problem:
@@ -128,6 +129,13 @@ def _of_target(found: OnTarget, kernels: list[Kernel]) -> list[Reading]:
         reading("mix", _mix, better=Better.SAME, unit=Unit.TEXT, gated=False),
         reading("binary", lambda facts: facts.binary, better=Better.SAME, unit=Unit.TEXT, gated=False),
     ]
+
+
+def _none_asked(target: str) -> Reading:
+    """A call may fall back to torch's operators where nobody looks: on a chip that is not here."""
+    note = f"{target}: no Triton kernel is launched there any more"
+    name = f"{target}.asked"
+    return Reading(name, Unit.TEXT, {}, better=Better.SAME, target=target, drifts=True, note=note)
 
 
 def _asked(kernel: Kernel) -> str:

@@ -123,6 +123,12 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     def timed(self) -> bool:
         return self.timer is not None
 
+    @property
+    def tells_of_nothing(self) -> bool:
+        """Whether it says that no part is there: of interest only where some are recorded. That no part has a problem
+        is a value, where less is better."""
+        return self.value == {} and self.better is Better.SAME
+
 
 class Accuracy(Struct, frozen=True, omit_defaults=True):
     """The comparison of one output (or gradient) of the candidate with the reference.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from perfguard.check.hard_inputs.derivation import derived_tensor
 from perfguard.check.hard_inputs.integers import integers_of
 from perfguard.check.hard_inputs.marks import mark_of
 from perfguard.check.hard_inputs.search import HardResult, run_hard
+from perfguard.check.hard_inputs.sizes import _cut
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 
@@ -119,3 +121,71 @@ def test_a_loss_that_takes_the_number_of_ignored_targets_for_granted_is_found() 
     hard = perfguard.Hard(without=["sizes"], reason="-")
     result = found(wrong, rows(5), target, reference=torch.nn.functional.cross_entropy, hard=hard)
     assert "argument 1 (" in result.problem
+
+
+@pytest.mark.parametrize(
+    ("tensor", "cut"),
+    [
+        (perfguard.ids(torch.tensor([0, 63, 5]), 64), "modulo 31"),
+        (perfguard.offsets(ENDS.clone(), 64), "ends at most 24"),  # a multiple of what all ends are multiples of
+        (perfguard.ids(torch.tensor([0, 9]), 10), ""),  # of places that are not cut
+        (perfguard.offsets(ENDS.clone()), None),  # whose last one has to be the rows
+    ],
+)
+def test_marked_integers_follow_a_cut(tensor: torch.Tensor, cut: str | None) -> None:
+    part = _cut([rows(64), tensor], 64, 31)
+    assert (None if part is None else part.steps.get(1, "")) == cut
+    if cut:
+        made = derived_tensor(tensor, cut)
+        assert int(made.max()) <= 31
+        assert mark_of(made) == replace(mark_of(tensor), limit=int(cut.split()[-1]))
+
+
+def test_fewer_groups_end_where_the_rows_do() -> None:
+    part = _cut([rows(64), torch.ones(4, 8), perfguard.offsets(ENDS.clone())], 4, 3)
+    assert part is not None
+    assert derived_tensor(perfguard.offsets(ENDS.clone()), part.steps[2]).tolist() == [8, 24, 64]
+
+
+def test_a_kernel_that_drops_an_odd_row_is_found_though_groups_share_the_rows() -> None:
+    def sums(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part.sum(0) for part in x[: int(ends[-1])].tensor_split(ends.tolist()[:-1])])
+
+    def even(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return sums(x, ends) if len(x) % 2 == 0 else sums(x[:-1], ends.clamp(max=len(x) - 1))
+
+    ends = torch.tensor([8, 23, 40, 64])
+    assert "dim 0 cut to" in found(even, rows(64), perfguard.offsets(ends, 64), reference=sums).problem
+    assert not found(sums, rows(64), perfguard.offsets(ends, 64), reference=sums).problem
+
+
+def test_what_is_in_rows_of_nobody_may_not_be_multiplied() -> None:
+    def cleared(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch.where((torch.arange(len(x)) < ends[-1])[:, None], x, 0)
+
+    def multiplied(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return x * (torch.arange(len(x)) < ends[-1])[:, None]
+
+    assert "NaN" in found(multiplied, rows(64), perfguard.offsets(ENDS.clone(), 64), reference=cleared).problem
+    assert not found(cleared, rows(64), perfguard.offsets(ENDS.clone(), 64), reference=cleared).problem
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad.to(torch.float16).to(grad.dtype) * 2
+
+
+def test_a_backward_pass_through_float16_is_found() -> None:
+    """Of gradients with as few bits as bfloat16 has, only those beyond its range show it."""
+    x = rows(8).to(torch.bfloat16).requires_grad_()
+    problem = found(Doubled.apply, x, reference=lambda x: x * 2).problem
+    assert "incoming gradients (times 2^17)" in problem
+    half = rows(8).to(torch.float16).requires_grad_()
+    result = found(Doubled.apply, half, reference=lambda x: x * 2)
+    assert not result.problem
+    assert result.left_out["incoming gradients overflow"] == 1

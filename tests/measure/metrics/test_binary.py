@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from perfguard.judge.exact import judge_exact
 from perfguard.measure.binaries import source_hash
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.forked_recorder import record_elsewhere
@@ -231,8 +232,13 @@ def test_forward_and_backward_have_their_own_kernels(reader: Reader) -> None:
     assert "BLOCK=2048" in blocks["backward"]
 
 
-def test_a_call_without_kernels_has_no_readings(reader: Reader) -> None:
-    assert reader.read("def call(x):\n    return x * 2\n", X) == {}
+def test_a_call_without_kernels_has_nothing_to_tell_but_that(reader: Reader) -> None:
+    """A call that has lost its kernels on a chip that is not here would be as good as before, by all other readings."""
+    found = reader.read("def call(x):\n    return x * 2\n", X)
+    assert {name: reading.value for name, reading in found.items()} == {"sm_90.asked": {}}
+    assert found["sm_90.asked"].tells_of_nothing
+    verdict = judge_exact(found["sm_90.asked"], {"double": "none"})
+    assert (verdict.word, verdict.reason) == (Word.CHANGED, "sm_90.asked - double")
 
 
 PROGRAM = """
