@@ -166,15 +166,14 @@ def _tell(job: Job, client: Client, gathered: Gathered, eased: bool) -> list[str
 def _comment(job: Job, client: Client, gathered: Gathered) -> Posted:
     assert gathered.pull is not None
     measured, overview, settings = gathered.run, gathered.overview, job.settings
-    resolved = is_resolved(overview, settings)
     lanes = [lane.name for lane in overview.lanes]
     return post_comment(
         client,
         gathered.pull,
         _texts(job, overview),
         wants=wants_comment(overview, settings),
-        state=State(measured.id, measured.attempt, measured.head_sha, lanes, resolved=resolved),
-        rules=Rules(job.key, settings.notify, settings.drafts, settings.author, settings.resolved),
+        state=State(measured.id, measured.attempt, measured.head_sha, lanes),
+        rules=Rules(job.key, settings.drafts, settings.author),
     )
 
 

@@ -73,19 +73,6 @@ def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
     assert lines[2].startswith("Everything: [summary of the run]")
     assert len(lines) == 3
     assert job.statuses["perfguard"][0] == "success"
-    assert job.github.world.minimized == {}
-
-
-def test_a_comment_of_which_nothing_is_left_is_folded_away_where_asked_for(job: PostJob) -> None:
-    job.measured({SLUG: red()})
-    job.post(resolved="hide")
-    assert job.github.world.minimized == {}
-    job.measured({SLUG: GREEN})
-    job.post(resolved="hide")
-    assert list(job.github.world.minimized.values()) == ["RESOLVED"]
-    job.measured({SLUG: red()})
-    job.post(resolved="hide")
-    assert job.github.world.minimized == {}
 
 
 def test_row_29_a_lane_without_artifact_is_no_result_and_never_green(job: PostJob) -> None:

@@ -197,17 +197,9 @@ class Api:
         return reply
 
     def graphql(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
-        text, variables = " ".join(body["query"].split()), body.get("variables", {})
+        text = " ".join(body["query"].split())
         if text == "query { viewer { login } }":
             return Reply(200, {"data": {"viewer": {"login": self.world.viewers.get(token, BOT)["login"]}}})
-        if " minimizeComment(input: {subjectId: $subject, classifier: $why})" in text:
-            if variables.get("why") not in ("ABUSE", "DUPLICATE", "OFF_TOPIC", "OUTDATED", "RESOLVED", "SPAM"):
-                return Reply(200, {"errors": [{"message": f"Variable $why has the value {variables.get('why')!r}"}]})
-            self.world.minimized[variables["subject"]] = variables["why"]
-            return Reply(200, {"data": {"minimizeComment": {"minimizedComment": {"isMinimized": True}}}})
-        if " unminimizeComment(input: {subjectId: $subject})" in text:
-            self.world.minimized.pop(variables["subject"], None)
-            return Reply(200, {"data": {"unminimizeComment": {"unminimizedComment": {"isMinimized": False}}}})
         return Reply(200, {"errors": [{"message": f"Parse error on {text[:40]!r}"}]})
 
     def _unacceptable(self, body: str) -> Reply | None:

@@ -105,4 +105,4 @@ CALLS = [
     Call("create_status", "POST", "/{repo}/statuses/{sha}", "statuses=write", {}, STATUS, ("state",)),
     Call("combined_status", "GET", "/{repo}/commits/{sha}/status", "statuses=read", _PAGE),
 ]
-GRAPHQL = Call("graphql", "POST", "/graphql", "", {}, {"query": str, "variables": dict}, ("query",))
+GRAPHQL = Call("graphql", "POST", "/graphql", "", {}, {"query": str}, ("query",))

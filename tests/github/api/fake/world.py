@@ -88,7 +88,6 @@ class World:
     renamed: dict[str, Repository] = field(default_factory=dict)
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     comments: dict[int, dict[str, Any]] = field(default_factory=dict)
-    minimized: dict[str, str] = field(default_factory=dict)
     statuses: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     trees: dict[str, tuple[str, str]] = field(default_factory=dict)  # hash -> commit and folder
@@ -137,7 +136,6 @@ class World:
         number = next(self.ids)
         self.comments[number] = {
             "id": number,
-            "node_id": f"IC_{number}",
             "body": body,
             "user": user or {"login": "somebody", "type": "User"},
             "html_url": f"https://github.com/o/r/pull/{pull}#issuecomment-{number}",
