@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 from tests.github.api.fake.world import BOT, World, sha
 
@@ -79,18 +78,6 @@ class Api:
 
     def delete_comment(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
         return Reply(204) if self.world.comments.pop(int(path["id"]), None) else NOT_FOUND
-
-    def delete_label(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
-        pull = self.world.pulls.get(int(path["number"]))
-        name = unquote(path["label"])
-        if pull is None or name not in [label["name"] for label in pull["labels"]]:
-            return NOT_FOUND
-        pull["labels"] = [label for label in pull["labels"] if label["name"] != name]
-        return Reply(200, pull["labels"])
-
-    def get_permission(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
-        permission = self.world.permissions.get(path["login"])
-        return Reply(200, {"permission": permission, "role_name": permission}) if permission else NOT_FOUND
 
     def list_pulls(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
         owner, _, branch = query.get("head", ":").partition(":")

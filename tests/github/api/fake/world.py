@@ -73,7 +73,6 @@ class World:
     Attributes:
         tokens: the permissions of each token.
         viewers: who a token is, where it is not the job's own bot.
-        permissions: login -> admin, write, read or none.
         most_characters: of a comment; more are refused with 422.
         list_lag: in how many listings a new comment does not show.
         files: commit -> path -> content.
@@ -96,7 +95,6 @@ class World:
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     comparisons: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    permissions: dict[str, str] = field(default_factory=dict)
     most_characters: int = 65_536
     list_lag: int = 0
     unlisted: dict[int, int] = field(default_factory=dict)
