@@ -38,7 +38,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     comment: Literal["findings", "improvements", "never"] = "findings"  # when a comment is created
     drafts: bool = True  # comment on drafts, too
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our login; "": the token's
-    compare_to: Literal["merge-base", "base-tip"] = "merge-base"  # commit whose baselines judge a pull request
     max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base gets a warning
 
 

@@ -36,8 +36,7 @@ def judged_by(found: Survey) -> str:
     if overview.base:
         age = overview.base_age_days
         old = "" if age is None else f", {counted(age, 'day')} old"
-        which = "the tip of its base branch" if overview.base_is_tip else "the merge base"
-        parts.append(f"judged by the baselines at {code(overview.base[:12])}, {which}{old}")
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
     beside = {lane.lane.report.base.commit for lane in found.lanes if lane.lane.report and lane.lane.report.base}
     if beside - {None}:
         told = ", ".join(code(commit[:12]) for commit in sorted(filter(None, beside)))

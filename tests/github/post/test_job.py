@@ -236,19 +236,16 @@ def test_whoever_gives_up_says_so_where_green_stood(
     assert job.statuses == {}
 
 
-@pytest.mark.parametrize("tip", [False, True])
 def test_a_change_whose_baselines_were_not_all_read_is_an_error_that_says_so(
-    job: PostJob, monkeypatch: pytest.MonkeyPatch, tip: bool
+    job: PostJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = job.github.world
-    world.files[sha("base")] = world.files[sha("fork-point")]
-    world.comparisons["main", sha("head")] = world.comparisons[sha("base"), sha("head")]
     world.files[sha("head")] = {
         **world.files[sha("head")], **{f"baselines/{SLUG}/more_{number}.yaml": b"x" for number in range(3)},
     }  # fmt: skip
     monkeypatch.setattr(contents, "MOST_FILES", 2)
     job.measured({SLUG: GREEN})
-    assert job.post(compare_to="base-tip" if tip else "merge-base") is ExitStatus.TESTS_FAILED
+    assert job.post() is ExitStatus.TESTS_FAILED
     said = "incomplete: the change's baselines: more than 2 files: the rest is not read"
     assert job.statuses == dict.fromkeys(["perfguard", f"perfguard/{SLUG}"], ("error", said))
     assert "more than 2 files" in job.github.world.on(7)[0]["body"]
@@ -320,6 +317,7 @@ def test_row_44_without_a_pull_request_there_are_status_and_summary(job: PostJob
     assert job.comments == []
     assert job.statuses["perfguard"][0] == "failure"
     assert "1 case slower" in headline(job)
+    assert job.report["base"] == sha("head")  # judged by its own baselines
     # Neither the event nor this branch tells the commit before: the report's word stands.
     (said,) = job.report["warnings"]
     assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]} by its own word: GitHub does not tell")

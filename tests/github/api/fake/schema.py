@@ -12,13 +12,12 @@ from typing import Any
 
 VERSIONS = ("2022-11-28",)
 _SHA = r"[0-9a-f]{40}"
-_REF = r"(?:(?!\.\.)[^\s~^:?*\[\\])+"  # a commit or a branch: what git allows in a name
 _PARTS = {
     "{repo}": r"(?:repos/(?P<full_name>[^/]+/[^/]+)|repositories/(?P<repository_id>\d+))",
     "{number}": r"(?P<number>\d+)",
     "{id}": r"(?P<id>\d+)",
     "{sha}": rf"(?P<sha>{_SHA})",
-    "{base}...{head}": rf"(?P<base>{_REF})\.\.\.(?P<head>{_SHA})",
+    "{base}...{head}": rf"(?P<base>{_SHA})\.\.\.(?P<head>{_SHA})",
     "{path}": r"(?P<path>.*)",
 }
 _PAGE = {"per_page": r"[1-9]\d?|100", "page": r"[1-9]\d*"}
