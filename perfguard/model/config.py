@@ -36,11 +36,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
     ] = []  # lanes that a pull request waits for
     comment: Literal["findings", "improvements", "never"] = "findings"  # when a comment is created
-    notify: Literal["edit", "new-comment"] = "edit"  # a comment that turns red: edited, or posted anew with mail
-    resolved: Literal["show", "hide"] = "show"  # a comment with nothing left to do: open, or folded
     drafts: bool = True  # comment on drafts, too
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our login; "": the token's
-    compare_to: Literal["merge-base", "base-tip"] = "merge-base"  # commit whose baselines judge a pull request
     max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base gets a warning
 
 

@@ -150,7 +150,6 @@ class Overview(Struct, frozen=True):
         head: the commit that was measured; "" where unknown.
         base: the commit whose baselines judged; "" if the reports' own run judged.
         base_age_days: how old `base` is.
-        base_is_tip: `base` is the tip of the branch that the change is for, not the merge base.
         unread: part of the change that could not be read in full, so that its edits are unknown; "": none.
         run_url, artifacts_until: location of the full reports, and their last day (ISO date).
     """
@@ -160,7 +159,6 @@ class Overview(Struct, frozen=True):
     head: str = ""
     base: str = ""
     base_age_days: int | None = None
-    base_is_tip: bool = False
     unread: str = ""
     run_url: str = ""
     artifacts_until: str = ""

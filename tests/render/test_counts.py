@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from perfguard.github.post.what_to_tell import exit_status, is_resolved, may_be_eased, statuses, wants_comment
+from perfguard.github.post.what_to_tell import exit_status, is_resolved, statuses, wants_comment
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.judge.run_verdict import count_guarded
 from perfguard.model.config import Settings
@@ -23,7 +23,7 @@ from perfguard.render.markdown import render_markdown
 from perfguard.render.survey import survey
 from perfguard.render.terminal import render_summary
 from perfguard.render.words import tally, why
-from tests.render.examples import EXAMPLES, FINE, LAUNCHES, NOISY, PASSED, SLOWER, UNPAIRED, lane, overview, result
+from tests.render.examples import EXAMPLES, FINE, NOISY, PASSED, SLOWER, UNPAIRED, lane, overview, result
 
 PASSED_HOST = msgspec.structs.replace(PASSED, metric="host_time_us")
 FINAL = [word for word in Word if word not in (Word.SUSPECT, Word.STALE)]
@@ -183,14 +183,6 @@ def test_a_few_undecided_times_are_told_and_succeed() -> None:
     assert not wants_comment(whole, Settings())
     assert (
         statuses(whole, strict=False)[-1].description == "undecided: 1 of 4 timed cases could not be judged: too noisy"
-    )
-
-
-def test_a_maintainer_cannot_ease_what_is_inconclusive_elsewhere() -> None:
-    slow = overview(lane("nvidia-h200", result("a", SLOWER, LAUNCHES)), FINE)
-    assert may_be_eased(slow)
-    assert not may_be_eased(
-        msgspec.structs.replace(slow, lanes=[*slow.lanes, EXAMPLES[Headline.INCONCLUSIVE].lanes[0]])
     )
 
 

@@ -139,10 +139,9 @@ class Client:
         """DELETE `path`."""
         self._insist("DELETE", self._url(path), None, json=False)
 
-    def graphql(self, query: str, variables: Mapping[str, str], kind: type[T]) -> T:
-        """The `data` of a GraphQL query or an idempotent mutation."""
-        body = {"query": query, "variables": dict(variables)}
-        answer = self._decoded(self._insist("POST", self._graphql, body), _GraphAnswer)
+    def graphql(self, query: str, kind: type[T]) -> T:
+        """The `data` of a GraphQL query."""
+        answer = self._decoded(self._insist("POST", self._graphql, {"query": query}), _GraphAnswer)
         what = f"POST {urlsplit(self._graphql).path}"
         if answer.errors:
             said = "; ".join(error.message for error in answer.errors)[:300]

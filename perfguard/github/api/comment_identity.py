@@ -36,24 +36,20 @@ class State(Struct, frozen=True):
         run, attempt: the workflow run that measured; a newer pair is never overwritten.
         head: commit that was measured.
         lanes: lanes shown in the comment.
-        alarm: somebody has to act.
         tier: size of the body that was written, 1 the largest.
         hash: of the written text, which shows later edits.
         whole: hash of the largest text, which identifies the result: small texts can be alike.
         nonce: a new one for each write, which identifies our own write on reading it back.
-        resolved: nothing is left of an earlier report.
     """
 
     run: Count
     attempt: Count
     head: Short
     lanes: list[Short] = []
-    alarm: bool = False
     tier: Count = 0
     hash: Short = ""
     whole: Short = ""
     nonce: Short = ""
-    resolved: bool = False
 
     @property
     def order(self) -> tuple[int, int]:
@@ -72,7 +68,6 @@ class Comment(Struct, frozen=True):
     """A comment of a pull request, from the REST API. The account of its author may be gone."""
 
     id: int
-    node_id: str = ""
     body: str | None = None
     user: User | None = None
 
@@ -88,7 +83,6 @@ class Ours:
     """
 
     id: int
-    node_id: str
     state: State | None
     text: str
     body: str
@@ -128,7 +122,7 @@ class Identity:
         second, _, text = rest.partition("\n")
         found = _STATE.fullmatch(second)
         state = _decoded(found[1]) if found else None
-        return Ours(comment.id, comment.node_id, state, (text if found else rest).strip("\n"), body)
+        return Ours(comment.id, state, (text if found else rest).strip("\n"), body)
 
     def _is_author(self, user: User) -> bool:
         if self.login is not None:
@@ -140,11 +134,6 @@ class Identity:
 def marker(key: str) -> str:
     """The first line of a comment of ours."""
     return f"<!-- perfguard:v1 key={key} -->"
-
-
-def retired(body: str, key: str) -> str:
-    """The body of a comment that a newer one replaces: its marker is no longer ours."""
-    return body.replace(marker(key), f"<!-- perfguard:retired key={key} -->", 1)
 
 
 def check_key(key: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from perfguard.github.api.comment_identity import Ours
 
@@ -36,20 +35,13 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Retire:
-    """Hide a comment and give up ownership of it."""
-
-    comment: Ours
-
-
-@dataclass(frozen=True)
 class Drop:
     """Delete a twin whose content is in the canonical comment or older."""
 
     comment: Ours
 
 
-Step = Rest | Create | Edit | Retire | Drop
+Step = Rest | Create | Edit | Drop
 
 
 @dataclass
@@ -91,13 +83,8 @@ class Mine:
         return comment.intact and state.whole == self.whole
 
 
-def decide(ours: Sequence[Ours], mine: Mine, notify: Literal["edit", "new-comment"]) -> Step:
-    """The next step.
-
-    Args:
-        ours: every comment of ours on the pull request, in any order.
-        notify: what to do when a quiet comment turns into an alarm.
-    """
+def decide(ours: Sequence[Ours], mine: Mine) -> Step:
+    """The next step. `ours`: every comment of ours on the pull request, in any order."""
     if not ours:
         return Create() if mine.alarm else Rest("nobody has to act, and there is no comment to keep true")
     canonical, *twins = sorted(ours, key=lambda comment: comment.id)
@@ -108,8 +95,6 @@ def decide(ours: Sequence[Ours], mine: Mine, notify: Literal["edit", "new-commen
         rest = Rest(f"run {newest.order[0]}, attempt {newest.order[1]}, is newer and has posted", canonical)
     elif mine.stands_in(canonical):
         rest = Rest("the comment says so already", canonical)
-    elif notify == "new-comment" and mine.alarm and canonical.state is not None and not canonical.state.alarm:
-        return Retire(canonical)
     else:
         return Edit(canonical)
     return Drop(twins[-1]) if twins else rest

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from perfguard.github.api.client import Client
-from perfguard.github.api.comment_identity import Comment, Identity, Ours, retired
+from perfguard.github.api.comment_identity import Comment, Identity, Ours
 from perfguard.github.api.pulls import Pull, read_pull
 from perfguard.github.api.troubles import BadCredentials, Gone, NotFound, Refused
 from perfguard.model.errors import GitHubError
@@ -15,13 +13,6 @@ from perfguard.model.errors import GitHubError
 MUTE_LABEL = "perfguard:mute"
 
 _VIEWER = "query { viewer { login } }"
-_MINIMIZE = (
-    "mutation($subject: ID!, $why: ReportedContentClassifiers!) "
-    "{ minimizeComment(input: {subjectId: $subject, classifier: $why}) { minimizedComment { isMinimized } } }"
-)
-_UNMINIMIZE = (
-    "mutation($subject: ID!) { unminimizeComment(input: {subjectId: $subject}) { unminimizedComment { isMinimized } } }"
-)
 
 
 class _Person(Struct, frozen=True):
@@ -41,7 +32,7 @@ class Writer:
 
     Attributes:
         written: ids whose current body is fetched one by one, because lists lag.
-        gone: ids that were deleted or are no longer ours.
+        gone: ids that were deleted.
         vanished: how often an edit found its comment deleted.
         warnings: errors that did not stop the comment, a sentence each.
     """
@@ -58,7 +49,7 @@ class Writer:
     def login(self) -> str | None:
         """Our login; None if GitHub does not give it."""
         try:
-            return self._client.graphql(_VIEWER, {}, _Viewer).viewer.login
+            return self._client.graphql(_VIEWER, _Viewer).viewer.login
         except BadCredentials:
             raise
         except Refused:
@@ -114,30 +105,6 @@ class Writer:
             return False
         self.written.add(comment.id)
         return True
-
-    def retire(self, comment: Ours, key: str) -> None:
-        """Hide a comment as outdated and give up ownership of it."""
-        body = {"body": retired(comment.body, key)}
-        self.gone.add(comment.id)
-        try:
-            self._client.write("PATCH", self._path(comment.id), body, Comment)
-        except (NotFound, Gone):
-            return
-        self.hide(comment, "OUTDATED")
-
-    def hide(self, comment: Ours, why: str) -> None:
-        """Minimize a comment; `why` is one of GitHub's classifiers. An error becomes a warning."""
-        self._fold(comment, "hidden", _MINIMIZE, {"subject": comment.node_id, "why": why})
-
-    def show(self, comment: Ours) -> None:
-        """Show a minimized comment again. An error becomes a warning."""
-        self._fold(comment, "shown again", _UNMINIMIZE, {"subject": comment.node_id})
-
-    def _fold(self, comment: Ours, what: str, mutation: str, variables: dict[str, str]) -> None:
-        try:
-            self._client.graphql(mutation, variables, dict[str, Any])
-        except GitHubError as error:
-            self.warnings.append(f"comment {comment.id} could not be {what}: {error}")
 
     def drop(self, comment: Ours) -> None:
         """Delete a duplicate of our comment."""

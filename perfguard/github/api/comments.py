@@ -9,14 +9,13 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from perfguard.github.api.client import Client, insist
 from perfguard.github.api.comment_identity import Identity, Ours, State, check_key, compose, digest
-from perfguard.github.api.comment_steps import Create, Drop, Mine, Rest, Retire, decide
+from perfguard.github.api.comment_steps import Create, Drop, Mine, Rest, decide
 from perfguard.github.api.comment_writer import MUTE_LABEL, Refusal, Writer
 from perfguard.github.api.pulls import Pull
 from perfguard.github.api.runs import fetch_run
@@ -58,17 +57,13 @@ class Rules(Struct, frozen=True):
 
     Attributes:
         key: tells several configurations of one repository apart; `[a-z0-9-]{1,32}`.
-        notify: `new-comment`: a comment that turns red is hidden and written anew, which sends mail.
         drafts: also on drafts.
         author: login that our comments have, where the API does not tell it (GitHub Enterprise).
-        resolved: `hide`: a comment of which nothing is left to do is folded away as resolved, until that changes.
     """
 
     key: str = "default"
-    notify: Literal["edit", "new-comment"] = "edit"
     drafts: bool = True
     author: str = ""
-    resolved: Literal["show", "hide"] = "show"
 
 
 def post_comment(
@@ -80,14 +75,14 @@ def post_comment(
         bodies: the same report in several sizes, the largest first, without marker and state. Each but the last may be
             too large; the last is at most `BUDGET - ROOM` bytes of UTF-8.
         wants: somebody has to act, so that a missing comment is created.
-        state: run, attempt, head and lanes of these bodies, and whether they report everything as resolved.
+        state: run, attempt, head and lanes of these bodies.
 
     Raises:
         UsageError: the key is not valid in a marker.
     """
     rules = rules or Rules()
     check_key(rules.key)
-    poster = _Poster(client, pull, bodies, msgspec.structs.replace(state, alarm=wants), rules)
+    poster = _Poster(client, pull, bodies, wants=wants, state=state, rules=rules)
     try:
         rest = poster.post()
     except (Refusal, ReadOnly, Gone) as error:
@@ -100,18 +95,19 @@ def post_comment(
 class _Poster:
     """Loop for one comment: look, decide, take one step, until nothing is left to do."""
 
-    def __init__(self, client: Client, pull: Pull, bodies: Sequence[str], state: State, rules: Rules) -> None:
+    def __init__(
+        self, client: Client, pull: Pull, bodies: Sequence[str], *, wants: bool, state: State, rules: Rules
+    ) -> None:
         self._client = client
         self._pull = pull
         self._bodies = bodies
         self._state = msgspec.structs.replace(state, whole=digest(bodies[0]))
         self._rules = rules
-        self._mine = Mine(state.order, self._state.whole, state.alarm)
+        self._mine = Mine(state.order, self._state.whole, wants)
         self._smallest_failed = 0  # GitHub refused the bodies up to this tier as too long
         self._writer = Writer(client, pull, drafts=rules.drafts)
         self._known: set[int] = {state.run}  # runs already looked up
         self._last = Action.SILENT  # the last attempted write
-        self._was_resolved: bool | None = None  # state before the edit; None: unknown
 
     def ended(self, action: Action, reason: str) -> Posted:
         """The outcome if GitHub or the pull request stopped the loop."""
@@ -123,7 +119,6 @@ class _Poster:
         """The outcome if nothing was left to do."""
         standing, action, reason = rest.standing, Action.SILENT, rest.reason
         if standing is not None and standing.state is not None and standing.state.nonce in self._mine.nonces:
-            self._fold(standing)
             action, reason = self._last, f"run {self._state.run}, attempt {self._state.attempt}"
         return Posted(action, reason, self._writer.warnings)
 
@@ -155,16 +150,14 @@ class _Poster:
 
     def _round(self, identity: Identity) -> Rest | None:
         """One look and one step; a `Rest` if there was nothing to do."""
-        step = decide(self._looked(identity), self._mine, self._rules.notify)
+        step = decide(self._looked(identity), self._mine)
         if isinstance(step, Rest):
             return step
         if isinstance(step, Drop):
             self._writer.drop(step.comment)
             return None
         self._writer.check_pull()
-        if isinstance(step, Retire):
-            self._writer.retire(step.comment, self._rules.key)
-        elif isinstance(step, Create):
+        if isinstance(step, Create):
             self._write(None)
         elif step.body is None:
             self._write(step.comment)
@@ -181,7 +174,6 @@ class _Poster:
                 self._writer.create(body)
             else:
                 self._last = Action.EDITED
-                self._was_resolved = comment.state.resolved if comment.state else None
                 if not self._writer.patch(comment, body):
                     return
         except Unprocessable:
@@ -190,15 +182,6 @@ class _Poster:
             self._smallest_failed = tier
             return
         self._mine.wrote = True
-
-    def _fold(self, comment: Ours) -> None:
-        """After an edit: minimize a resolved comment, and show one that is no longer resolved."""
-        if self._rules.resolved != "hide" or self._last is not Action.EDITED:
-            return
-        if self._state.resolved and not self._was_resolved:
-            self._writer.hide(comment, "RESOLVED")
-        elif not self._state.resolved and self._was_resolved is not False:
-            self._writer.show(comment)
 
     def _sized(self) -> tuple[int, str]:
         """Tier (from 1) and body of the largest form that fits."""

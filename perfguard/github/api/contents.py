@@ -32,14 +32,12 @@ class MergeBase(Struct, frozen=True):
         date: ISO date and time of the merge base.
         age_days: days since then.
         behind: commits of the base since then.
-        tip: commit of the base itself.
     """
 
     sha: str
     date: str
     age_days: int
     behind: int
-    tip: str
 
 
 class File(Struct, frozen=True):
@@ -75,7 +73,6 @@ class _Base(Struct, frozen=True):
 
 
 class _Comparison(Struct, frozen=True):
-    base_commit: _Base
     merge_base_commit: _Base
     behind_by: int
 
@@ -106,20 +103,20 @@ class _Content(Struct, frozen=True):
     content: str
 
 
-def find_merge_base(client: Client, base: str, head_sha: str) -> MergeBase:
-    """The merge base of two commits; the head may be a fork's, the base a branch.
+def find_merge_base(client: Client, base_sha: str, head_sha: str) -> MergeBase:
+    """The merge base of two commits; the head may be a fork's.
 
     Raises:
         GitHubError: no common commit, or GitHub cannot be asked.
     """
-    path = f"/repos/{client.repository}/compare/{quote(base)}...{head_sha}"
+    path = f"/repos/{client.repository}/compare/{base_sha}...{head_sha}"
     found = client.get(path, _Comparison, {"per_page": "1"})  # the head's commits are not needed
     date = found.merge_base_commit.commit.committer.date
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)
     seconds = client.clock.now() - date.timestamp()
     days = max(0, int(seconds // 86_400))
-    return MergeBase(found.merge_base_commit.sha, date.isoformat(), days, found.behind_by, found.base_commit.sha)
+    return MergeBase(found.merge_base_commit.sha, date.isoformat(), days, found.behind_by)
 
 
 def fetch_tree(client: Client, folder: str, ref: str, known: Mapping[str, File] | None = None) -> Tree:

@@ -17,7 +17,7 @@ class Pull(Struct, frozen=True):
     """An open pull request whose head is the commit that was measured.
 
     Attributes:
-        base_sha, base_ref: tip and name of the target branch.
+        base_sha: tip of the target branch.
         head_sha: the measured commit.
         labels: label names.
         alone: no other open pull request has this head, so a status on the commit belongs to this one. Anyone can push
@@ -26,7 +26,6 @@ class Pull(Struct, frozen=True):
 
     number: int
     base_sha: str
-    base_ref: str
     head_sha: str
     draft: bool = False
     labels: list[str] = []
@@ -64,7 +63,7 @@ class _Pull(Struct, frozen=True):
 
     def known(self, *, alone: bool) -> Pull:
         labels = [label.name for label in self.labels]
-        return Pull(self.number, self.base.sha, self.base.ref, self.head.sha, bool(self.draft), labels, alone)
+        return Pull(self.number, self.base.sha, self.head.sha, bool(self.draft), labels, alone)
 
 
 def find_pull(client: Client, run: Run) -> Found:

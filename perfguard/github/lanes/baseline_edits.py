@@ -119,17 +119,13 @@ def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: 
     return False
 
 
-def patched(edited: Edited, judging: Remembered) -> Remembered:
-    """The judging baselines with the values of the change, but with the noise that was stored before."""
-    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in judging.folders.items()}
-    for folder, suite, key, _, new in edited.cases():
+def patched(edited: Edited) -> Remembered:
+    """The baselines with the values of the change, but with the noise that was stored before."""
+    folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in edited.base.folders.items()}
+    for folder, suite, key, old, new in edited.cases():
         if new is None:
             continue
-        known = judging.case(folder, suite, key)
-        entries = {
-            metric: _recentred(known.entries.get(metric) if known else None, entry)
-            for metric, entry in new.entries.items()
-        }
+        entries = {metric: _recentred(_entry(old, metric), entry) for metric, entry in new.entries.items()}
         suites = folders.setdefault(folder, {})
         file = suites.get(suite) or Baseline(folder, suite)
         suites[suite] = replace(file, cases={**file.cases, key: replace(new, entries=entries)})

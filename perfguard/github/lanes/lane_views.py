@@ -48,22 +48,14 @@ class Trusted:
     """The baselines that judge the lanes, and the commit that their times must be compared with.
 
     Attributes:
-        base: baselines of the merge base, or of the base branch's tip if that judges.
+        base: baselines of the merge base.
         head: baselines of the change; None if its edits are not judged (a push).
-        left: baselines of the merge base if the base branch's tip judges.
-        commit: full hash of the right base of all times: the merge base, whichever baselines judge; None if GitHub does
-            not give it (a push).
+        commit: full hash of the right base of all times: the merge base; None if GitHub does not give it (a push).
     """
 
     base: Remembered
     head: Remembered | None = None
-    left: Remembered | None = None
     commit: str | None = None
-
-    @property
-    def unedited(self) -> Remembered:
-        """The baselines that the change started from."""
-        return self.base if self.left is None else self.left
 
 
 @dataclass
@@ -100,8 +92,8 @@ def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
         views.warnings += [*lane.received.warnings, *_warnings(lane.lane, lane.received.report, trusted)]
     reports = [lane.received.report for lane in arrived if lane.received]
     if trusted.head is not None:
-        folders = sorted({*trusted.unedited.folders, *trusted.head.folders})
-        views.edits = list_edits(Edited(trusted.unedited, trusted.head, folders), reports)
+        folders = sorted({*trusted.base.folders, *trusted.head.folders})
+        views.edits = list_edits(Edited(trusted.base, trusted.head, folders), reports)
         views.warnings += [f"the change's baselines: {problem}" for problem in trusted.head.problems.values()]
     return views
 
@@ -117,8 +109,8 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
     missing = unmeasured(judged, lane)
     covered: list[tuple[str, str, str]] = []
     if trusted.head is not None:
-        edited = Edited(trusted.unedited, trusted.head, folders)
-        under_edits = patched(edited, trusted.base)
+        edited = Edited(trusted.base, trusted.head, folders)
+        under_edits = patched(edited)
         edited_lane = under_edits.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
         covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
     refused = {each.name for each in received.refused}

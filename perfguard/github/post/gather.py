@@ -44,23 +44,13 @@ class Gathered:
 
 @dataclass(frozen=True)
 class _Bases:
-    """The commits of the judgement. Baselines of `base` are trusted. Those of `head` are only compared, to list edits
-    since `merge_base`; None: no edits. Times must be compared with `compared`; None: GitHub does not give it."""
+    """The commits of the judgement. Baselines of `base` are trusted. Those of `head` are only compared, to list edits;
+    None: no edits. Times must be compared with `compared`; None: GitHub does not give it."""
 
     base: str
     head: str | None
     merge_base: MergeBase | None = None
     compared: str | None = None
-
-    @property
-    def left(self) -> str:
-        """The commit at which the head left its base."""
-        return self.merge_base.sha if self.merge_base else self.base
-
-    @property
-    def is_tip(self) -> bool:
-        """Whether the tip of the base judges, not the merge base."""
-        return self.base != self.left
 
 
 def gather(client: Client, run: Run, settings: Settings, default_branch: str) -> Gathered:
@@ -79,12 +69,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     of_pull = run.event == "pull_request"
     found = find_pull(client, run) if of_pull else None
     pull = found.pull if found else None
-    tip = settings.compare_to == "base-tip"
-    bases = (
-        _bases(client, run, pull, default_branch, tip=tip)
-        if of_pull
-        else _Bases(run.head_sha, None, compared=run.queued_on)
-    )
+    bases = _bases(client, run, pull, default_branch) if of_pull else _Bases(run.head_sha, None, compared=run.queued_on)
     artifacts = fetch_artifacts(client, run, settings.lanes)
     trusted, unread, warnings = _trusted(client, bases, settings)
     views = view(arrive([_delivery(each) for each in artifacts], run.head_sha), trusted)
@@ -93,8 +78,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         edits=views.edits,
         head=run.head_sha,
         base=bases.base,
-        base_age_days=bases.merge_base.age_days if bases.merge_base and not bases.is_tip else None,
-        base_is_tip=bases.is_tip,
+        base_age_days=bases.merge_base.age_days if bases.merge_base else None,
         unread=unread,
         run_url=link_of(client, run),
         artifacts_until=_until(artifacts),
@@ -116,15 +100,13 @@ def _delivery(artifact: LaneArtifact) -> Delivery:
     return Delivery(artifact.lane, artifact.data, problem)
 
 
-def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str, *, tip: bool) -> _Bases:
-    """The commits of a pull request's judgement. `tip`: the base branch's tip judges; a pull request's `base_sha` may
-    be older."""
+def _bases(client: Client, run: Run, pull: Pull | None, default_branch: str) -> _Bases:
+    """The commits of a pull request's judgement."""
     if pull is None and not _SHA.fullmatch(default_branch):
         why = "no commit; GitHub Actions sets it, set it to the base's tip"
         raise UsageError(f"GITHUB_SHA={default_branch[:60]!r}: {why}")
-    onto = default_branch if pull is None else pull.base_ref if tip else pull.base_sha
-    found = find_merge_base(client, onto, run.head_sha)
-    return _Bases(found.tip if tip else found.sha, run.head_sha, found, compared=found.sha)
+    found = find_merge_base(client, pull.base_sha if pull else default_branch, run.head_sha)
+    return _Bases(found.sha, run.head_sha, found, compared=found.sha)
 
 
 def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, str, list[str]]:
@@ -137,16 +119,14 @@ def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted
     before = fetch_tree(client, root, bases.base)
     if root in before.problems:  # a lane's file may be among the unread ones
         raise GitHubError(f"{root} at {bases.base[:12]}: {before.problems[root]}; merge suites of one hardware")
-    head = left = None
+    head = None
     unread = ""
     if bases.head is not None:
         after = fetch_tree(client, root, bases.head, before.files)
         head = _read(after, root)
         if root in after.problems:
             unread = f"the change's baselines: {after.problems[root]}"
-    if bases.is_tip:
-        left = _read(fetch_tree(client, root, bases.left, before.files), root)
-    return Trusted(_read(before, root), head, left, bases.compared), unread, warnings
+    return Trusted(_read(before, root), head, bases.compared), unread, warnings
 
 
 def _read(tree: Tree, root: str) -> Remembered:
@@ -168,17 +148,14 @@ def _settings(client: Client, bases: _Bases, now: Settings) -> tuple[Settings, l
         warnings.append(f"the default branch's settings were taken: {error}")
     if bases.head is None:
         return limits, warnings
-    if bases.is_tip:
-        data = fetch_file(client, _CONFIGURATION, bases.left)
     edited = fetch_file(client, _CONFIGURATION, bases.head)
     if edited == data:
         return limits, warnings
     try:
-        was = settings_from(data or b"", f"{_CONFIGURATION} at {bases.left[:12]}") if bases.is_tip else limits
         after = msgspec.structs.asdict(settings_from(edited or b"", _CONFIGURATION))
     except UsageError as error:
         return limits, [*warnings, f"the change's settings, not obeyed here: {error}"]
-    before = msgspec.structs.asdict(was)
+    before = msgspec.structs.asdict(limits)
     return limits, warnings + [
         f"[tool.perfguard] {name}: {before[name]!r} -> {after[name]!r} in this change; not obeyed here"
         for name in before
@@ -197,7 +174,7 @@ def _until(artifacts: Sequence[LaneArtifact]) -> str:
 
 def _age(bases: _Bases, most_days: int) -> list[str]:
     base = bases.merge_base
-    if base is None or bases.is_tip or (base.age_days <= most_days and base.behind <= MOST_COMMITS_BEHIND):
+    if base is None or (base.age_days <= most_days and base.behind <= MOST_COMMITS_BEHIND):
         return []
     return [
         f"the merge base {base.sha[:12]} is {base.age_days} days and {base.behind} commits old: merge or rebase, "

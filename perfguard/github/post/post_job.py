@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from perfguard.github.api.accepted_label import ACCEPTED_LABEL, Easing, read_easing
 from perfguard.github.api.client import Client, open_client
 from perfguard.github.api.comment_identity import State
 from perfguard.github.api.comments import Action, Posted, Rules, post_comment
 from perfguard.github.api.job_summary import without_commands
 from perfguard.github.api.retries import Clock
 from perfguard.github.api.runs import MEASURE_WORKFLOW, Run, fetch_run, read_event, reason_to_stop
-from perfguard.github.api.statuses import Status, set_statuses
+from perfguard.github.api.statuses import set_statuses
 from perfguard.github.api.token import Environ
 from perfguard.github.api.troubles import NoToken
 from perfguard.github.post.gather import Gathered, default_branch_of, gather, link_of
 from perfguard.github.post.report_copies import keep_files, keep_summary
-from perfguard.github.post.what_to_tell import exit_status, given_up, is_resolved, may_be_eased, statuses, wants_comment
+from perfguard.github.post.what_to_tell import exit_status, given_up, is_resolved, statuses, wants_comment
 from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus, GitHubError
 from perfguard.model.lane_summary import Overview
@@ -93,16 +90,15 @@ def _judge_and_tell(job: Job, client: Client, measured: Run) -> ExitStatus:
         UsageError: no lane is expected.
     """
     gathered = gather(client, measured, job.settings, default_branch_of(job.environ))
-    gathered, eased = _ease(job, client, gathered)
     problems = keep_files(job.output, gathered.overview)
     if not problems:
         _say(job, [f"report: {job.output / 'report.md'}"])
     if job.dry:
-        _rehearse(job, gathered, eased)
+        _rehearse(job, gathered)
         failures: list[str] = []
     else:
         problems += keep_summary(job.environ, gathered.overview)
-        failures = _tell(job, client, gathered, eased)
+        failures = _tell(job, client, gathered)
     _say(job, [*problems, *failures])
     verdict = exit_status(gathered.overview, job.settings.strict)
     return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
@@ -120,39 +116,12 @@ def _judge_at_hand(job: Job, why: NoToken) -> ExitStatus:
     return exit_status(overview, job.settings.strict)
 
 
-def _statuses(job: Job, gathered: Gathered, eased: bool) -> list[Status]:
-    return statuses(gathered.overview, job.settings.strict, eased=eased)
-
-
-def _ease(job: Job, client: Client, gathered: Gathered) -> tuple[Gathered, bool]:
-    """Whether a maintainer has accepted this commit as worse; every output lists that among its warnings.
-
-    This affects only statuses, not verdicts, the comment or the exit status. A dry run does not ask GitHub, because
-    asking may remove a label.
-    """
-    if gathered.pull is None or job.dry:
-        return gathered, False
-    try:
-        easing = read_easing(client, gathered.pull)
-    except GitHubError as error:
-        easing = Easing(problem=f"label {ACCEPTED_LABEL}: not looked at ({error})")
-    said = easing.problem
-    if easing.by:
-        said = f"accepted for this commit alone by {easing.by}: {easing.reason}"
-        if not may_be_eased(gathered.overview):
-            said += "; without effect: only what is slower, heavier or not verified can be accepted"
-    if not said:
-        return gathered, False
-    overview = msgspec.structs.replace(gathered.overview, warnings=[said, *gathered.overview.warnings])
-    return replace(gathered, overview=overview), bool(easing.by) and may_be_eased(overview)
-
-
-def _tell(job: Job, client: Client, gathered: Gathered, eased: bool) -> list[str]:
+def _tell(job: Job, client: Client, gathered: Gathered) -> list[str]:
     """Set the statuses, then post the comment. Returns failures, a sentence each; skipped steps are only printed."""
     failures = []
     pull = gathered.pull
     if gathered.own or (pull is not None and pull.alone):
-        failures += set_statuses(client, gathered.run.head_sha, _statuses(job, gathered, eased))
+        failures += set_statuses(client, gathered.run.head_sha, statuses(gathered.overview, job.settings.strict))
     elif pull is not None:
         _say(job, [f"no statuses: {pull.head_sha[:12]} is the head of another pull request, too"])
     if pull is None or job.settings.comment == "never":
@@ -166,15 +135,14 @@ def _tell(job: Job, client: Client, gathered: Gathered, eased: bool) -> list[str
 def _comment(job: Job, client: Client, gathered: Gathered) -> Posted:
     assert gathered.pull is not None
     measured, overview, settings = gathered.run, gathered.overview, job.settings
-    resolved = is_resolved(overview, settings)
     lanes = [lane.name for lane in overview.lanes]
     return post_comment(
         client,
         gathered.pull,
         _texts(job, overview),
         wants=wants_comment(overview, settings),
-        state=State(measured.id, measured.attempt, measured.head_sha, lanes, resolved=resolved),
-        rules=Rules(job.key, settings.notify, settings.drafts, settings.author, settings.resolved),
+        state=State(measured.id, measured.attempt, measured.head_sha, lanes),
+        rules=Rules(job.key, settings.drafts, settings.author),
     )
 
 
@@ -185,10 +153,10 @@ def _texts(job: Job, overview: Overview) -> list[str]:
     return render_markdown(overview)
 
 
-def _rehearse(job: Job, gathered: Gathered, eased: bool) -> None:
+def _rehearse(job: Job, gathered: Gathered) -> None:
     """Print the comment and statuses of a dry run."""
     overview = gathered.overview
-    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in _statuses(job, gathered, eased)]
+    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in statuses(overview, job.settings.strict)]
     if gathered.pull is None or job.settings.comment == "never":
         lines.append(f"no comment: {gathered.why_no_pull or 'comment is never in [tool.perfguard]'}")
     elif wants_comment(overview, job.settings):

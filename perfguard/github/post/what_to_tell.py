@@ -8,28 +8,20 @@ from perfguard.github.api.statuses import Status
 from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
 from perfguard.model.lane_summary import Headline, Overview
-from perfguard.render.survey import ACTION, survey
+from perfguard.render.survey import survey
 
 _CONTEXT = "perfguard"
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
-_EASED = (Headline.WORSE, Headline.UNVERIFIED)
 _OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # what `strict` makes fail
 
 
-def statuses(overview: Overview, strict: bool, *, eased: bool = False) -> list[Status]:
-    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names.
-
-    Args:
-        eased: this commit may be slower or heavier, by a maintainer's word.
-    """
+def statuses(overview: Overview, strict: bool) -> list[Status]:
+    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names."""
     parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     parts.append((_CONTEXT, overview))
     return [
-        Status(context, "success", f"accepted by label: {survey(part).title.removesuffix(ACTION)}", overview.run_url)
-        if eased and part.headline in _EASED
-        else Status(context, _state(part.headline, strict), survey(part).title, overview.run_url)
-        for context, part in parts
+        Status(context, _state(part.headline, strict), survey(part).title, overview.run_url) for context, part in parts
     ]
 
 
@@ -37,15 +29,6 @@ def given_up(settings: Settings, link: str) -> list[Status]:
     """The statuses of a commit that nobody could judge: not those that an earlier run left green."""
     contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT]
     return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
-
-
-def may_be_eased(overview: Overview) -> bool:
-    """Whether every finding is slower, heavier or not verified, and nothing is wrong, missing, cut short or
-    inconclusive."""
-    complete = all(
-        lane.report is not None and lane.report.complete and not lane.is_inconclusive for lane in overview.lanes
-    )
-    return overview.headline in _EASED and complete and not survey(overview).missing
 
 
 def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:

@@ -13,9 +13,9 @@ from perfguard.render.markdown.tables import MORE_BY_GROUP_BYTES, MORE_BYTES, Bo
 from perfguard.render.survey import INCONCLUSIVE, NOT_GUARDED, SIGNS, Finding, LaneSurvey, Survey, by_kernel
 from perfguard.render.words import NOT_TIMED, limit_text, more_lines, moved, next_step
 
-_ASKED = (
-    "(only the report's word keeps these from a verdict: record them on that hardware, run the lane again, or have a "
-    "maintainer accept this commit by the label `perfguard:accepted`)"
+_NOT_VERIFIED = (
+    "**Not verified** (only the report's word keeps these from a verdict: record them on that hardware, "
+    "or run the lane again)"
 )
 MOST_MOVED = 20  # unfolded rows of one word
 
@@ -36,8 +36,7 @@ def judged_by(found: Survey) -> str:
     if overview.base:
         age = overview.base_age_days
         old = "" if age is None else f", {counted(age, 'day')} old"
-        which = "the tip of its base branch" if overview.base_is_tip else "the merge base"
-        parts.append(f"judged by the baselines at {code(overview.base[:12])}, {which}{old}")
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
     beside = {lane.lane.report.base.commit for lane in found.lanes if lane.lane.report and lane.lane.report.base}
     if beside - {None}:
         told = ", ".join(code(commit[:12]) for commit in sorted(filter(None, beside)))
@@ -169,7 +168,7 @@ def undecided(found: Survey, bounds: Bounds) -> str:
     if found.headline is Headline.NO_BASELINE:
         return _said(found, "**Not guarded**", NOT_GUARDED, bounds)
     if found.headline is Headline.UNVERIFIED:
-        return _said(found, f"**Not verified** {_ASKED}", (*INCONCLUSIVE, *OTHER_CONDITIONS), bounds)
+        return _said(found, _NOT_VERIFIED, (*INCONCLUSIVE, *OTHER_CONDITIONS), bounds)
     open_ = found.undecided
     title = ""
     if open_.findings:

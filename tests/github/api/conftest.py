@@ -80,7 +80,7 @@ def client(open_: Callable[..., Client]) -> Client:
 
 @pytest.fixture
 def pull() -> Pull:
-    return Pull(number=7, base_sha=sha("base"), base_ref="main", head_sha=sha("head"))
+    return Pull(number=7, base_sha=sha("base"), head_sha=sha("head"))
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class Job(msgspec.Struct):
 def main() -> None:
     job = msgspec.json.decode(sys.argv[1], type=Job)
     client = open_client(os.environ, Clock(sleep=lambda seconds: time.sleep(seconds / 50)))
-    pull = Pull(7, job.base, "main", job.head)
+    pull = Pull(7, job.base, job.head)
     posted = post_comment(client, pull, [job.body], wants=True, state=State(job.run, 1, job.head))
     print(msgspec.json.encode(posted).decode())
 

@@ -30,8 +30,7 @@ def texts(github: FakeGitHub, key: str = "default") -> list[str]:
 
 def parsed(github: FakeGitHub, key: str = "default") -> list[Ours]:
     comments = [
-        Comment(one["id"], one["node_id"], one["body"], User(one["user"]["login"], one["user"]["type"]))
-        for one in github.world.on(7)
+        Comment(one["id"], one["body"], User(one["user"]["login"], one["user"]["type"])) for one in github.world.on(7)
     ]
     found = [Identity(key, BOT["login"]).ours(comment) for comment in comments]
     return [ours for ours in found if ours is not None]
@@ -45,7 +44,7 @@ def test_row_04_first_run_creates_exactly_one_comment(
     assert texts(github) == [RED]
     written = parsed(github)[0].state
     assert written is not None
-    assert (written.run, written.attempt, written.head, written.alarm) == (5001, 1, sha("head"), True)
+    assert (written.run, written.attempt, written.head) == (5001, 1, sha("head"))
     assert written.hash == digest(RED)
     assert github.writes == [("POST", "/repos/o/r/issues/7/comments")]
 
@@ -339,60 +338,6 @@ def test_a_login_that_nobody_recognises_makes_one_comment_a_run_not_twelve(
     assert len(github.world.on(7)) == 1
 
 
-def test_a_quiet_comment_that_turns_red_is_written_anew_where_asked_for(
-    github: FakeGitHub, client: Client, pull: Pull, state: State
-) -> None:
-    rules = Rules(notify="new-comment")
-    post_comment(client, pull, [RED], wants=True, state=state, rules=rules)
-    (first,) = github.world.comments
-    second = post_comment(client, pull, [GREEN], wants=False, state=later(state), rules=rules)
-    assert (second.action, list(github.world.comments)) == (Action.EDITED, [first])
-    third = post_comment(client, pull, [WORSE], wants=True, state=later(later(state)), rules=rules)
-    assert third.action is Action.CREATED
-    assert len(github.world.comments) == 2
-    assert github.world.minimized == {f"IC_{first}": "OUTDATED"}
-    assert texts(github) == [WORSE]
-    fourth = post_comment(client, pull, [RED], wants=True, state=later(later(later(state))), rules=rules)
-    assert (fourth.action, len(github.world.comments)) == (Action.EDITED, 2)
-    assert texts(github) == [RED]
-
-
-def quiet(state: State, *, resolved: bool = True) -> State:
-    return State(state.run + 1, 1, state.head, state.lanes, resolved=resolved)
-
-
-def test_what_is_resolved_is_folded_away_and_comes_back_with_a_relapse(
-    github: FakeGitHub, client: Client, pull: Pull, state: State
-) -> None:
-    rules = Rules(resolved="hide")
-    post_comment(client, pull, [RED], wants=True, state=state, rules=rules)
-    (first,) = github.world.comments
-    assert github.world.minimized == {}
-    gone = quiet(state)
-    assert post_comment(client, pull, [GREEN], wants=False, state=gone, rules=rules).action is Action.EDITED
-    assert github.world.minimized == {f"IC_{first}": "RESOLVED"}
-    unclear = quiet(gone, resolved=False)  # inconclusive asks nobody to act, and is not resolved
-    post_comment(client, pull, ["### perfguard: inconclusive"], wants=False, state=unclear, rules=rules)
-    assert github.world.minimized == {}
-    gone = quiet(unclear)
-    post_comment(client, pull, [GREEN], wants=False, state=gone, rules=rules)
-    assert github.world.minimized == {f"IC_{first}": "RESOLVED"}
-    post_comment(client, pull, [WORSE], wants=True, state=later(gone), rules=rules)
-    assert github.world.minimized == {}
-    assert texts(github) == [WORSE]
-
-
-def test_a_comment_that_cannot_be_folded_away_is_a_warning(
-    github: FakeGitHub, client: Client, pull: Pull, state: State
-) -> None:
-    post_comment(client, pull, [RED], wants=True, state=state)
-    github.fail(method="POST", path="graphql", skip=1, times=9, status=403, body={"message": "Forbidden"})
-    posted = post_comment(client, pull, [GREEN], wants=False, state=quiet(state), rules=Rules(resolved="hide"))
-    assert posted.action is Action.EDITED
-    assert "could not be hidden" in posted.warnings[0]
-    assert texts(github) == [GREEN]
-
-
 def test_twins_are_deleted_once_the_lowest_id_says_it(
     github: FakeGitHub, client: Client, pull: Pull, state: State
 ) -> None:
@@ -401,19 +346,6 @@ def test_twins_are_deleted_once_the_lowest_id_says_it(
     post_comment(client, pull, [RED], wants=True, state=later(state))
     assert [method for method, _ in github.writes] == ["PATCH", "DELETE", "DELETE"]
     assert texts(github) == [RED]
-
-
-def test_a_quiet_comment_that_is_gone_when_it_should_be_hidden(
-    github: FakeGitHub, client: Client, pull: Pull, state: State
-) -> None:
-    rules = Rules(notify="new-comment")
-    post_comment(client, pull, [RED], wants=True, state=state)
-    (first,) = github.world.comments
-    post_comment(client, pull, [GREEN], wants=False, state=later(state))
-    github.fail(method="PATCH", before=lambda: github.world.comments.pop(first))
-    third = post_comment(client, pull, [WORSE], wants=True, state=later(later(state)), rules=rules)
-    assert third.action is Action.CREATED
-    assert texts(github) == [WORSE]
 
 
 def test_a_comment_that_was_written_is_told_so_though_it_cannot_be_read_back(

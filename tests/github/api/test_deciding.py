@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.github.api.comment_identity import Ours, State, digest
-from perfguard.github.api.comment_steps import Create, Drop, Edit, Mine, Rest, Retire, Step, decide
+from perfguard.github.api.comment_steps import Create, Drop, Edit, Mine, Rest, Step, decide
 
 
-def ours(number: int, run: int = 0, text: str = "text", *, alarm: bool = False, nonce: str = "") -> Ours:
-    state = State(run, 1, "a" * 40, [], alarm, 1, digest(text), digest(text), nonce) if run else None
-    return Ours(number, f"IC_{number}", state, text, f"body of {text}")
+def ours(number: int, run: int = 0, text: str = "text", *, nonce: str = "") -> Ours:
+    state = State(run, 1, "a" * 40, [], 1, digest(text), digest(text), nonce) if run else None
+    return Ours(number, state, text, f"body of {text}")
 
 
 def mine(run: int = 5, text: str = "mine", *, alarm: bool = True) -> Mine:
@@ -35,8 +35,8 @@ def mine(run: int = 5, text: str = "mine", *, alarm: bool = True) -> Mine:
     ],
 )
 def test_a_step(standing: list[Ours], said: Mine, step: Step) -> None:
-    assert decide(standing, said, "edit") == step
-    assert decide(standing[::-1], said, "edit") == step
+    assert decide(standing, said) == step
+    assert decide(standing[::-1], said) == step
 
 
 @pytest.mark.parametrize(
@@ -49,26 +49,16 @@ def test_a_step(standing: list[Ours], said: Mine, step: Step) -> None:
     ],
 )
 def test_nothing_is_left_to_do(standing: list[Ours], said: Mine) -> None:
-    assert isinstance(decide(standing, said, "edit"), Rest)
+    assert isinstance(decide(standing, said), Rest)
 
 
 def test_a_write_is_recognised_by_its_nonce_whatever_github_made_of_the_text() -> None:
     said = mine()
     said.nonces.add("n1")
-    assert isinstance(decide([ours(1, 5, "laid out anew", nonce="n1")], said, "edit"), Rest)
-    assert isinstance(decide([ours(1, 5, "of another job", nonce="n2")], said, "edit"), Edit)
+    assert isinstance(decide([ours(1, 5, "laid out anew", nonce="n1")], said), Rest)
+    assert isinstance(decide([ours(1, 5, "of another job", nonce="n2")], said), Edit)
     said.wrote = True  # and then another job of the same run: two that undo each other would never end
-    assert isinstance(decide([ours(1, 5, "of another job", nonce="n2")], said, "edit"), Rest)
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "retired"),
-    [(False, True, True), (True, True, False), (False, False, False), (True, False, False)],
-)
-def test_a_quiet_comment_is_retired_when_it_turns_red(before: bool, now: bool, retired: bool) -> None:
-    step = decide([ours(1, 4, alarm=before)], mine(alarm=now), "new-comment")
-    assert isinstance(step, Retire) is retired
-    assert isinstance(decide([ours(1, 4, alarm=before)], mine(alarm=now), "edit"), Edit)
+    assert isinstance(decide([ours(1, 5, "of another job", nonce="n2")], said), Rest)
 
 
 class _Job:
@@ -80,7 +70,7 @@ class _Job:
         self.step: Step | None = None
 
     def look(self, comments: dict[int, Ours]) -> None:
-        self.step = decide(list(comments.values()), self.mine, "edit")
+        self.step = decide(list(comments.values()), self.mine)
 
     def act(self, comments: dict[int, Ours]) -> None:
         step, self.step = self.step, None
@@ -92,7 +82,7 @@ class _Job:
             if step.body is None:
                 comments[step.comment.id] = self.written(step.comment.id)
             elif source is not None:
-                comments[step.comment.id] = Ours(step.comment.id, "", source.state, source.text, source.body)
+                comments[step.comment.id] = Ours(step.comment.id, source.state, source.text, source.body)
         elif isinstance(step, Drop):
             comments.pop(step.comment.id, None)
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from perfguard.github.api.comment_identity import Comment, Identity, State, User, compose, digest, marker
 
 BOT = User("github-actions[bot]", "Bot")
-STATE = State(5001, 2, "a" * 40, ["nvidia-h200"], True, 1, digest("text"), digest("text, at length"), "0123")
+STATE = State(5001, 2, "a" * 40, ["nvidia-h200"], 1, digest("text"), digest("text, at length"), "0123")
 
 
 def comment(body: str | None, user: User | None = BOT) -> Comment:
-    return Comment(1, "IC_1", body, user)
+    return Comment(1, body, user)
 
 
 def test_what_was_written_is_read() -> None:
@@ -92,6 +92,13 @@ def test_a_broken_state_is_none(line: str) -> None:
     assert found.state is None
     assert found.order == (-1, -1)
     assert not found.intact
+
+
+def test_a_state_with_a_field_that_is_no_more_is_read() -> None:
+    line = state_line({"run": 1, "attempt": 1, "head": "x", "alarm": True, "resolved": False})
+    found = Identity("default").ours(comment(f"{marker('default')}\n{line}\n\ntext"))
+    assert found is not None
+    assert found.order == (1, 1)
 
 
 @given(st.text(max_size=200), st.binary(max_size=200))

@@ -41,7 +41,7 @@ def test_raises(client, path):
 
 
 def test_posts(client):
-    posted = post_comment(client, Pull(7, SHA, "main", SHA), ["text"], wants=True, state=State(1, 1, SHA))
+    posted = post_comment(client, Pull(7, SHA, SHA), ["text"], wants=True, state=State(1, 1, SHA))
     local = (client, client.__dict__, client._transport.__dict__)
     assert posted is None
 

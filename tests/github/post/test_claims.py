@@ -32,7 +32,6 @@ from tests.github.lanes.reports import (
     report,
 )
 from tests.github.post.conftest import BASE, PostJob
-from tests.github.post.test_job import ACCEPTED, labelled
 
 OTHER_DRIVER = replace(TOOLCHAIN, driver="590.2")
 NAMES = ("f", "g", "h", "k")
@@ -87,16 +86,6 @@ def test_what_only_the_report_excuses_is_no_success(job: PostJob, claim: str) ->
         assert said in description
     assert said in job.comments[0]
     assert "f/forward" in job.comments[0]
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_a_maintainer_may_let_it_pass(job: PostJob, claim: str) -> None:
-    job.baselines(baseline_file(MORE if "one case" in claim else BASE))
-    labelled(job, ACCEPTED)
-    job.measured({SLUG: CLAIMS[claim]})
-    job.post()
-    assert job.statuses["perfguard"][0] == "success"
-    assert job.statuses["perfguard"][1].startswith("accepted by label: not verified")
 
 
 def test_pairs_that_cannot_tell_are_undecided_and_no_claim(job: PostJob) -> None:

@@ -73,19 +73,6 @@ def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
     assert lines[2].startswith("Everything: [summary of the run]")
     assert len(lines) == 3
     assert job.statuses["perfguard"][0] == "success"
-    assert job.github.world.minimized == {}
-
-
-def test_a_comment_of_which_nothing_is_left_is_folded_away_where_asked_for(job: PostJob) -> None:
-    job.measured({SLUG: red()})
-    job.post(resolved="hide")
-    assert job.github.world.minimized == {}
-    job.measured({SLUG: GREEN})
-    job.post(resolved="hide")
-    assert list(job.github.world.minimized.values()) == ["RESOLVED"]
-    job.measured({SLUG: red()})
-    job.post(resolved="hide")
-    assert job.github.world.minimized == {}
 
 
 def test_row_29_a_lane_without_artifact_is_no_result_and_never_green(job: PostJob) -> None:
@@ -249,19 +236,16 @@ def test_whoever_gives_up_says_so_where_green_stood(
     assert job.statuses == {}
 
 
-@pytest.mark.parametrize("tip", [False, True])
 def test_a_change_whose_baselines_were_not_all_read_is_an_error_that_says_so(
-    job: PostJob, monkeypatch: pytest.MonkeyPatch, tip: bool
+    job: PostJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = job.github.world
-    world.files[sha("base")] = world.files[sha("fork-point")]
-    world.comparisons["main", sha("head")] = world.comparisons[sha("base"), sha("head")]
     world.files[sha("head")] = {
         **world.files[sha("head")], **{f"baselines/{SLUG}/more_{number}.yaml": b"x" for number in range(3)},
     }  # fmt: skip
     monkeypatch.setattr(contents, "MOST_FILES", 2)
     job.measured({SLUG: GREEN})
-    assert job.post(compare_to="base-tip" if tip else "merge-base") is ExitStatus.TESTS_FAILED
+    assert job.post() is ExitStatus.TESTS_FAILED
     said = "incomplete: the change's baselines: more than 2 files: the rest is not read"
     assert job.statuses == dict.fromkeys(["perfguard", f"perfguard/{SLUG}"], ("error", said))
     assert "more than 2 files" in job.github.world.on(7)[0]["body"]
@@ -283,82 +267,6 @@ def test_an_accepted_finding_is_green_and_told(job: PostJob) -> None:
     assert "accepted: 1 finding" in job.comments[0]
     assert "more accurate" in job.comments[0]
     assert job.statuses["perfguard"][0] == "success"
-
-
-ACCEPTED = f"perfguard:accepted {sha('head')[:12]}: float32 sums, see the issue"
-
-
-def labelled(job: PostJob, word: str = ACCEPTED, login: str = "kim", kind: str = "User") -> None:
-    job.github.world.pulls[7]["labels"] = [{"name": "perfguard:accepted"}]
-    job.github.world.permissions |= {"kim": "write", "guest": "read"}
-    job.github.world.add_comment(7, word, {"login": login, "type": kind})
-
-
-def test_a_label_and_a_reason_ease_the_statuses_of_one_commit(job: PostJob) -> None:
-    labelled(job)
-    job.measured({SLUG: red()})
-    assert job.post() is ExitStatus.REGRESSED  # the verdict stays
-    accepted = "accepted by label: 1 case slower"
-    assert job.statuses == dict.fromkeys(("perfguard", f"perfguard/{SLUG}"), ("success", accepted))
-    assert job.report["warnings"] == ["accepted for this commit alone by kim: float32 sums, see the issue"]
-    assert "by kim&#58; float32 sums" in job.github.world.on(7)[-1]["body"]
-    assert job.github.world.pulls[7]["labels"]
-
-
-@pytest.mark.parametrize(
-    ("word", "login", "kind"),
-    [
-        (ACCEPTED, "guest", "User"),
-        (ACCEPTED, "stranger", "User"),
-        (ACCEPTED, "kim", "Bot"),
-        (ACCEPTED, "../kim", "User"),
-        (f"> {ACCEPTED}", "kim", "User"),
-        (f"perfguard:accepted {sha('head')[:12]}", "kim", "User"),
-        (f"perfguard:accepted {sha('head')[:5]}: why", "kim", "User"),
-    ],
-    ids=["may not write", "unknown", "a bot", "a path", "quoted", "no reason", "hardly a commit"],
-)
-def test_a_label_without_a_good_word_has_no_effect(job: PostJob, word: str, login: str, kind: str) -> None:
-    labelled(job, word, login, kind)
-    job.measured({SLUG: red()})
-    job.post()
-    assert job.statuses["perfguard"][0] == "failure"
-    assert f"comments 'perfguard:accepted {sha('head')[:12]}: why'" in job.report["warnings"][0]
-
-
-def test_a_word_without_the_label_has_no_effect(job: PostJob) -> None:
-    labelled(job)
-    job.github.world.pulls[7]["labels"] = []
-    job.measured({SLUG: red()})
-    job.post()
-    assert job.statuses["perfguard"][0] == "failure"
-
-
-def test_a_label_for_an_earlier_commit_is_taken_off(job: PostJob) -> None:
-    labelled(job, f"perfguard:accepted {sha('earlier')}: fine")
-    job.measured({SLUG: red()})
-    job.post()
-    assert job.statuses["perfguard"][0] == "failure"
-    assert job.github.world.pulls[7]["labels"] == []
-    assert "was for an earlier commit" in job.report["warnings"][0]
-
-
-def test_nothing_but_slower_and_heavier_is_accepted_by_a_label(job: PostJob) -> None:
-    labelled(job)
-    job.measured({SLUG: red(), OTHER: None})
-    job.post(lanes=[SLUG, OTHER])
-    assert job.statuses["perfguard"][0] == "failure"
-    assert "without effect" in job.report["warnings"][0]
-
-
-def test_a_label_that_cannot_be_looked_at_eases_nothing(job: PostJob) -> None:
-    labelled(job)
-    job.github.fail(path="/permission", status=403, body={"message": "Resource not accessible by integration"})
-    job.measured({SLUG: red()})
-    assert job.post() is ExitStatus.REGRESSED
-    assert job.statuses["perfguard"][0] == "failure"
-    assert "not looked at" in job.report["warnings"][0]
-    assert len(job.github.world.on(7)) == 2
 
 
 def test_row_39_a_case_that_is_measured_no_more_is_never_a_silent_pass(job: PostJob) -> None:
@@ -409,6 +317,7 @@ def test_row_44_without_a_pull_request_there_are_status_and_summary(job: PostJob
     assert job.comments == []
     assert job.statuses["perfguard"][0] == "failure"
     assert "1 case slower" in headline(job)
+    assert job.report["base"] == sha("head")  # judged by its own baselines
     # Neither the event nor this branch tells the commit before: the report's word stands.
     (said,) = job.report["warnings"]
     assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]} by its own word: GitHub does not tell")

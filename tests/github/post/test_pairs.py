@@ -81,16 +81,6 @@ def test_a_lane_that_was_compared_with_its_own_commit_judged_no_time(job: PostJo
     assert unpaired(job, itself).endswith("; give the lane --perfguard-base (docs/ci.md)")
 
 
-def test_the_merge_base_is_what_times_are_compared_with_whichever_baselines_judge(job: PostJob) -> None:
-    world = job.github.world
-    world.files[sha("base")] = world.files[sha("fork-point")]
-    world.comparisons["main", sha("head")] = world.comparisons[sha("base"), sha("head")]
-    job.measured({SLUG: RED})
-    assert job.post(compare_to="base-tip") is ExitStatus.REGRESSED
-    tip = replace(RED, base=BaseTree(sha("base")), pairings=[paired({"f": 55.0, "g": 50.0}, base=sha("base"))])
-    assert "the merge base is" in unpaired(job, tip, compare_to="base-tip")
-
-
 def test_a_tree_that_equals_the_merge_base_has_no_time_to_judge(job: PostJob) -> None:
     job.measured({SLUG: replace(RED, base=BaseTree(sha("fork-point"), equal=True), pairings=[])})
     assert job.post() is ExitStatus.PASSED

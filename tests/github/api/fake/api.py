@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 from tests.github.api.fake.world import BOT, World, sha
 
@@ -79,18 +78,6 @@ class Api:
 
     def delete_comment(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
         return Reply(204) if self.world.comments.pop(int(path["id"]), None) else NOT_FOUND
-
-    def delete_label(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
-        pull = self.world.pulls.get(int(path["number"]))
-        name = unquote(path["label"])
-        if pull is None or name not in [label["name"] for label in pull["labels"]]:
-            return NOT_FOUND
-        pull["labels"] = [label for label in pull["labels"] if label["name"] != name]
-        return Reply(200, pull["labels"])
-
-    def get_permission(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
-        permission = self.world.permissions.get(path["login"])
-        return Reply(200, {"permission": permission, "role_name": permission}) if permission else NOT_FOUND
 
     def list_pulls(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
         owner, _, branch = query.get("head", ":").partition(":")
@@ -197,17 +184,9 @@ class Api:
         return reply
 
     def graphql(self, token: str, path: Mapping[str, str], query: Mapping[str, str], body: Any) -> Reply:
-        text, variables = " ".join(body["query"].split()), body.get("variables", {})
+        text = " ".join(body["query"].split())
         if text == "query { viewer { login } }":
             return Reply(200, {"data": {"viewer": {"login": self.world.viewers.get(token, BOT)["login"]}}})
-        if " minimizeComment(input: {subjectId: $subject, classifier: $why})" in text:
-            if variables.get("why") not in ("ABUSE", "DUPLICATE", "OFF_TOPIC", "OUTDATED", "RESOLVED", "SPAM"):
-                return Reply(200, {"errors": [{"message": f"Variable $why has the value {variables.get('why')!r}"}]})
-            self.world.minimized[variables["subject"]] = variables["why"]
-            return Reply(200, {"data": {"minimizeComment": {"minimizedComment": {"isMinimized": True}}}})
-        if " unminimizeComment(input: {subjectId: $subject})" in text:
-            self.world.minimized.pop(variables["subject"], None)
-            return Reply(200, {"data": {"unminimizeComment": {"unminimizedComment": {"isMinimized": False}}}})
         return Reply(200, {"errors": [{"message": f"Parse error on {text[:40]!r}"}]})
 
     def _unacceptable(self, body: str) -> Reply | None:

@@ -12,15 +12,12 @@ from typing import Any
 
 VERSIONS = ("2022-11-28",)
 _SHA = r"[0-9a-f]{40}"
-_REF = r"(?:(?!\.\.)[^\s~^:?*\[\\])+"  # a commit or a branch: what git allows in a name
 _PARTS = {
     "{repo}": r"(?:repos/(?P<full_name>[^/]+/[^/]+)|repositories/(?P<repository_id>\d+))",
     "{number}": r"(?P<number>\d+)",
     "{id}": r"(?P<id>\d+)",
-    "{login}": r"(?P<login>[^/]+)",
-    "{label}": r"(?P<label>[^/]+)",
     "{sha}": rf"(?P<sha>{_SHA})",
-    "{base}...{head}": rf"(?P<base>{_REF})\.\.\.(?P<head>{_SHA})",
+    "{base}...{head}": rf"(?P<base>{_SHA})\.\.\.(?P<head>{_SHA})",
     "{path}": r"(?P<path>.*)",
 }
 _PAGE = {"per_page": r"[1-9]\d?|100", "page": r"[1-9]\d*"}
@@ -91,8 +88,6 @@ CALLS = [
     Call("get_comment", "GET", "/{repo}/issues/comments/{id}", "pull_requests=read"),
     Call("edit_comment", "PATCH", "/{repo}/issues/comments/{id}", "pull_requests=write", {}, COMMENT, ("body",)),
     Call("delete_comment", "DELETE", "/{repo}/issues/comments/{id}", "pull_requests=write"),
-    Call("delete_label", "DELETE", "/{repo}/issues/{number}/labels/{label}", "pull_requests=write"),
-    Call("get_permission", "GET", "/{repo}/collaborators/{login}/permission", ""),
     Call("list_pulls", "GET", "/{repo}/pulls", "pull_requests=read", PULLS),
     Call("get_pull", "GET", "/{repo}/pulls/{number}", "pull_requests=read"),
     Call("pulls_of_commit", "GET", "/{repo}/commits/{sha}/pulls", "pull_requests=read", _PAGE),
@@ -105,4 +100,4 @@ CALLS = [
     Call("create_status", "POST", "/{repo}/statuses/{sha}", "statuses=write", {}, STATUS, ("state",)),
     Call("combined_status", "GET", "/{repo}/commits/{sha}/status", "statuses=read", _PAGE),
 ]
-GRAPHQL = Call("graphql", "POST", "/graphql", "", {}, {"query": str, "variables": dict}, ("query",))
+GRAPHQL = Call("graphql", "POST", "/graphql", "", {}, {"query": str}, ("query",))

@@ -73,7 +73,6 @@ class World:
     Attributes:
         tokens: the permissions of each token.
         viewers: who a token is, where it is not the job's own bot.
-        permissions: login -> admin, write, read or none.
         most_characters: of a comment; more are refused with 422.
         list_lag: in how many listings a new comment does not show.
         files: commit -> path -> content.
@@ -88,7 +87,6 @@ class World:
     renamed: dict[str, Repository] = field(default_factory=dict)
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     comments: dict[int, dict[str, Any]] = field(default_factory=dict)
-    minimized: dict[str, str] = field(default_factory=dict)
     statuses: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     trees: dict[str, tuple[str, str]] = field(default_factory=dict)  # hash -> commit and folder
@@ -97,7 +95,6 @@ class World:
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     comparisons: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    permissions: dict[str, str] = field(default_factory=dict)
     most_characters: int = 65_536
     list_lag: int = 0
     unlisted: dict[int, int] = field(default_factory=dict)
@@ -137,7 +134,6 @@ class World:
         number = next(self.ids)
         self.comments[number] = {
             "id": number,
-            "node_id": f"IC_{number}",
             "body": body,
             "user": user or {"login": "somebody", "type": "User"},
             "html_url": f"https://github.com/o/r/pull/{pull}#issuecomment-{number}",
