@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from perfguard.model.units import format_percent
-from perfguard.selfcheck.findings import Detector, Findings
+from perfguard.selfcheck.findings import Findings
 
 _NAMES = ("selfcheck.png", "selfcheck.svg")
 _SIZE = (8.0, 5.0)  # inches
-_MARKERS = "sD^vx+"  # distinct, because curves of rivals overlap
 
 
 def plot(findings: Findings, folder: Path) -> list[str]:
@@ -25,8 +23,7 @@ def plot(findings: Findings, folder: Path) -> list[str]:
     figure = Figure(figsize=_SIZE, layout="constrained")
     FigureCanvasAgg(figure)
     _draw(figure.subplots(), findings)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=7, title="rule (suites with a false alarm)",
-                  title_fontsize=7)  # fmt: skip
+    figure.legend(loc="outside lower center", ncols=2, fontsize=7)
     told = []
     for name in _NAMES:
         figure.savefig(folder / name, dpi=150)
@@ -35,27 +32,17 @@ def plot(findings: Findings, folder: Path) -> list[str]:
 
 
 def _draw(axes: Any, findings: Findings) -> None:
-    runs = findings.resampled
-    _line(axes, Detector("perfguard", runs.slower, runs.slower_suites, findings.power), "ko-", 2.5)
-    for rival, marker in zip(findings.rivals, _MARKERS, strict=False):
-        if rival.suites is not None:
-            _line(axes, rival, f"{marker}--", 1.0)
+    points = [(100 * power.slowdown, power.found.value) for power in findings.power if power.found.trials]
+    axes.plot(*zip(*points, strict=True), "ko-", markersize=4, linewidth=2.5, label="injected samples")
     real = [one for one in findings.injected if one.aimed > 0 and one.found.trials]
     if real:
         axes.errorbar(
             [100 * one.true_slowdown for one in real], [one.found.value for one in real],
             xerr=[100 * one.standard_error for one in real],
-            fmt="ko", markersize=4, alpha=0.6, label="perfguard, real kernel",
+            fmt="ko", markersize=4, alpha=0.6, label="real kernel",
         )  # fmt: skip
     axes.set(xlabel="slowdown (%)", ylabel="share found", xlim=(0, 10.5), ylim=(-0.03, 1.03))
     axes.set_title(
         f"{findings.hardware.name}: {findings.sessions} sessions, {findings.timed_cases} timed cases", fontsize=10
     )
     axes.grid(alpha=0.3)
-
-
-def _line(axes: Any, rule: Detector, style: str, width: float) -> None:
-    """Draw one curve; untried slowdowns have no point."""
-    points = [(100 * power.slowdown, power.found.value) for power in rule.power if power.found.trials]
-    alarms = format_percent(rule.suites.value) if rule.suites else "?"
-    axes.plot(*zip(*points, strict=True), style, markersize=4, linewidth=width, label=f"{rule.name} ({alarms})")

@@ -125,7 +125,6 @@ def analyse(reports: Sequence[Report], stored: int, suites: int) -> Findings:
         resampled=resampled.runs,
         power=resampled.power,
         promised=resampled.promised,
-        rivals=resampled.rivals,
         screen=resampled.screen,
     )
 
@@ -144,9 +143,8 @@ def _measure(request: Request, folder: Path, settings: Settings) -> list[Report]
         lock.acquire(settings.lock_minutes, _say)
         command = child_command(request.arguments, request.directory, device)
         reports = measure_sessions(
-            command, child.Request(rivals=True), folder, request.sessions, minutes=settings.session_minutes,
-            progress=_say,
-        )  # fmt: skip
+            command, child.Request(), folder, request.sessions, minutes=settings.session_minutes, progress=_say
+        )
         if not _on_cpu(reports):
             inject(folder / _DELAYED, settings, device, request.sessions, progress=_say)
     return reports

@@ -98,7 +98,6 @@ def open_run(
         if compares
         else lambda result: frozenset(),
         unread=frozenset(asked.unread),
-        rivals=asked.rivals,
     )
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
     hands = Hands(
