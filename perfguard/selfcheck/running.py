@@ -1,4 +1,4 @@
-"""One selfcheck from end to end: sessions, their judgement, a real kernel made slower, table, plot and JSON."""
+"""One selfcheck from end to end: sessions, their judgement, a real kernel made slower, table and JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from perfguard.selfcheck.findings import SCHEMA, Findings, Injected
 from perfguard.selfcheck.injection import inject, judge_injected
 from perfguard.selfcheck.judging import timed_cases
 from perfguard.selfcheck.measuring import measure_sessions, read_sessions
-from perfguard.selfcheck.plot import plot
 from perfguard.selfcheck.sample import gather, primary
 from perfguard.selfcheck.table import show
 from perfguard.session import child
@@ -89,8 +88,6 @@ def selfcheck(request: Request) -> int:
     findings = msgspec.structs.replace(analyse(reports, stored, request.suites), injected=injected, injection_note=note)
     write_atomically(output / RESULT, msgspec.json.format(msgspec.json.encode(findings), indent=1))
     show(findings)
-    for line in plot(findings, output):
-        print(line)
     print(f"results: {output / RESULT}")
     kept = [promise.kept for promise in findings.promises()]
     return int(ExitStatus.TESTS_FAILED if False in kept else ExitStatus.PASSED)

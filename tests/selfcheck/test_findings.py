@@ -1,9 +1,6 @@
-"""The promises, the table and the plot of findings that are made up."""
+"""The promises, and the table, of findings that are made up."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,7 +16,6 @@ from perfguard.selfcheck.findings import (
     Runs,
     TimerNoise,
 )
-from perfguard.selfcheck.plot import plot
 from perfguard.selfcheck.rates import Rate, clustered_rate
 from perfguard.selfcheck.table import curve, show
 from tests.selfcheck.simulated import HARDWARE
@@ -121,19 +117,3 @@ def test_the_table_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a real kernel made slower: not run: needs a GPU" in text
     assert "run 3: [a] SLOWER" in text
     assert text.count("kept ") == 6
-
-
-def test_the_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    told = plot(FINDINGS, tmp_path)
-    assert told == [f"plot: {tmp_path / 'selfcheck.png'}", f"plot: {tmp_path / 'selfcheck.svg'}"]
-    assert (tmp_path / "selfcheck.png").read_bytes().startswith(b"\x89PNG")
-    labels = (tmp_path / "selfcheck.svg").read_text()
-    assert "injected samples" in labels
-
-
-def test_without_matplotlib_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    (line,) = plot(FINDINGS, tmp_path)
-    assert "matplotlib is not installed; pip install 'perfguard[selfcheck]'" in line
-    assert list(tmp_path.iterdir()) == []
