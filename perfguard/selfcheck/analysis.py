@@ -1,12 +1,12 @@
-"""Evaluates the judge on a sample: false alarms, power, noise of the timers, rivals on the same data."""
+"""Evaluates the judge on a sample: false alarms, power, noise of the timers."""
 
 from __future__ import annotations
 
 import random
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import timer_class
@@ -14,10 +14,9 @@ from perfguard.judge.pair_test import MOST_PAIRS, PairVerdict
 from perfguard.model.records import Word
 from perfguard.model.units import significant
 from perfguard.selfcheck.draws import SUITE_CASES, independent_runs, random_tenth, resampled_pairs, runs_apart
-from perfguard.selfcheck.findings import SCREENED, SLOWDOWNS, Acquittal, Detector, Power, Runs, TimerNoise
+from perfguard.selfcheck.findings import SCREENED, SLOWDOWNS, Acquittal, Power, Runs, TimerNoise
 from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
 from perfguard.selfcheck.rates import Rate, clustered_rate
-from perfguard.selfcheck.rivals import Pair, Rival, all_rivals
 from perfguard.selfcheck.sample import CaseId, Sample
 from perfguard.selfcheck.screening import screen
 
@@ -131,35 +130,6 @@ def seconds_per_case(sample: Sample) -> float:
 # -- suites resampled from whole sessions ------------------------------------------------------------------------------
 
 
-@dataclass
-class Trials:
-    """Decisions on one case each, with their suites; parallel lists. A pair's `slowdown` is 0 if none was injected."""
-
-    suites: list[int] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
-
-    def add(self, suite: int, pair: Pair) -> None:
-        """Add one decision."""
-        self.suites.append(suite)
-        self.pairs.append(pair)
-
-    def detector(self, name: str, alarms: Sequence[bool], note: str = "") -> Detector:
-        """False alarms and power of a rule with these `alarms`."""
-        unchanged = list(self._at(0.0, alarms))
-        alarmed = {suite for suite, alarm, _ in unchanged if alarm}
-        return Detector(
-            name,
-            clustered_rate(unchanged),
-            clustered_rate((suite, int(suite in alarmed), 1) for suite in {suite for suite, _, _ in unchanged}),
-            [Power(slowdown, clustered_rate(self._at(slowdown, alarms))) for slowdown in SLOWDOWNS],
-            note,
-        )
-
-    def _at(self, slowdown: float, alarms: Sequence[bool]) -> Iterator[tuple[int, int, int]]:
-        told = zip(self.suites, self.pairs, alarms, strict=True)
-        return ((suite, int(alarm), 1) for suite, pair, alarm in told if pair.slowdown == slowdown)
-
-
 @dataclass(frozen=True)
 class Resampled:
     """Results of suites resampled from whole sessions."""
@@ -168,12 +138,11 @@ class Resampled:
     runs: Runs
     power: list[Power]
     promised: Rate
-    rivals: list[Detector]
     screen: list[Acquittal]
 
 
 def judge_resampled(sample: Sample, record: int, suites: int, progress: Progress) -> Resampled:
-    """Judge `suites` resampled suites by perfguard and its rivals.
+    """Judge `suites` resampled suites.
 
     Each suite is judged twice: unchanged, and with every case slower by one of the slowdowns. Slower other cases do not
     affect the test of a case: it uses only their noise, which a factor does not change.
@@ -182,7 +151,8 @@ def judge_resampled(sample: Sample, record: int, suites: int, progress: Progress
         record: number of sessions in a record.
     """
     times, chance, sessions = timed_cases(sample), random.Random(_SEED), sample.sessions
-    runs, trials, found = [], Trials(), []
+    runs = []
+    found: dict[float, list[tuple[int, int, int]]] = {slowdown: [] for slowdown in SLOWDOWNS}
     promised: list[tuple[int, int, int]] = []
     refused: dict[float, list[tuple[int, str]]] = {slowdown: [] for slowdown in SCREENED}
     size = min(len(times), SUITE_CASES)
@@ -193,12 +163,10 @@ def judge_resampled(sample: Sample, record: int, suites: int, progress: Progress
         slowed = judge_run({case: times[case].slower(slowdowns[case]) for case in cases}, pairs, size)
         runs.append(unchanged)
         for case, slowdown in slowdowns.items():
-            before, now = sessions[pairs[0].base][case], sessions[pairs[0].work][case]
-            for injected, verdict in ((0.0, unchanged[case]), (slowdown, slowed[case])):
-                trials.add(number, Pair(before, now, injected))
-                found.append(verdict.word is Word.SLOWER)
+            outcome = (number, int(slowed[case].word is Word.SLOWER), 1)
+            found[slowdown].append(outcome)
             if slowdown == _promised(times[case]):
-                promised.append((number, int(found[-1]), 1))
+                promised.append(outcome)
         judged, *stored = chance.sample(sessions, record + 1)
         suite = {case: judged[case] for case in cases}
         for (_, slowdown), reason in screen(
@@ -210,9 +178,8 @@ def judge_resampled(sample: Sample, record: int, suites: int, progress: Progress
     return Resampled(
         cases=size,
         runs=_of_runs(runs, MOST_PAIRS, suites),
-        power=trials.detector("perfguard", found).power,
+        power=[Power(slowdown, clustered_rate(outcomes)) for slowdown, outcomes in found.items()],
         promised=clustered_rate(promised),
-        rivals=[_rival(rival, trials) for rival in all_rivals()],
         screen=[_acquittal(slowdown, told) for slowdown, told in refused.items()],
     )
 
@@ -225,10 +192,3 @@ def _promised(time: Timed) -> float | None:
 def _acquittal(slowdown: float, told: Sequence[tuple[int, str]]) -> Acquittal:
     rate = clustered_rate((number, int(not reason), 1) for number, reason in told)
     return Acquittal(slowdown, rate, dict(Counter(reason for _, reason in told if reason).most_common()))
-
-
-def _rival(rival: Rival, trials: Trials) -> Detector:
-    alarms = rival.decide(trials.pairs)
-    if alarms is None:
-        return Detector(rival.name, note=f"not read in every session: {rival.note or 'no times'}")
-    return trials.detector(rival.name, alarms.tolist(), rival.note)

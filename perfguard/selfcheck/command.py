@@ -8,7 +8,7 @@ from pathlib import Path
 
 _DESCRIPTION = """\
 Measures the guarded suite in fresh processes of one commit and judges process pairs that are drawn from them: how often
-unchanged code is accused, which slowdowns are found, and what other gates would have said of the same data.
+unchanged code is accused, and which slowdowns are found.
 On a GPU a kernel of perfguard's own is made slower by 1 to 10 %, measured and judged like any case."""
 
 _EPILOG = """\

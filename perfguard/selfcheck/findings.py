@@ -10,7 +10,7 @@ from perfguard.model.records import Hardware, Toolchain
 from perfguard.model.units import format_percent
 from perfguard.selfcheck.rates import Rate, exact_interval
 
-SCHEMA = 2
+SCHEMA = 3
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
 PROMISE = 0.03  # promise of device times on a GPU
 SCREENED = (0.0, 0.02, 0.03)  # slowdowns that the screen is tested with
@@ -55,16 +55,6 @@ class Power(Struct, frozen=True):
 
     slowdown: float
     found: Rate
-
-
-class Detector(Struct, frozen=True):
-    """A rule on the same data: false alarms on unchanged cases and suites, power. `note`: its test or problem."""
-
-    name: str
-    decisions: Rate | None = None
-    suites: Rate | None = None
-    power: list[Power] = []
-    note: str = ""
 
 
 class Acquittal(Struct, frozen=True):
@@ -122,7 +112,6 @@ class Findings(Struct, frozen=True):
     resampled: Runs
     power: list[Power]
     promised: Rate  # found cases among those slower by the promise of their time
-    rivals: list[Detector]
     screen: list[Acquittal]
     injected: list[Injected] = []
     injection_note: str = ""  # reason if `injected` is empty

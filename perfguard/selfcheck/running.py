@@ -1,4 +1,4 @@
-"""One selfcheck from end to end: sessions, their judgement, a real kernel made slower, table, plot and JSON."""
+"""One selfcheck from end to end: sessions, their judgement, a real kernel made slower, table and JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from perfguard.selfcheck.findings import SCHEMA, Findings, Injected
 from perfguard.selfcheck.injection import inject, judge_injected
 from perfguard.selfcheck.judging import timed_cases
 from perfguard.selfcheck.measuring import measure_sessions, read_sessions
-from perfguard.selfcheck.plot import plot
 from perfguard.selfcheck.sample import gather, primary
 from perfguard.selfcheck.table import show
 from perfguard.session import child
@@ -89,8 +88,6 @@ def selfcheck(request: Request) -> int:
     findings = msgspec.structs.replace(analyse(reports, stored, request.suites), injected=injected, injection_note=note)
     write_atomically(output / RESULT, msgspec.json.format(msgspec.json.encode(findings), indent=1))
     show(findings)
-    for line in plot(findings, output):
-        print(line)
     print(f"results: {output / RESULT}")
     kept = [promise.kept for promise in findings.promises()]
     return int(ExitStatus.TESTS_FAILED if False in kept else ExitStatus.PASSED)
@@ -125,7 +122,6 @@ def analyse(reports: Sequence[Report], stored: int, suites: int) -> Findings:
         resampled=resampled.runs,
         power=resampled.power,
         promised=resampled.promised,
-        rivals=resampled.rivals,
         screen=resampled.screen,
     )
 
@@ -144,9 +140,8 @@ def _measure(request: Request, folder: Path, settings: Settings) -> list[Report]
         lock.acquire(settings.lock_minutes, _say)
         command = child_command(request.arguments, request.directory, device)
         reports = measure_sessions(
-            command, child.Request(rivals=True), folder, request.sessions, minutes=settings.session_minutes,
-            progress=_say,
-        )  # fmt: skip
+            command, child.Request(), folder, request.sessions, minutes=settings.session_minutes, progress=_say
+        )
         if not _on_cpu(reports):
             inject(folder / _DELAYED, settings, device, request.sessions, progress=_say)
     return reports

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perfguard.model.units import counted, format_change, format_percent, format_time
-from perfguard.selfcheck.findings import SLOWDOWNS, Detector, Findings, Runs, describe_rate
+from perfguard.selfcheck.findings import Findings, Runs, describe_rate
 from perfguard.selfcheck.rates import Rate
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def curve(rates: Sequence[float]) -> str:
 
 
 def show(findings: Findings) -> None:
-    """Print everything: noise, false alarms, power with that of the rivals, records, the real kernel, the promises."""
+    """Print everything: noise, false alarms, power, records, the real kernel, the promises."""
     from rich.console import Console
     from rich.table import Table
 
@@ -77,14 +77,11 @@ def show(findings: Findings) -> None:
         "(not measured anew); power: share of injected slowdowns found, over all timed cases"
     )
     _show_runs(console, runs)
-    rules = table("", "rule", "false alarms", "suites with any", *_sizes(), "curve")
-    own = Detector("perfguard", runs.slower, runs.slower_suites, findings.power)
-    for rule in (own, *findings.rivals):
-        rules.add_row(*_row(rule))
-    console.print(rules)
-    for rival in findings.rivals:
-        if rival.note:
-            console.print(f"  {rival.name}: {rival.note}")
+    sizes = [format_percent(power.slowdown, 0) for power in findings.power]
+    found = [power.found for power in findings.power]
+    power = table("", "slower by", *sizes, "curve")
+    power.add_row("found", *map(_share, found), curve([rate.value for rate in found]))
+    console.print(power)
 
     title = f"\nscreen: what a record of {findings.stored} sessions acquits before any pair"
     record = table(title, "a changed case that is", "acquitted", "if not, most often")
@@ -127,18 +124,6 @@ def _show_runs(console: Console, runs: Runs) -> None:
     console.print(f"  suites with any     {describe_rate(runs.slower_suites)}")
     console.print(f"  suites with FASTER  {describe_rate(runs.faster_suites)}")
     console.print(f"  times undecided     {describe_rate(runs.undecided)}; {runs.pairs_per_case:.1f} pairs a case")
-
-
-def _row(rule: Detector) -> list[str]:
-    if rule.decisions is None or rule.suites is None:
-        return [rule.name, *["-"] * (3 + len(SLOWDOWNS))]
-    alarms = [format_percent(rule.decisions.value, 3), f"{rule.suites.hits} of {rule.suites.trials}"]
-    found = [power.found for power in rule.power]
-    return [rule.name, *alarms, *map(_share, found), curve([rate.value for rate in found])]
-
-
-def _sizes() -> list[str]:
-    return [format_percent(slowdown, 0) for slowdown in SLOWDOWNS]
 
 
 def _share(rate: Rate) -> str:

@@ -64,7 +64,6 @@ class ReadingPlan:
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
-        rivals: whether the methods that perfguard is compared with also read the case.
     """
 
     timers: StoredTimers = lambda case: {}
@@ -75,7 +74,6 @@ class ReadingPlan:
     exact_only: bool = False
     unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     unread: frozenset[str] = frozenset()
-    rivals: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +234,6 @@ class Runner:
             steps=steps(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed else None,
-            rivals=self.plan.rivals,
             cold=self._cold(call, case),
             warm=made,
             differentiated=made and checked is not None and checked.backward is not None,

@@ -82,7 +82,6 @@ class Request(Struct, frozen=True, omit_defaults=True):
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
         unread: timed metrics to skip.
-        rivals: whether the methods that perfguard is compared with also read the cases.
         cold: the case whose first result alone is measured.
         conductor: the leader of the process pair to which the child belongs.
     """
@@ -94,7 +93,6 @@ class Request(Struct, frozen=True, omit_defaults=True):
     numerics: bool = False
     exact: bool = True
     unread: list[str] = []
-    rivals: bool = False
     cold: Cold | None = None
     conductor: Conductor | None = None
 

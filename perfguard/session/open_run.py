@@ -97,7 +97,6 @@ def open_run(
         exact_only=any_machine,
         unchanged=_unchanged(lane, controls),
         unread=frozenset(asked.unread),
-        rivals=asked.rivals,
     )
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
     hands = Hands(

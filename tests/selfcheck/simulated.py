@@ -12,7 +12,7 @@ TIMER = "clock-cold"
 
 
 def simulated_sessions(
-    sessions: int, cases: int, *, noise: float = 0.002, blocks: int = 5, seed: int = 7, do_bench: bool = False
+    sessions: int, cases: int, *, noise: float = 0.002, blocks: int = 5, seed: int = 7
 ) -> list[Report]:
     """Reports of one commit; `noise` is the standard deviation between sessions, relative."""
     random = np.random.default_rng(seed)
@@ -26,8 +26,6 @@ def simulated_sessions(
                 Reading("launches", Unit.COUNT, 1, covers=["span_us"]),
                 Reading("span_us", Unit.MICROSECONDS, medians[blocks // 2], timer=TIMER, blocks=medians),
             ]
-            if do_bench:
-                readings.append(Reading("do_bench_us", Unit.MICROSECONDS, value, gated=False))
             name = Case("suite", f"case[{case:03d}]", "forward", f"test_suite.py::test_case[{case:03d}]")
             board = Conditions(board="board-0")
             results.append(CaseResult(name, "float32[4]", readings=readings, conditions=board, seconds=0.1))

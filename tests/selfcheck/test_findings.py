@@ -1,9 +1,6 @@
-"""The promises, the table and the plot of findings that are made up."""
+"""The promises, and the table, of findings that are made up."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,14 +10,12 @@ from perfguard.selfcheck.findings import (
     SCHEMA,
     SLOWDOWNS,
     Acquittal,
-    Detector,
     Findings,
     Injected,
     Power,
     Runs,
     TimerNoise,
 )
-from perfguard.selfcheck.plot import plot
 from perfguard.selfcheck.rates import Rate, clustered_rate
 from perfguard.selfcheck.table import curve, show
 from tests.selfcheck.simulated import HARDWARE
@@ -46,8 +41,6 @@ FINDINGS = Findings(
     timers=[TimerNoise("span_us", "clock", 40, 0.0021, 0.8, 0.95, 0.6, 0.9, 0.021)],
     exact=rate(0, 20), apart=runs(0, 20), alarms=[], resampled_cases=40, resampled=runs(0, 100),
     power=powers({0.01: 10, 0.02: 95}), promised=rate(100, 100),
-    rivals=[Detector("fixed 5 % gate", rate(3, 2000), rate(3, 100), powers({0.01: 0, 0.02: 0, 0.03: 1, 0.05: 50})),
-            Detector("other", note="not read")],
     screen=[Acquittal(0.0, rate(97, 100), {"outside its record": 3}), Acquittal(0.03, rate(0, 100), {"far off": 99})],
     injected=[Injected(10.0, 0.03, 0.0302, 0.0004, 0.02, rate(20, 20), 3.1)],
 )  # fmt: skip
@@ -112,10 +105,7 @@ def test_the_table_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.rpartition("; ")[2] for line in lines if line.startswith("times undecided")] == [
         "3.2 pairs a case"
     ] * 2
-    assert "perfguard 0.000 % 0 of 100 10 % 95 % 100 % 100 % 100 % ▁████" in lines
-    assert "fixed 5 % gate 0.150 % 3 of 100 0 % 0 % 1 % 50 % 100 % ▁▁▁▅█" in lines
-    assert "other - - - - - - - -" in lines
-    assert "other: not read" in lines
+    assert "found 10 % 95 % 100 % 100 % 100 % ▁████" in lines
     assert "unchanged 97 % outside its record" in lines
     assert "3 % slower 0 % far off" in lines
     assert "10 µs 3 % +3.0 % 0.04 % 2.0 % 20 of 20 3.1" in lines
@@ -127,21 +117,3 @@ def test_the_table_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a real kernel made slower: not run: needs a GPU" in text
     assert "run 3: [a] SLOWER" in text
     assert text.count("kept ") == 6
-
-
-def test_the_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    told = plot(FINDINGS, tmp_path)
-    assert told == [f"plot: {tmp_path / 'selfcheck.png'}", f"plot: {tmp_path / 'selfcheck.svg'}"]
-    assert (tmp_path / "selfcheck.png").read_bytes().startswith(b"\x89PNG")
-    labels = (tmp_path / "selfcheck.svg").read_text()
-    assert "perfguard (0.0 %)" in labels
-    assert "fixed 5 % gate (3.0 %)" in labels
-    assert "other" not in labels  # it was not asked
-
-
-def test_without_matplotlib_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    (line,) = plot(FINDINGS, tmp_path)
-    assert "matplotlib is not installed; pip install 'perfguard[selfcheck]'" in line
-    assert list(tmp_path.iterdir()) == []

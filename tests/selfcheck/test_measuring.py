@@ -30,7 +30,7 @@ def measure(tmp_path: Path, script: str, count: int) -> tuple[list[Report], list
     save_report(tmp_path / "answer.json", simulated_sessions(1, 2)[0])
     said: list[str] = []
     command = Scripted((script,), tmp_path)
-    request = Request(rivals=True)
+    request = Request(unread=["host_time_us"])
     reports = measure_sessions(command, request, tmp_path / "out", count, minutes=1, progress=said.append)
     return reports, said
 
@@ -53,11 +53,11 @@ def test_sessions_are_kept_and_a_cut_short_series_goes_on(tmp_path: Path) -> Non
 def test_later_sessions_use_the_timers_of_the_first(tmp_path: Path) -> None:
     script = "shutil.copy(folder / 'request.json', answer.parent)\n" + ANSWER
     measure(tmp_path, script, 1)
-    assert read_request(tmp_path) == Request(rivals=True, shuffle=True)
+    assert read_request(tmp_path) == Request(shuffle=True, unread=["host_time_us"])
     first, *_ = measure(tmp_path, script, 2)[0]
     timers = timers_of(first.results)
     assert len(timers) == 1
-    assert read_request(tmp_path) == Request(first.hardware.slug, timers, shuffle=True, rivals=True)
+    assert read_request(tmp_path) == Request(first.hardware.slug, timers, shuffle=True, unread=["host_time_us"])
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_no_child_is_a_worker_of_xdist_or_bound_to_a_hook_s_repository(monkeypat
     "request_",
     [
         Request(),
-        Request("gpu", timers_of(REPORT.results), ["test_a.py::test_b[c d]"], unread=["host_time_us"], rivals=True),
+        Request("gpu", timers_of(REPORT.results), ["test_a.py::test_b[c d]"], unread=["host_time_us"]),
         Request(cold=Cold("suite", "f[64]", 1.5, 4), shuffle=True),
         Request(numerics=True, exact=False, conductor=Conductor(7, "/worktree", "/original", 512)),
     ],

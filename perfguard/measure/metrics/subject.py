@@ -42,7 +42,6 @@ class Subject:
             on each of its walk. Empty if compilation is not checked, and in backward cases, as the forward case has it.
         settings: the compiler's settings when the test began; None if they were not read.
         rival: prepares the same pass of the rival; None if the test names no rival.
-        rivals: whether the methods that perfguard is compared with are read as well (selfcheck).
         cold: starts a process that makes the call for the first time, and returns its readings; None if not wanted.
         warm: whether earlier calls have done the compilation and autotuning.
         differentiated: whether the outputs are known to have a graph.
@@ -65,7 +64,6 @@ class Subject:
     steps: Sequence[Callable[[], object]] = ()
     settings: Mapping[str, str] | None = None
     rival: Callable[[], Workload] | None = None
-    rivals: bool = False
     cold: Callable[[], list[Reading]] | None = None
     warm: bool = False
     differentiated: bool = False
