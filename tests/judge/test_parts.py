@@ -30,6 +30,9 @@ def reading(value: Parts, better: Better = Better.LOWER, unit: Unit = Unit.COUNT
         ({"a": "HGMMA"}, {"a": "HGMMA", "b": "none"}, Better.SAME, Word.NEW, "+ b none"),
         ({}, {"a": "needs 96 KB"}, Better.LOWER, Word.CHANGED, "a needs 96 KB"),  # a problem that was not there
         ({"a": "needs 96 KB"}, {}, Better.LOWER, Word.FASTER, "- a"),
+        ({"a": "needs 96 KB"}, {"a": 40}, Better.LOWER, Word.FASTER, "a needs 96 KB -> 40"),
+        ({"a": 12345.0}, {"a": 12346.0}, Better.LOWER, Word.CHANGED, "a 12345 -> 12346 (+0.0 %)"),  # stored exactly
+        ({"a": 0.1234}, {"a": 0.123449}, Better.LOWER, Word.PASS, ""),
         ({}, {}, Better.LOWER, Word.PASS, ""),
     ],
 )
