@@ -1,99 +1,141 @@
-"""Compares exact metrics by the limits of the reading."""
+"""Compares exact metrics by the limits of the reading.
+
+A metric has one value, or one for each part, for example the registers of every kernel. One value is a part without a
+name. The worst part decides, whatever the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from perfguard.judge.parts import describe_parts, judge_parts
 from perfguard.model.records import Better, Reading, Value, Verdict, Word
-from perfguard.model.units import Unit, format_change, format_list_change, format_value, significant
+from perfguard.model.units import Unit, format_change, format_list_change, format_value, rounded
+
+Part = int | float | str | list[str]
+
+_URGENCY = (Word.CHANGED, Word.NEW, Word.FASTER)
 
 
 def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> Verdict:
     """Judge an exact reading against its stored value.
 
     A number counts as changed if it differs by more than `reading.tolerance` (relative) and by more than
-    `reading.floor`; text and lists if they are not equal. Worse is CHANGED, better is FASTER.
+    `reading.floor`; text and lists if they are not equal. Worse is CHANGED, better is FASTER. A part that came or went
+    is no fault: it is NEW and needs recording. That no part is left is CHANGED, unless less is better.
 
     Args:
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
     """
-    if isinstance(reading.value, dict) and isinstance(stored, dict):
-        return judge_parts(reading, reading.value, stored, drift)
-    moved, ratio = _moved(reading, stored)
-    difference = describe_difference(reading, stored)
-    word, reason = Word.PASS, difference
+    before, after = _parts(stored), _parts(reading.value)
+    words = {name: _word(reading, before.get(name), after.get(name)) for name in _names(before, after)}
+    if before and reading.tells_of_nothing:
+        words = dict.fromkeys(before, Word.CHANGED)
+    word = next((each for each in _URGENCY if each in words.values()), Word.PASS)
+    told = [name for name, each in words.items() if each is word]
+    reason = _describe(reading, before, after, told)
     if not reading.gated:
-        reason = f"not gated: {difference}" if difference else ""
-    elif moved and reading.drifts and drift:
-        word, reason = Word.DRIFT, f"{difference}\nanother toolchain: {', '.join(drift)}"
-    elif moved:
-        word = Word.FASTER if _improved(reading, stored) else Word.CHANGED
-    elif difference:
-        reason = f"within its tolerance: {difference}"
-    return Verdict(
-        word=word,
-        metric=reading.metric,
-        reason=reason,
-        before=stored,
-        after=reading.value,
-        unit=reading.unit,
-        ratio=ratio,
-        limit=_limit(reading, stored),
-    )
+        word, reason = Word.PASS, f"not gated: {reason}" if reason else ""
+    elif word is Word.PASS:
+        reason = f"within its tolerance: {reason}" if reason else ""
+    elif reading.drifts and drift:
+        word, reason = Word.DRIFT, f"{reason}\nanother toolchain: {', '.join(drift)}"
+    ratio, limit = _ratio(reading, stored), _limit(reading, stored)
+    return Verdict(word, reading.metric, reason, stored, reading.value, reading.unit, ratio, limit=limit)
 
 
 def describe_difference(reading: Reading, stored: Value) -> str:
-    """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, or empty if both are equal."""
-    value = reading.value
-    if isinstance(value, dict) and isinstance(stored, dict):
-        return describe_parts(reading, value, stored)
-    if isinstance(value, list) and isinstance(stored, list):
-        if value == stored:
-            return ""
-        return f"{reading.metric} {format_list_change(stored, value)}"
-    if _number(value) == _number(stored):
-        return ""
-    before, after = format_value(stored, reading.unit), format_value(value, reading.unit)
-    if before == after and reading.unit is Unit.BYTES:  # the scaled text hides the difference
-        before, after = f"{stored} B", f"{value} B"
-    change = ""
-    if isinstance(value, int | float) and isinstance(stored, int | float) and stored > 0 and value > 0:
-        change = f" ({format_change(value / stored)})"
-    return f"{reading.metric} {before} -> {after}{change}"
+    """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, `name a 1 -> 2 (+100.0 %), + b 3, - c` of parts, or empty if
+    both are equal."""
+    before, after = _parts(stored), _parts(reading.value)
+    return _describe(reading, before, after, _names(before, after))
 
 
-def _number(value: Value) -> Value:
-    # Baselines store fractions with four significant digits.
-    return significant(value) if isinstance(value, float) and not value.is_integer() else value
+def _parts(value: Value) -> Mapping[str, Part]:
+    return value if isinstance(value, dict) else {"": value}
 
 
-def _moved(reading: Reading, stored: Value) -> tuple[bool, float | None]:
-    """Whether the value is outside its limits, and the ratio (above 1 is worse; None if undefined)."""
-    before, after = _number(stored), _number(reading.value)
-    if not isinstance(before, int | float) or not isinstance(after, int | float):
-        return before != after, None
-    size = abs(after - before)
-    moved = size > reading.tolerance * abs(before) and size > reading.floor
+def _names(before: Mapping[str, Part], after: Mapping[str, Part]) -> Sequence[str]:
+    return list(dict.fromkeys((*after, *before)))
+
+
+def _word(reading: Reading, before: Part | None, after: Part | None) -> Word:
+    """CHANGED if a part is worse, FASTER if it is better, NEW if it came or went, else PASS.
+
+    For metrics where less is better, text names an error: a part that gains one is worse, and one that loses it is
+    better.
+    """
+    lower = reading.better is Better.LOWER
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        if not _moved(reading, before, after):
+            return Word.PASS
+        worse = reading.better is Better.SAME or (after > before) is lower
+        return Word.CHANGED if worse else Word.FASTER
     if before == after:
-        return moved, 1.0
+        return Word.PASS
+    if lower and isinstance(after, str):
+        return Word.CHANGED
+    if lower and isinstance(before, str):
+        return Word.FASTER
+    return Word.NEW if before is None or after is None else Word.CHANGED
+
+
+def _moved(reading: Reading, before: int | float, after: int | float) -> bool:
+    before, after = rounded(before), rounded(after)
+    size = abs(after - before)
+    return size > reading.tolerance * abs(before) and size > reading.floor
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _describe(reading: Reading, before: Mapping[str, Part], after: Mapping[str, Part], names: Sequence[str]) -> str:
+    told = ", ".join(filter(None, (_difference(reading, name, before.get(name), after.get(name)) for name in names)))
+    return f"{reading.metric} {told}" if told else ""
+
+
+def _difference(reading: Reading, name: str, before: Part | None, after: Part | None) -> str:
+    if _as_kept(before) == _as_kept(after):
+        return ""
+    if after is None:
+        return f"- {name}"
+    if before is None:
+        error = isinstance(after, str) and reading.better is Better.LOWER
+        return f"{'' if error else '+ '}{name} {format_value(after, reading.unit)}"
+    if isinstance(before, list) and isinstance(after, list):
+        return format_list_change(before, after)
+    then, now = format_value(before, reading.unit), format_value(after, reading.unit)
+    if then == now and reading.unit is Unit.BYTES:  # the scaled text hides the difference
+        then, now = f"{before} B", f"{after} B"
+    change = ""
+    if isinstance(before, int | float) and isinstance(after, int | float) and before > 0 and after > 0:
+        change = f" ({format_change(after / before)})"
+    return f"{name} {then} -> {now}{change}".lstrip()
+
+
+def _as_kept(part: Part | None) -> Part | None:
+    return rounded(part) if isinstance(part, float) else part
+
+
+# -- numbers of one value ----------------------------------------------------------------------------------------------
+
+
+def _ratio(reading: Reading, stored: Value) -> float | None:
+    """Above 1 is worse; None if it is undefined."""
+    if not isinstance(stored, int | float) or not isinstance(reading.value, int | float):
+        return None
+    before, after = rounded(stored), rounded(reading.value)
+    if before == after:
+        return 1.0
     if min(before, after) < 0:
-        return moved, None
+        return None
     worse, better = (before, after) if reading.better is Better.HIGHER else (after, before)
     if reading.better is Better.SAME and worse < better:
         worse, better = better, worse
-    return moved, worse / better if better > 0 else None
+    return worse / better if better > 0 else None
 
 
 def _limit(reading: Reading, stored: Value) -> float | None:
     """The smallest relative change that counts; None for text and for a stored 0."""
-    if isinstance(reading.value, str | list | dict) or isinstance(stored, str | list | dict) or stored == 0:
+    if not isinstance(stored, int | float) or not isinstance(reading.value, int | float) or stored == 0:
         return None
     return max(reading.tolerance, reading.floor / abs(stored))
-
-
-def _improved(reading: Reading, stored: Value) -> bool:
-    value = reading.value
-    if reading.better is Better.SAME or isinstance(value, str | list | dict) or isinstance(stored, str | list | dict):
-        return False
-    return value > stored if reading.better is Better.HIGHER else value < stored

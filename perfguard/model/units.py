@@ -20,6 +20,11 @@ def significant(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
+def rounded(value: float) -> float:
+    """A number other than a time, as stored in baselines: whole numbers exactly, fractions with four digits."""
+    return significant(value) if isinstance(value, float) and not value.is_integer() else value
+
+
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int = 4) -> str:
     for factor, suffix in steps:
         if abs(value) >= factor:

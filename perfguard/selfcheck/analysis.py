@@ -12,7 +12,6 @@ from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import timer_class
 from perfguard.judge.pair_test import MOST_PAIRS, PairVerdict
 from perfguard.model.records import Word
-from perfguard.model.units import significant
 from perfguard.selfcheck.draws import SUITE_CASES, independent_runs, random_tenth, resampled_pairs, runs_apart
 from perfguard.selfcheck.findings import SCREENED, SLOWDOWNS, Acquittal, Power, Runs, TimerNoise
 from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
@@ -42,10 +41,7 @@ def judge_exact_metrics(sample: Sample) -> tuple[Rate, list[str]]:
             for case in sample.cases
             for reading in session[case].readings
             if not reading.timed and (stored := before[case].reading(reading.metric)) is not None
-            for verdict in [
-                judge_exact(reading, significant(stored.value) if isinstance(stored.value, float) else stored.value)
-            ]
-            if verdict.word is not Word.PASS
+            if (verdict := judge_exact(reading, stored.value)).word is not Word.PASS
         ]
         outcomes.append((number, int(bool(moved)), 1))
         alarms += moved

@@ -82,6 +82,7 @@ def test_bytes_too_close_for_their_scaled_text_are_told_in_bytes() -> None:
 def test_a_fraction_is_compared_as_it_is_stored() -> None:
     assert judged(0.123449, 0.1234).word is Word.PASS
     assert judged(0.1236, 0.1234).word is Word.CHANGED
+    assert judged(12346.0, 12345.0).word is Word.CHANGED  # whole numbers are stored exactly
 
 
 def test_lists_say_what_came_and_went() -> None:

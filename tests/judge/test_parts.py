@@ -32,6 +32,9 @@ def reading(value: Parts, better: Better = Better.LOWER, unit: Unit = Unit.COUNT
         ({"a": "needs 96 KB"}, {}, Better.LOWER, Word.FASTER, "- a"),
         ({"a": "none", "b": "none"}, {"a": "none"}, Better.SAME, Word.NEW, "- b"),
         ({"a": "none"}, {}, Better.SAME, Word.CHANGED, "- a"),  # all of them are gone
+        ({"a": "needs 96 KB"}, {"a": 40}, Better.LOWER, Word.FASTER, "a needs 96 KB -> 40"),
+        ({"a": 12345.0}, {"a": 12346.0}, Better.LOWER, Word.CHANGED, "a 12345 -> 12346 (+0.0 %)"),  # stored exactly
+        ({"a": 0.1234}, {"a": 0.123449}, Better.LOWER, Word.PASS, ""),
         ({}, {}, Better.LOWER, Word.PASS, ""),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from perfguard.model.records.case import Parts, Positive
-from perfguard.model.units import significant
+from perfguard.model.units import rounded, significant
 
 
 class Hardware(Struct, frozen=True, omit_defaults=True):
@@ -111,5 +111,5 @@ def as_stored(entry: Entry) -> Entry:
         is_level = anchor is None or not sessions or anchor == significant(median(sessions))
         return TimedEntry(sessions=sessions, timer=entry.timer, anchor=None if is_level else anchor)
     if isinstance(entry, dict):
-        return {name: significant(part) if isinstance(part, float) else part for name, part in entry.items()}
-    return significant(entry) if isinstance(entry, float) and not entry.is_integer() else entry
+        return {name: rounded(part) if isinstance(part, float) else part for name, part in entry.items()}
+    return rounded(entry) if isinstance(entry, float) else entry
