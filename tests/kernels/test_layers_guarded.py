@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels.layers import Block, BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
+from kernels.layers import Block, BlockConfig, MoEBlock, Transformer, apply_compile, build_block, reference, rope_table
 from kernels.layers.shapes import BLOCKS, BlockShape, Load, set_load
-from perfguard import Hard
+from perfguard import Hard, ids
 from tests.kernels.layers_cases import CONFIGS, LOOP, model_of
 from tests.kernels.paths import GPU
 
@@ -66,6 +66,20 @@ def test_small_block_eager(perfguard: Any, name: str) -> None:
     x, rope = inputs(block.config, perfguard.device, (2, 12))
     truth = functools.partial(reference.block, block)
     perfguard(block, x.requires_grad_(), rope, reference=truth, timed=False, hard=HARD)
+
+
+def test_small_transformer(perfguard: Any) -> None:
+    """As it comes when nothing but its blocks is named: experts together, in the model's own dtype."""
+    model = Transformer([CONFIGS["moe"]], 50, positions=12, device=perfguard.device, dtype=torch.bfloat16).eval()
+
+    def truth(tokens: Tensor) -> Tensor:
+        x = model.embedding(tokens)
+        for layer in model.layers:
+            x = reference.block(layer, x, model.rope[: tokens.shape[1]])
+        return model.head(model.norm(x))
+
+    tokens = torch.randint(50, (2, 12), device=perfguard.device)
+    perfguard(model, ids(tokens, 50), reference=truth, timed=False, hard=HARD)
 
 
 # Every kind of attention and feed-forward in either precision is compiled on a GPU; here some of each.

@@ -25,7 +25,7 @@ from kernels.moe.rows import path as path_of_rows
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 from kernels.moe.shapes import LAYERS, LAYERS_DEBUG, LayerShape
 from kernels.moe.weighted_gate import weighted_gate_backward
-from perfguard import Tolerance, Work
+from perfguard import Hard, Tolerance, Work
 from tests.kernels.paths import GPU, REAL, Candidates, cases, launch_nothing, open_path
 
 TIMED = LAYERS if REAL else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
@@ -302,6 +302,22 @@ def test_moe_rows_of_other_dtypes(perfguard: Any, shape: Routed) -> None:
         drawn(tokens * top_k, torch.float32),
         torch.rand(tokens, top_k, device=perfguard.device),
         reference=truth,
+        timed=False,
+    )
+
+
+@cases((), (), [Routed(5, 16, 4, 1)])
+@pytest.mark.usefixtures("on_path")
+def test_moe_rows_between_two_numbers(perfguard: Any, shape: Routed) -> None:
+    """Halfway between two numbers of bfloat16 the even one is right, to the bit: the other is within any tolerance."""
+    dispatch = routed(perfguard.device, shape)
+    even_or_odd = torch.randn(shape.tokens, shape.dim, device=perfguard.device).to(torch.bfloat16)
+    halfway = (even_or_odd.view(torch.int16).int() << 16 | 0x8000).view(torch.float32)
+    perfguard(
+        lambda x: spread_rows(x, None, dispatch.inverse, torch.bfloat16).view(torch.int16),
+        halfway,
+        reference=lambda x: x[dispatch.token].to(torch.bfloat16).view(torch.int16),
+        hard=Hard(without=["non-finite"], reason="bits of NaN are nobody's"),
         timed=False,
     )
 

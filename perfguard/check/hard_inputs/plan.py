@@ -67,7 +67,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
         tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
         *((Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST) if floats),
         (*(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names), *usual),
-        (order.choice(empty),) if empty else (),
+        *((part,) for part in empty),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
     ]
     alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]

@@ -188,4 +188,4 @@ def test_a_backward_pass_through_float16_is_found() -> None:
     half = rows(8).to(torch.float16).requires_grad_()
     result = found(Doubled.apply, half, reference=lambda x: x * 2)
     assert not result.problem
-    assert result.left_out["incoming gradients overflow"] == 1
+    assert result.left_out["incoming gradients overflow"] >= 1
