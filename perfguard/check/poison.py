@@ -119,11 +119,12 @@ def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
         tensor = original(*args, **kwargs)
         if torch.compiler.is_compiling() or not _open or type(tensor) is not torch.Tensor:
             return tensor  # fake and functional tensors hold no memory; subclasses manage their own
-        if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
+        if tensor.layout is torch.strided and tensor.device.type != "meta":
             value, canaries = _open[-1]
-            if canaries is not None and kwargs.get("out") is None:  # an `out` is the caller's and stays in place
+            # An `out` is the caller's and stays in place. An empty tensor gets guards too: what is written to it shows.
+            if canaries is not None and kwargs.get("out") is None:
                 tensor = canaries.surround(tensor, original.__name__)
-            if value is not None:
+            if value is not None and tensor.numel():
                 fill(tensor, value)
         return tensor
 

@@ -67,8 +67,9 @@ def test_an_expression_is_that_of_pytest_s_k() -> None:
         pytest_internals.compiled_expression("rms and")
 
 
-def test_the_rounds_of_a_benchmark(pytester: pytest.Pytester) -> None:
+def test_the_rounds_of_a_benchmark(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pytest_benchmark")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # in a worker benchmarks run once
     pytester.makeconftest(
         """
         import pytest

@@ -282,3 +282,18 @@ def test_an_empty_input_has_an_address_that_can_be_read() -> None:
     call = Call(first_byte, (normal(3, 8),), lambda x: torch.zeros(x.shape[0], 1))
     outcome = judged(derived_call(call, derivation), derivation)
     assert outcome.problem.startswith("output: RMSE ")
+
+
+def test_a_write_into_an_empty_result_is_out_of_bounds() -> None:
+    """torch gives address 0 for it, too, and a write there ends the process."""
+
+    def writes_one(x: torch.Tensor) -> torch.Tensor:
+        made = x.new_empty(x.shape)
+        if not x.numel():
+            ctypes.c_uint8.from_address(made.data_ptr()).value = 0
+        return made.copy_(x)
+
+    derivation = Derivation((Part("sizes", {0: "dim 1 cut to 0"}),))
+    call = Call(writes_one, (normal(3, 8),), lambda x: x + 0)
+    outcome = judged(derived_call(call, derivation), derivation)
+    assert outcome.problem.startswith("out of bounds: float32[3,0], new_empty at ")
