@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from benchmarks.mutation import __doc__ as description
-from benchmarks.mutation.judging import LANES, SUITES, Cases, Judged, Workplace
+from benchmarks.mutation.judging import LANES, MOST_TESTS, SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.reaching import WRITTEN, load
 from benchmarks.mutation.report import DEAD, argued, key, page
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn
@@ -49,6 +49,7 @@ def main() -> int:
         metavar="FILE",
         help="what was seen: a mutant runs again where another lane did not notice it and nobody has argued why",
     )
+    parser.add_argument("--tests", type=int, default=MOST_TESTS, metavar="N", help="cases of each mutant")
     parser.add_argument("--again", action="store_true", help="no new mutants: what FILE holds, by another lane")
     parser.add_argument("--table", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="write the page of a FILE")
     given = parser.parse_args()
@@ -59,7 +60,7 @@ def main() -> int:
         reach()
     if given.sample:
         path = given.json or KEPT / "seen.json"
-        sample(given.sample, given.seed, given.minutes, path, given.jobs, given.lane, given.again)
+        sample(given.sample, given.seed, given.minutes, path, given.jobs, given.lane, given.tests, given.again)
     return 0
 
 
@@ -85,10 +86,12 @@ def seconds_by_test() -> dict[str, float]:
     return found
 
 
-def sample(count: int, seed: int, minutes: float, path: Path, jobs: int, lane: str, again: bool = False) -> None:
+def sample(
+    count: int, seed: int, minutes: float, path: Path, jobs: int, lane: str, tests: int, again: bool = False
+) -> None:
     """Judge the first mutants of a seed's order; what was seen is saved after each."""
     folders = "targets/*" if lane != "gpu" else "*"  # what compiles, or what launches
-    cases = Cases(load(KEPT / "reached.json"), seconds_by_test(), folders=folders)
+    cases = Cases(load(KEPT / "reached.json"), seconds_by_test(), folders=folders, most=tests)
     seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
     settled = argued("equivalent") | argued("open")
     known = {

@@ -88,12 +88,18 @@ class Cases:
 
     Attributes:
         folders: of `baselines/`, whose records tell which tests launch or compile which kernels.
+        most: tests of one mutant, the cheapest of those that reach its line.
     """
 
     def __init__(
-        self, reached: Reached, seconds: dict[str, float], root: Path = ROOT, folders: str = "targets/*"
+        self,
+        reached: Reached,
+        seconds: dict[str, float],
+        root: Path = ROOT,
+        folders: str = "targets/*",
+        most: int = MOST_TESTS,
     ) -> None:
-        self.reached, self.seconds, self.root = reached, seconds, root
+        self.reached, self.seconds, self.root, self.most = reached, seconds, root, most
         self.by_kernel = _tests_by_kernel(root, folders)
 
     def of(self, mutant: Mutant) -> list[str]:
@@ -112,10 +118,10 @@ class Cases:
         launching = self._launching(function, mutant.package) or self._launching(source, mutant.package)
         if not running and not launching:
             return self._of_package(mutant.package)
-        some = self._cheapest(running, MOST_TESTS - min(sum(map(len, launching)), MOST_TESTS // 2))
+        some = self._cheapest(running, self.most - min(sum(map(len, launching)), self.most // 2))
         for tests in launching:  # one for each kernel, before a second one of any
-            some += self._cheapest(tests, 1) if not tests & {*some} and len(some) < MOST_TESTS else []
-        return some + self._cheapest(set().union(*launching) - {*some}, MOST_TESTS - len(some))
+            some += self._cheapest(tests, 1) if not tests & {*some} and len(some) < self.most else []
+        return some + self._cheapest(set().union(*launching) - {*some}, self.most - len(some))
 
     def _using(self, names: set[str]) -> set[str]:
         """Who runs a line that holds one of the names."""
@@ -142,7 +148,7 @@ class Cases:
         for test in self.seconds:
             if _guards(test, package):
                 functions.setdefault(test.partition("[")[0], []).append(test)
-        return self._cheapest({self._cheapest(set(tests), 1)[0] for tests in functions.values()}, MOST_TESTS)
+        return self._cheapest({self._cheapest(set(tests), 1)[0] for tests in functions.values()}, self.most)
 
     def _cheapest(self, tests: set[str], most: int) -> list[str]:
         """One of each test function before a second one of any, and then of another way (`WAY`) before the same one
