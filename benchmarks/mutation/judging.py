@@ -108,14 +108,18 @@ class Cases:
         Signatures and attributes of a class run when they are imported: who runs the body, runs them. So do constants
         of a module: they are noticed by lines that name them.
         Coverage does not look into a GPU, nor into the guard's own processes that compile for other chips. There a
-        line belongs to the kernels that its function is or names, or else to those that its file does. Where no test
-        is known, it belongs to those of the package.
+        line belongs to the kernels that its function is or names, or else to those of files that name the function, or
+        of its own file. Where no test is known, it belongs to those of the package.
         """
         lines = self.reached.get(mutant.file, {})
         source = (self.root / mutant.file).read_text()
         at, function = _around(source, mutant.line)
         running = {test for line in at for test in lines.get(line, ())} or self._using(_constants(source, mutant.line))
-        launching = self._launching(function, mutant.package) or self._launching(source, mutant.package)
+        launching = (
+            self._launching(function, mutant.package)
+            or self._launching(self._users(mutant, function), mutant.package)
+            or self._launching(source, mutant.package)
+        )
         if not running and not launching:
             return self._of_package(mutant.package)
         some = self._cheapest(running, self.most - min(sum(map(len, launching)), self.most // 2))
@@ -132,6 +136,13 @@ class Cases:
                 if names & {*re.findall(r"\w+", texts[line - 1])}:
                     found.update(tests)
         return found
+
+    def _users(self, mutant: Mutant, function: str) -> str:
+        """The other files of the package that name a function."""
+        name = re.search(r"^def (\w+)", function, re.MULTILINE)
+        own = self.root / mutant.file
+        others = [path.read_text() for path in sorted(own.parent.glob("*.py")) if path != own] if name else []
+        return "\n".join(text for text in others if name and re.search(rf"\b{name[1]}\b", text))
 
     def _launching(self, source: str, package: str) -> list[set[str]]:
         """For each kernel that the source names, who launches it: those of its own package, if there are any."""

@@ -195,6 +195,16 @@ def test_indexed_bias_add_by_whole_groups(perfguard: Any, shape: GroupedRows, pa
     perfguard(whole, *shape.biased(perfguard.device), reference=reference.indexed_bias_add, timed=False)
 
 
+@cases([], [], [GroupedRows(18, 20, 2)])
+def test_indexed_bias_add_by_parts(perfguard: Any, shape: GroupedRows, path: str) -> None:
+    """Groups of 17 and 1 rows have as many parts of 16 as 18 rows can have: what is stored past the last one's sum lies
+    past the buffer of sums."""
+    x, bias, _, offs = shape.biased(perfguard.device)
+    offs = torch.tensor([17, 18], dtype=offs.dtype, device=offs.device)
+    ids = torch.searchsorted(offs, torch.arange(18, device=offs.device), right=True)
+    perfguard(operators.indexed_bias_add, x, bias, ids, offs, reference=reference.indexed_bias_add, timed=False)
+
+
 @_cases("LINEAR")
 def test_grouped_linear(perfguard: Any, shape: GroupedRows, path: str) -> None:
     x, offs = shape.linear(perfguard.device)

@@ -184,15 +184,17 @@ class Typed(NamedTuple):
     dtype: torch.dtype
     code: torch.dtype | None = None
     power_of_two: bool = False
+    alignment: int | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        given = {"dtype": self.code, "power_of_two": self.power_of_two}
+        given = {"dtype": self.code, "power_of_two": self.power_of_two, "alignment": self.alignment}
         return {name: value for name, value in given.items() if value}
 
     def __str__(self) -> str:
         words = [self.quantiser, str(self.shape), *(str(each) for each in (self.dtype, self.code) if each)]
-        return "-".join(words + ["power-of-two"] * self.power_of_two).replace("torch.", "")
+        words += ["power-of-two"] * self.power_of_two + ["padded"] * (self.alignment is not None)
+        return "-".join(words).replace("torch.", "")
 
 
 MATRIX, WEIGHT, WORDS = MatrixShape(9, 40), WeightShape(2, 20, 17), WeightShape(1, 16, 32)
@@ -216,6 +218,7 @@ TYPED = [
     Typed("transpose_3d_reduction", WORDS, torch.bfloat16, torch.float8_e4m3fnuz),
     Typed("transpose_3d_reduction", WeightShape(1, 1920, 32), torch.float16),  # higher than shared memory holds
     Typed("colwise_per_group", GroupedShape(32, 32, 2), torch.float16, power_of_two=True),
+    Typed("colwise_per_group", SPLIT, torch.bfloat16, alignment=16),
     # Rows longer than a program keeps, and than it takes at a time.
     Typed("rowwise", WIDE, torch.bfloat16),
     Typed("colwise_3d", WeightShape(1, 16, 70), torch.float16),

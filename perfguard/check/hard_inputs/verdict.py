@@ -268,10 +268,11 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
         return None, Outcome(problem=f"raises {type(error).__name__}{f': {said[0]}' if said else ''}")
     problem = next((f"out of bounds: {words}" for words in canaries.written()), "")
     problem = problem or next(iter(trial.modified), "")
-    if not problem and not _same_structure(trial, eager):
+    if not problem and not _same_shapes(trial, eager):
         if derivation.cuts:
             return None, Outcome(left_out="other results than the reference's by shape")
         problem = "outputs: other tensors than the reference's"
+    problem = problem or _other_dtype(trial, eager)
     return (None, Outcome(problem=problem)) if problem else (trial, Outcome())
 
 
@@ -290,11 +291,17 @@ def _between_guards(
         ]
 
 
-def _same_structure(trial: Trial, eager: Trial) -> bool:
+def _same_shapes(trial: Trial, eager: Trial) -> bool:
     if trial.names != eager.names:
         return False
-    pairs = zip(trial.outputs, eager.outputs, strict=True)
-    return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+    return all(a.shape == b.shape for a, b in zip(trial.outputs, eager.outputs, strict=True))
+
+
+def _other_dtype(trial: Trial, eager: Trial) -> str:
+    for name, ours, theirs in zip(trial.names, trial.outputs, eager.outputs, strict=False):
+        if ours.dtype != theirs.dtype:
+            return f"{name}: is {ours.dtype}, the reference's {theirs.dtype}"
+    return ""
 
 
 def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], rule: Rule) -> Outcome:

@@ -297,3 +297,15 @@ def test_a_write_into_an_empty_result_is_out_of_bounds() -> None:
     call = Call(writes_one, (normal(3, 8),), lambda x: x + 0)
     outcome = judged(derived_call(call, derivation), derivation)
     assert outcome.problem.startswith("out of bounds: float32[3,0], new_empty at ")
+
+
+def test_a_cut_result_of_another_dtype_is_wrong() -> None:
+    """Of another shape, the reference may mean the cut differently; of another dtype it may not."""
+
+    def narrow_without_rows(x: torch.Tensor) -> torch.Tensor:
+        return (x if len(x) else x.half()).sum()
+
+    derivation = Derivation((Part("sizes", {0: "dim 0 cut to 0"}),))
+    call = Call(narrow_without_rows, (normal(3, 8),), lambda x: x.sum())
+    outcome = judged(derived_call(call, derivation), derivation)
+    assert outcome.problem == "output: is torch.float16, the reference's torch.float32"
