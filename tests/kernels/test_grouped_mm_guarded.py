@@ -78,6 +78,22 @@ def test_grouped_mm_by_descriptors(perfguard: Any, shape: ProductShape, monkeypa
     perfguard(product, *inputs, reference=grouped.reference.grouped_mm, timed=False)
 
 
+@cases([], [], shapes.SMALL[2:])
+def test_grouped_mm_by_ends_with_gaps(
+    perfguard: Any, shape: ProductShape, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second number of a buffer is an end: a kernel that steps by one reads what lies between."""
+    open_path(path, monkeypatch)
+    *operands, offs = shape.inputs(perfguard.device)
+    perfguard(
+        partial(grouped.grouped_mm, impl="triton"),
+        *operands,
+        offsets(every_second(offs)),
+        reference=grouped.reference.grouped_mm,
+        timed=False,
+    )
+
+
 # PyTorch's own product loops on a CPU, and only what is done around it is ours: copies, and zeros that it does not
 # write, by torch's operators and by kernels. Groups of no row at both ends, and rows of no group.
 RAGGED = Split("ragged", (0, 5, 0, 18, 0), unused=3)
