@@ -1,7 +1,6 @@
 """perfguard: a guard for GPU-kernel performance and correctness, as a pytest plugin and a command line."""
 
-from perfguard.check.hard_inputs import derived
-from perfguard.check.hard_inputs.marks import ids, offsets
+from perfguard.check.hard_inputs import derived, ids, offsets
 from perfguard.model.call import Hard, Tolerance, Work
 from perfguard.model.errors import (
     BaselineError,

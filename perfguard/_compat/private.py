@@ -73,6 +73,11 @@ class Private:
         return found
 
 
+def privates(module: str, used_for: str, names: str) -> tuple[Private, ...]:
+    """Several names of one module with one use, separated by spaces."""
+    return tuple(Private(module, name, used_for) for name in names.split())
+
+
 def version_of(project: str) -> str:
     """`torch 2.13.0`, as it is installed."""
     distribution = {"_pytest": "pytest", "xdist": "pytest-xdist", "pytest_benchmark": "pytest-benchmark"}.get(project)

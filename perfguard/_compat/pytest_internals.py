@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfguard._compat.private import Private
+from perfguard._compat.private import Private, privates
 
 if TYPE_CHECKING:
     import pytest
@@ -17,13 +17,10 @@ EXPRESSION = Private("_pytest.mark.expression", "Expression", "the -k of `perfgu
 NAMES = (
     Private("_pytest.terminal", "TerminalReporter.ensure_newline", "progress lines"),
     Private("_pytest.terminal", "TerminalReporter.section", "the summary"),
-    Private("_pytest.mark.expression", "Expression.compile", "the -k of `perfguard accept`"),
-    Private("_pytest.mark.expression", "Expression.evaluate", "the -k of `perfguard accept`"),
-    Private("_pytest.junitxml", "LogXML.node_reporter", "adding verdicts to --junitxml"),
-    Private("_pytest.junitxml", "LogXML.finalize", "adding verdicts to --junitxml"),
+    *privates("_pytest.mark.expression", EXPRESSION.used_for, "Expression.compile Expression.evaluate"),
+    *privates("_pytest.junitxml", XML.used_for, "LogXML.node_reporter LogXML.finalize"),
     Private("xdist.workermanage", "WorkerController", "giving each worker a device"),
-    Private("pytest_benchmark.stats", "Metadata", "guarding tests of pytest-benchmark"),
-    Private("pytest_benchmark.stats", "Stats", "guarding tests of pytest-benchmark"),
+    *privates("pytest_benchmark.stats", "guarding tests of pytest-benchmark", "Metadata Stats"),
 )
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from perfguard._compat.private import Private
+from perfguard._compat.private import Private, privates
 
 _DYNAMO = "torch._dynamo"
 
@@ -30,22 +30,26 @@ TRACE_LOGGER = "torch.__trace"
 
 #: Configuration modules of the compiler, by the name that users know.
 SETTINGS = {
-    "dynamo": Private("torch._dynamo.config", "", "reporting settings that a call leaves changed"),
-    "inductor": Private("torch._inductor.config", "", "reporting settings that a call leaves changed"),
-    "functorch": Private("torch._functorch.config", "", "reporting settings that a call leaves changed"),
-    "fx": Private("torch.fx.experimental._config", "", "reporting settings that a call leaves changed"),
+    name: Private(module, "", "reporting settings that a call leaves changed")
+    for name, module in {
+        "dynamo": "torch._dynamo.config",
+        "inductor": "torch._inductor.config",
+        "functorch": "torch._functorch.config",
+        "fx": "torch.fx.experimental._config",
+    }.items()
 }
 
 NAMES = (
     Private("torch._dynamo.trace_rules", "get_torch_obj_rule_map.cache_info", _TABLE),
     *SETTINGS.values(),
     *(Private(each.module, "_config", each.used_for) for each in SETTINGS.values()),
-    Private("torch._functorch.config", "patch", "bypassing the cache of graphs"),
     Private("torch._functorch.config", "donated_buffer", "repeating a backward pass"),
-    Private("torch._functorch.config", "enable_autograd_cache", "bypassing the cache of graphs"),
-    Private("torch._functorch.config", "enable_remote_autograd_cache", "bypassing the cache of graphs"),
-    Private("torch._inductor.config", "fx_graph_cache", "bypassing inductor's caches"),
-    Private("torch._inductor.config", "fx_graph_remote_cache", "bypassing inductor's caches"),
+    *privates(
+        "torch._functorch.config",
+        "bypassing the cache of graphs",
+        "patch enable_autograd_cache enable_remote_autograd_cache",
+    ),
+    *privates("torch._inductor.config", "bypassing inductor's caches", "fx_graph_cache fx_graph_remote_cache"),
     Private("torch._inductor.metrics", "generated_kernel_count", "counting generated kernels"),
     Private("torch._inductor.metrics", "num_bytes_accessed", "counting planned bytes"),
     Private("torch._inductor.graph", "GraphLowering.count_bytes", "counting planned bytes"),

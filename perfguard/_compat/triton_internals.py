@@ -1,21 +1,26 @@
-"""Triton: its launchers and hooks, the interpreter, compiled kernels, and the driver that a target pretends to be."""
+"""Triton: its launchers and hooks, the interpreter, compiled kernels, autotuners, the driver of a target."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
 
-from perfguard._compat.private import Private
+from perfguard._compat.private import Private, privates
 
 _FOLLOW = "following launches without running them"
+_DRIVE = "compiling for a target that is not present"
+_TUNERS = "following tuners and their choices"
 _INTERPRET = "following kernels in Triton's interpreter"
 
 FUNCTION = Private("triton.runtime.jit", "JITFunction", _FOLLOW)
-AUTOTUNER = Private("triton.runtime.autotuner", "Autotuner", "following tuners and their choices")
-DRIVER = Private("triton.runtime", "driver", "compiling for a target that is not present")
-TARGET = Private("triton.backends.compiler", "GPUTarget", "compiling for a target that is not present")
+AUTOTUNER = Private("triton.runtime.autotuner", "Autotuner", _TUNERS)
+DRIVER = Private("triton.runtime", "driver", _DRIVE)
+TARGET = Private("triton.backends.compiler", "GPUTarget", _DRIVE)
 KNOBS = Private("triton.knobs", "runtime", "hooks before a compilation and a launch")
 NVDISASM = Private("triton.knobs", "nvidia.nvdisasm", "reading the instructions of a cubin")
 CUOBJDUMP = Private("triton.knobs", "nvidia.cuobjdump", "reading the resources of a cubin")
@@ -31,18 +36,14 @@ OF_LAUNCHES = (
 
 NAMES = (
     *OF_LAUNCHES,
-    Private("triton.runtime.jit", "JITFunction.run", _FOLLOW),
+    *privates("triton.runtime.jit", _FOLLOW, "JITFunction.run JITFunction.is_gluon"),
     Private("triton.runtime.jit", "JITFunction.preload", "compiling a kernel that another process has launched"),
-    Private("triton.runtime.jit", "JITFunction.is_gluon", "telling Gluon from Triton"),
-    Private("triton.runtime", "driver.set_active", "compiling for a target that is not present"),
-    Private("triton.runtime", "driver._active", "compiling for a target that is not present"),
-    Private("triton.runtime.autotuner", "Autotuner.run", "following tuners and their choices"),
-    Private("triton.runtime.interpreter", "InterpretedFunction.run", _INTERPRET),
-    Private("triton.runtime.interpreter", "GridExecutor.__call__", _INTERPRET),
+    *privates("triton.runtime", _DRIVE, "driver.set_active driver._active"),
+    Private("triton.runtime.autotuner", "Autotuner.run", _TUNERS),
+    *privates("triton.runtime.interpreter", _INTERPRET, "InterpretedFunction.run GridExecutor.__call__"),
     Private("triton.compiler.compiler", "CompiledKernel.launch_metadata", "reading the scalars of a launch"),
     Private("triton.knobs", "runtime.jit_cache_hook", _FOLLOW),
-    Private("triton.knobs", "runtime.launch_enter_hook.add", "listing launches"),
-    Private("triton.knobs", "runtime.launch_enter_hook.remove", "listing launches"),
+    *privates("triton.knobs", "listing launches", "runtime.launch_enter_hook.add runtime.launch_enter_hook.remove"),
     Private("triton.knobs", "nvidia.nvdisasm.path", "reading the instructions of a cubin"),
     Private("triton.knobs", "nvidia.cuobjdump.path", "reading the resources of a cubin"),
     Private("triton.language.standard", "cdiv", "knowing whether Triton was imported as an interpreter"),
@@ -80,3 +81,74 @@ def was_imported_as_interpreter() -> bool:
     """Whether Triton's own functions are for its interpreter. Its other modules must then be imported like that."""
     standard = importlib.import_module("triton.language.standard")
     return not isinstance(standard.cdiv, FUNCTION.get())
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One tuner's choice.
+
+    Attributes:
+        chosen: the configuration, in Triton's notation.
+        spread: relative slowdown of the second best at the time of choosing; None if fewer than two were timed.
+        seconds: duration of the last choice; None if there was none in this process.
+    """
+
+    kernel: str
+    chosen: str
+    spread: float | None
+    seconds: float | None
+
+
+def tuners_of(run: Callable[[], object]) -> list[Tuned]:
+    """The tuners that `run` reaches, in this order, each once. They must have been called before."""
+    with tuners_met() as tuners:
+        run()
+    return [_choice(tuner) for tuner in tuners]
+
+
+@contextmanager
+def tuners_met() -> Iterator[list[Any]]:
+    """List the autotuners with several configurations as they are called while inside, each once."""
+    met: list[Any] = []
+    if not knows_triton():
+        yield met
+        return
+    autotuner = AUTOTUNER.get()
+    launch = autotuner.run
+
+    def noted(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        result = launch(tuner, *args, **kwargs)
+        if len(tuner.configs) > 1 and not any(tuner is each for each in met):
+            met.append(tuner)
+        return result
+
+    with mock.patch.object(autotuner, "run", noted):
+        yield met
+
+
+def _choice(tuner: Any) -> Tuned:
+    timings = getattr(tuner, "configs_timings", None) or {}
+    # Triton stores quantiles of each configuration, the median first, or a single number from another benchmark.
+    medians = sorted(float(each[0] if isinstance(each, list | tuple) else each) for each in timings.values())
+    finite = [median for median in medians if 0 < median < float("inf")]
+    return Tuned(
+        kernel=tuner.base_fn.__name__,
+        chosen=str(tuner.best_config),
+        spread=round(finite[1] / finite[0] - 1, 3) if len(finite) > 1 else None,
+        seconds=getattr(tuner, "bench_time", None),
+    )
+
+
+def pinned(number: int) -> AbstractContextManager[Any]:
+    """Run every autotuned kernel in its configuration of this number while inside, or in its last if it has fewer."""
+
+    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        configuration = tuner.configs[min(number, len(tuner.configs) - 1)]
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        whole = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
+        if configuration.pre_hook is not None:
+            configuration.pre_hook(whole)
+        tuner.best_config = configuration
+        return tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
+
+    return mock.patch.object(AUTOTUNER.get(), "run", run)

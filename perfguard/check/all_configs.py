@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from perfguard._compat.autotuner import pinned, tuners_met
+from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.correctness import Checked, check
 from perfguard.model.call import Call
 

@@ -16,13 +16,12 @@ from functools import partial
 import msgspec
 import torch
 
-from perfguard.check.canaries import GUARD, Canaries
+from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
 from perfguard.check.numerics.differences import change_between, real_numbers, unequal_positions
 from perfguard.check.numerics.oracle import free_bytes
 from perfguard.check.numerics.rule import kinds
 from perfguard.check.numerics.trial import Inputs, Trial, expanded, run_trial, transposed, upstream_gradients
 from perfguard.check.numerics.truth import Gradients, Reference, Truth, rmse
-from perfguard.check.poison import VALUES, Value, poisoned, recycle
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import MeasurementError
 from perfguard.model.records import Accuracy

@@ -1,7 +1,7 @@
 """Judges the readings of a case by its record: the first rung that applies decides.
 
 Verdicts on exact metrics are final here. A time is UNCHANGED, within its record, or in question (SUSPECT). Process
-pairs decide the last kind (`perfguard.judge.session_verdicts`).
+pairs decide the last kind (`perfguard.judge.run_verdicts`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from perfguard.judge.causes import machine_change, spelled_out
-from perfguard.judge.exact import judge_exact
+from perfguard.judge.exact import judge_exact, machine_change, spelled_out
 from perfguard.judge.lane import Lane, differing_versions, other_power, same_board, timer_class
-from perfguard.judge.rival import judge_rival
-from perfguard.judge.same_code import covering
-from perfguard.judge.screen import NO_CONTROLS, Controls, within_record
+from perfguard.judge.pair_test import judge_rival
+from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
 from perfguard.judge.statistics import remember
 from perfguard.model.records import (
     Baseline,

@@ -1,21 +1,66 @@
-"""The screen: a changed case needs no process pair if its time lies within its record (docs/judging.md).
+"""Times that need no process pair: the device runs the same code, or the record excludes a change (docs/judging.md).
 
-A record comes from one board on one day. It can pass a time on the same board if the run's unchanged cases show that
-the machine has not changed since. It never fails a time.
+A record comes from one board on one day. It can pass a time on the same board if the run's controls, unchanged cases
+that are timed all the same, show that the machine has not changed since. It never fails a time.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, same_board, timer_class
-from perfguard.judge.same_code import covered
 from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
-from perfguard.model.records import CaseResult, Reading, TimedEntry
+from perfguard.model.records import Case, CaseResult, Reading, TimedEntry
+
+
+def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
+    """Names of the stored times that need no judging, because an exact reading that covers them equals the stored one.
+
+    Inputs, power limit and toolchain must be those of the baseline, too.
+    """
+    return frozenset(covering(result, lane))
+
+
+def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
+    """Covered metric -> the exact metric that covers it."""
+    suite, key = result.case.suite, result.case.key
+    found: dict[str, str] = {}
+    if not lane.comparable(result):
+        return found
+    for reading in result.readings:
+        if not reading.covers or reading.timed or not _is_as_stored(result, lane, reading.metric):
+            continue
+        for metric in reading.covers:
+            if (suite, key, metric) in lane.timed:
+                found.setdefault(metric, reading.metric)
+    return found
+
+
+def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
+    """Timed metrics that cannot differ from the base's, because the device runs the same code on both sides."""
+    return frozenset(
+        metric
+        for reading in work.readings
+        for metric in reading.covers
+        if (other := base.reading(reading.metric)) is not None and other.value == reading.value
+    )
+
+
+def _is_as_stored(result: CaseResult, lane: Lane, metric: str) -> bool:
+    reading = result.reading(metric)
+    baseline = lane.baseline_of(result.case.suite, reading) if reading is not None else None
+    stored = baseline.cases.get(result.case.key) if baseline else None
+    if reading is None or stored is None or metric not in stored.entries:
+        return False
+    entry = stored.entries[metric]
+    return not isinstance(entry, TimedEntry) and not describe_difference(reading, entry)
+
 
 LEAST_CONTROLS = 15  # unchanged cases; fewer show too little about board and day
 MOST_REJECTED = 3  # a session with this many rejected blocks is not compared
@@ -97,3 +142,57 @@ def _comparable(reading: Reading, entry: TimedEntry) -> bool:
 
 def _value(reading: Reading) -> float:
     return float(reading.value) if isinstance(reading.value, int | float) else 0.0
+
+
+CONTROLS = 20  # for each timer class; the simulation in docs/judging.md assumes this number
+AUDIT = 0.05  # share of the other unchanged cases that is timed
+
+_Id = tuple[str, str]  # suite, case key
+
+
+class ControlDraw:
+    """Draws controls as the cases run, before it is known which of them are unchanged.
+
+    Selection sampling (Knuth, TAOCP 2, 3.4.2, algorithm S): of the n cases of a class that may still come, each is
+    drawn with probability (controls wanted) / n. A changed case leaves its chance to the others, so every draw is
+    equally likely in any order of the tests.
+    """
+
+    def __init__(self, lane: Lane, selected: Sequence[Case], seed: str) -> None:
+        """Args:
+        selected: forward cases of the selected tests. Empty if they are unknown; then every case in the lane's records
+            may come.
+        seed: makes the draw repeatable.
+        """
+        self._random = random.Random(seed)
+        self._lane = lane
+        names = {(case.suite, case.name) for case in selected}
+        self._expected: dict[str, set[_Id]] = defaultdict(set)
+        for (suite, key, _), entry in lane.timed.items():
+            if not names or any((suite, test) in names for test in _tests_of(key)):
+                self._expected[timer_class(entry.timer)].add((suite, key))
+        self._wanted = dict.fromkeys(self._expected, CONTROLS)
+
+    def draw(self, result: CaseResult, unchanged: Collection[str]) -> bool:
+        """Whether the case is timed although its times named in `unchanged` need no reading.
+
+        Call once for each case, also for cases with nothing unchanged.
+        """
+        suite, key = result.case.suite, result.case.key
+        known = [self._lane.timed.get((suite, key, metric)) for metric in unchanged]
+        drawn = [self._draw(name) for name in sorted({timer_class(each.timer) for each in known if each is not None})]
+        for expected in self._expected.values():
+            expected.discard((suite, key))
+        return any(drawn) or (bool(unchanged) and self._random.random() < AUDIT)
+
+    def _draw(self, name: str) -> bool:
+        wanted, expected = self._wanted.get(name, 0), len(self._expected[name])
+        drawn = self._random.random() * max(1, expected) < wanted
+        self._wanted[name] = wanted - drawn
+        return drawn
+
+
+def _tests_of(key: str) -> list[str]:
+    """The tests that a stored case may belong to: `name:label/forward` -> `name:label` and `name`."""
+    name = key.rpartition("/")[0]
+    return [name, *(name[:at] for at, letter in enumerate(name) if letter == ":")]

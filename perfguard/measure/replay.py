@@ -27,9 +27,9 @@ _ALIGNMENT = 64
 
 def differentiable_outputs(call: Call) -> list[torch.Tensor]:
     """The outputs of one call that a gradient can flow back from."""
-    from perfguard._compat import torch_trees
+    from perfguard._compat import torch_utils
 
-    return [leaf for leaf in torch_trees.tree_leaves(call.run()) if getattr(leaf, "requires_grad", False)]
+    return [leaf for leaf in torch_utils.tree_leaves(call.run()) if getattr(leaf, "requires_grad", False)]
 
 
 def forward(call: Call) -> Callable[[], object]:
@@ -117,27 +117,27 @@ def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...
     """The arguments with copies of those that a call writes."""
     import torch
 
-    from perfguard._compat import torch_trees
+    from perfguard._compat import torch_utils
 
     def copied(value: object) -> object:
         return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
-    return tuple(torch_trees.tree_map(copied, value) if at in written else value for at, value in enumerate(args))
+    return tuple(torch_utils.tree_map(copied, value) if at in written else value for at, value in enumerate(args))
 
 
 def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs of one call on fresh leaves, and the tensors that they are differentiated by."""
     import torch
 
-    from perfguard._compat import torch_trees
+    from perfguard._compat import torch_utils
 
     def leaf(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.requires_grad:
             return value.detach().requires_grad_()
         return value
 
-    args, kwargs = torch_trees.tree_map(leaf, (call.args, dict(call.kwargs)))
-    inputs = [value for value in torch_trees.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
+    args, kwargs = torch_utils.tree_map(leaf, (call.args, dict(call.kwargs)))
+    inputs = [value for value in torch_utils.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
     inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
     return differentiable_outputs(replace(call, args=args, kwargs=kwargs)), inputs
 
@@ -260,12 +260,12 @@ def _copied(call: Call) -> Call:
     """The call on copies of everything."""
     import torch
 
-    from perfguard._compat import torch_trees
+    from perfguard._compat import torch_utils
 
     state = _state(call.fn)
-    leaves, spec = torch_trees.tree_flatten((call.args, dict(call.kwargs)))
+    leaves, spec = torch_utils.tree_flatten((call.args, dict(call.kwargs)))
     copied = _copies_of([leaf for leaf in [*leaves, *state.values()] if isinstance(leaf, torch.Tensor)])
-    args, kwargs = torch_trees.tree_unflatten([copied.get(id(leaf), leaf) for leaf in leaves], spec)
+    args, kwargs = torch_utils.tree_unflatten([copied.get(id(leaf), leaf) for leaf in leaves], spec)
     call = replace(call, args=args, kwargs=kwargs)
     if not isinstance(call.fn, torch.nn.Module):
         return call
@@ -333,9 +333,9 @@ def _plain(tensor: torch.Tensor) -> bool:
 def _tensors(tree: object) -> list[torch.Tensor]:
     import torch
 
-    from perfguard._compat import torch_trees
+    from perfguard._compat import torch_utils
 
-    return [leaf for leaf in torch_trees.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def weights(call: Call) -> tuple[torch.Tensor, ...]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfguard._compat.pytest_internals import junit_log
-from perfguard.judge.run_verdict import exit_status
+from perfguard.judge.run_verdicts import exit_status
 from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Case, CaseResult, Verdict, Word

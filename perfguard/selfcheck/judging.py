@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from perfguard.judge.lane import timer_class
 from perfguard.judge.pair_test import MOST_PAIRS, PairVerdict, judge_pairs, judge_tracks
-from perfguard.judge.session_verdicts import track_of
+from perfguard.judge.run_verdicts import track_of
 from perfguard.judge.statistics import fit_prior, least_effect, spread_of
 from perfguard.model.records import CaseResult, PairedTime, PairReading, Reading
 from perfguard.selfcheck.draws import Triple

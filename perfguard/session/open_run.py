@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfguard.judge.control_cases import Controls
 from perfguard.judge.lane import Lane
-from perfguard.judge.same_code import covered
+from perfguard.judge.screen import ControlDraw, covered
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.timers.blocks import Collect, collect
@@ -87,7 +86,7 @@ def open_run(
     stored = _stored_timers(lane)
     # A metric that is recorded, or that another process will judge, has to be read.
     compares = request is None and config.update is None
-    controls = Controls(lane, selected, report.started) if compares else None
+    controls = ControlDraw(lane, selected, report.started) if compares else None
     plan = ReadingPlan(
         timers=stored if request is None else _requested_timers(stored, request, worker),
         numerics=asked.numerics,
@@ -131,7 +130,7 @@ def _is_any_machine(lane: str, device: Device) -> bool:
     return lane != "" and lane == target
 
 
-def _unchanged(lane: Lane, controls: Controls | None) -> Callable[[CaseResult], frozenset[str]]:
+def _unchanged(lane: Lane, controls: ControlDraw | None) -> Callable[[CaseResult], frozenset[str]]:
     """The times of a case that need no reading; without `controls` all need one."""
 
     def unread(result: CaseResult) -> frozenset[str]:

@@ -15,8 +15,7 @@ import msgspec
 
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
-from perfguard.judge.run_verdict import count_guarded, find_stale, test_of
-from perfguard.judge.session_verdicts import judge_session, with_verdicts
+from perfguard.judge.run_verdicts import count_guarded, find_stale, judge_session, test_of, with_verdicts
 from perfguard.judge.update_plan import plan
 from perfguard.measure.timers.interleaved import Interleaved
 from perfguard.measure.timers.timing import renewed

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from perfguard.judge import rival
-from perfguard.judge.session_verdicts import CaseId, case_id, screen_session
+from perfguard.judge.pair_test import RIVAL_PROCESSES
+from perfguard.judge.run_verdicts import CaseId, case_id, screen_session
 from perfguard.judge.update_plan import plan, recordable
 from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word
 from perfguard.session.child import ChildCommand, Request, timers_of
@@ -91,7 +91,7 @@ class _Settling:
         for _ in range(2):
             slower = [result for result, verdict in self._suspects() if _has_rival(result, verdict)]
             if slower:
-                self._measure_fresh(slower, rival.PROCESSES, exact=False)
+                self._measure_fresh(slower, RIVAL_PROCESSES, exact=False)
 
     def beside_base(self) -> None:
         """Let process pairs measure the times in question beside the base, until they are decided or the time is

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from perfguard._compat.torch_operators import storage_address
+from perfguard._compat.torch_internals import storage_address
 from perfguard.tensors.bits import bits
 
 _LARGE_STORAGE = 1 << 30  # bytes

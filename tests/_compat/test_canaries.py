@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from perfguard import _compat
-from perfguard._compat import torch_devices
+from perfguard._compat import torch_internals
 from perfguard._compat.private import Private, PrivateNameGone, version_of
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ NAMES = sorted(set(declared()), key=lambda each: (each.module, each.name))
 
 
 def test_every_file_of_the_room_declares_what_it_uses() -> None:
-    helpers = {"private", "autotuner"}  # the latter's names stand in triton_internals
+    helpers = {"private"}
     own = {module.__name__.rpartition(".")[2] for module in modules()} - helpers
     assert own == {
         module.__name__.rpartition(".")[2]
@@ -55,7 +55,7 @@ def test_every_file_of_the_room_declares_what_it_uses() -> None:
 @pytest.mark.parametrize("private", NAMES, ids=lambda each: f"{each.module}:{each.name}")
 def test_the_name_is_there(private: Private) -> None:
     pytest.importorskip(private.project)
-    if private in torch_devices.OF_GPUS and not torch.cuda.is_available() and torch.version.cuda is None:
+    if private in torch_internals.OF_GPUS and not torch.cuda.is_available() and torch.version.cuda is None:
         pytest.skip("only a torch that is built for a GPU has it")
     private.get()
 
@@ -86,7 +86,7 @@ def test_versions_are_those_of_distributions() -> None:
 
 
 def test_declaring_names_loads_nothing_of_their_projects() -> None:
-    names = "pytest_internals, torch_compiler, torch_devices, torch_operators, triton_internals"
+    names = "pytest_internals, torch_compiler, torch_internals, triton_internals"
     code = f"import sys; from perfguard._compat import {names}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"torch", "triton", "_pytest", "pytest", "xdist", "pytest_benchmark"} & set(done.stdout.split())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfguard._compat.dispatch_mode import DispatchMode
+from perfguard._compat.torch_utils import DispatchMode
 
 ROOT = Path(__file__).parents[2]
 

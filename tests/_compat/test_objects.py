@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard._compat import pytest_internals, torch_compiler, torch_operators, triton_internals
+from perfguard._compat import pytest_internals, torch_compiler, torch_internals, triton_internals
 from perfguard._compat.private import version_of
 
 
@@ -38,13 +38,13 @@ def test_an_operator_of_a_user_s_tells_its_implementation() -> None:
         return 2 * x
 
     made = torch.library.custom_op("perfguard_canary::double", double, mutates_args=())
-    assert torch_operators.has_custom_operators()
+    assert torch_internals.has_custom_operators()
     operator = torch.ops.perfguard_canary.double.default
     message = gone("torch", "CustomOpDef()._backend_fns", "following operators that a user made of Triton kernels")
-    assert torch_operators.own_implementation(operator) is not None, message
-    assert torch_operators.own_implementation(torch.ops.aten.add.Tensor) is None
+    assert torch_internals.own_implementation(operator) is not None, message
+    assert torch_internals.own_implementation(torch.ops.aten.add.Tensor) is None
     assert made is not None
-    assert torch_operators.schema_of(operator).name == "perfguard_canary::double"
+    assert torch_internals.schema_of(operator).name == "perfguard_canary::double"
 
 
 def test_a_setting_tells_its_default() -> None:
@@ -55,8 +55,8 @@ def test_a_setting_tells_its_default() -> None:
 
 def test_tensors_of_one_storage_have_one_address() -> None:
     tensor = torch.zeros(4)
-    assert torch_operators.storage_address(tensor) == torch_operators.storage_address(tensor[2:])
-    assert torch_operators.storage_address(tensor) != torch_operators.storage_address(torch.zeros(4))
+    assert torch_internals.storage_address(tensor) == torch_internals.storage_address(tensor[2:])
+    assert torch_internals.storage_address(tensor) != torch_internals.storage_address(torch.zeros(4))
 
 
 def test_an_expression_is_that_of_pytest_s_k() -> None:

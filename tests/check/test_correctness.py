@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from perfguard.check.correctness import Checked, check
+from perfguard.check.memory import poisoned
 from perfguard.check.numerics.trial import Inputs, expanded, transposed
-from perfguard.check.poison import poisoned
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.judge.control_cases import CONTROLS
+from perfguard.judge.screen import CONTROLS
 from perfguard.model.records import (
     Baseline,
     CaseBaseline,

@@ -20,7 +20,7 @@ import yaml
 
 from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import MOST_PAIRS
-from perfguard.judge.session_verdicts import case_id
+from perfguard.judge.run_verdicts import case_id
 from perfguard.judge.statistics import MIN_SESSIONS
 from perfguard.model.records import (
     Baseline,

@@ -23,7 +23,7 @@ import numpy as np
 
 from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import MOST_PAIRS
-from perfguard.judge.session_verdicts import case_id
+from perfguard.judge.run_verdicts import case_id
 from perfguard.model.records import Toolchain
 from tests.judge import real, tables
 from tests.judge.runs import BASE, HARDWARE, Counts, count, judge, seeded

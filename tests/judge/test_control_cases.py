@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge.control_cases import CONTROLS, Controls
 from perfguard.judge.lane import Lane
+from perfguard.judge.screen import CONTROLS, ControlDraw
 from perfguard.model.records import Baseline, Case, CaseBaseline, CaseResult, Hardware, TimedEntry, Toolchain
 
 METRIC = "device_time_us"
@@ -31,7 +31,7 @@ def case(number: int) -> Case:
 
 def drawn(known: Lane, unchanged: list[bool], seed: str, selected: list[Case] | None = None) -> list[int]:
     """Numbers of the unchanged cases that are timed."""
-    controls = Controls(known, selected or [], seed)
+    controls = ControlDraw(known, selected or [], seed)
     names = frozenset({METRIC})
     asked = [controls.draw(CaseResult(case(n)), names if same else frozenset()) for n, same in enumerate(unchanged)]
     return [number for number, timed in enumerate(asked) if timed]

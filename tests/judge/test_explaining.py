@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from perfguard.judge.case_verdicts import judge_case
-from perfguard.judge.causes import because, machine_change, spelled_out
+from perfguard.judge.exact import because, machine_change, spelled_out
 from perfguard.model.records import NO_BASE, BaseTree, Conditions, Provenance, Reading, TimedEntry, Value, Verdict, Word
 from perfguard.model.units import Unit
 from tests.judge.test_ladder import EQUAL, PROVENANCE, QUIET, SLOW, SPAN, STEPS, lane, result

@@ -10,7 +10,7 @@ import pytest
 
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
-from perfguard.judge.rival import PROCESSES, judge_rival
+from perfguard.judge.pair_test import RIVAL_PROCESSES, judge_rival
 from perfguard.model.records import (
     Baseline,
     BaseTree,
@@ -123,10 +123,10 @@ def test_equal_suites_are_not_accused() -> None:
         return reading(ratio * float(np.exp(0.005 * random.standard_normal())))
 
     def word(ratio: float) -> Word:
-        first, fresh = draw(ratio), [draw(ratio) for _ in range(2 * PROCESSES)]
+        first, fresh = draw(ratio), [draw(ratio) for _ in range(2 * RIVAL_PROCESSES)]
         if judge_rival(first).word is not Word.SUSPECT:
             return Word.PASS
-        found = judge_rival(first, fresh[:PROCESSES]).word
+        found = judge_rival(first, fresh[:RIVAL_PROCESSES]).word
         return judge_rival(first, fresh).word if found is Word.SUSPECT else found
 
     assert [word(1.0) for _ in range(4000)].count(Word.SLOWER) == 0

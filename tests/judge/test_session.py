@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from perfguard.judge.lane import Lane
-from perfguard.judge.session_verdicts import (
+from perfguard.judge.run_verdicts import (
     by_device,
     case_id,
     count_suspects,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfguard.judge.lane import Lane
-from perfguard.judge.run_verdict import count_guarded, exit_status, find_stale
+from perfguard.judge.run_verdicts import count_guarded, exit_status, find_stale
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import (
     Baseline,

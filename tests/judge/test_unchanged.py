@@ -9,8 +9,8 @@ import pytest
 
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
-from perfguard.judge.run_verdict import count_guarded
-from perfguard.judge.same_code import covered, covered_beside
+from perfguard.judge.run_verdicts import count_guarded
+from perfguard.judge.screen import covered, covered_beside
 from perfguard.model.records import (
     NO_BASE,
     Baseline,

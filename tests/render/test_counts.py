@@ -11,7 +11,7 @@ import pytest
 
 from perfguard.github.post.what_to_tell import exit_status, is_resolved, statuses, wants_comment
 from perfguard.judge.pair_test import PairVerdict
-from perfguard.judge.run_verdict import count_guarded
+from perfguard.judge.run_verdicts import count_guarded
 from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
 from perfguard.model.lane_summary import Headline, LaneView, Overview

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from perfguard.check.hard_inputs.marks import Mark
+from perfguard.check.hard_inputs import Mark
 
 REPEATS = (33, 65, 129)  # one more than tables of 32, 64 and 128 entries hold
 

@@ -15,8 +15,7 @@ from itertools import islice
 import torch
 
 from perfguard.check.hard_inputs.derivation import Derivation, derived_call, leaves_of
-from perfguard.check.hard_inputs.plan import planned
-from perfguard.check.hard_inputs.sizes import holds_tensors, small
+from perfguard.check.hard_inputs.plan import holds_tensors, planned, small
 from perfguard.check.hard_inputs.verdict import Outcome, judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call

@@ -13,17 +13,16 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from perfguard.check.canaries import GUARD, Canaries, empty_tensors_have_addresses
 from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby
 from perfguard.check.hard_inputs.values import takes_values
+from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.differences import real_numbers
 from perfguard.check.numerics.fp8_codes import FP8_DTYPES
 from perfguard.check.numerics.oracle import free_bytes
 from perfguard.check.numerics.rule import FINITE, NAN, ROUNDING, Groups, kinds, sum_groups
 from perfguard.check.numerics.trial import Inputs, Trial, run_trial, surrounded_gradient, upstream_gradients
 from perfguard.check.numerics.truth import Gradients, Reference, Truth, rmse
-from perfguard.check.poison import poisoned
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError
 from perfguard.tensors.bits import bits

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from perfguard._compat import torch_trees
-from perfguard.check.canaries import GUARD, GUARD_BYTES, Canaries, within
+from perfguard._compat import torch_utils
+from perfguard.check.memory import GUARD, GUARD_BYTES, Canaries, within
 from perfguard.check.numerics.oracle import widened
 from perfguard.check.numerics.rule import dtype_name
 from perfguard.model.call import GRADIENTS, Call
@@ -49,7 +49,7 @@ class Inputs:
     """The inputs of a call: their names, their spec as text, and their tensors for each run."""
 
     def __init__(self, call: Call) -> None:
-        flat, self._spec = torch_trees.tree_flatten_with_path((call.args, dict(call.kwargs)))
+        flat, self._spec = torch_utils.tree_flatten_with_path((call.args, dict(call.kwargs)))
         self._leaves = [leaf for _, leaf in flat]
         self._names = ["argument " + _path(path[1:]) for path, _ in flat]
         places = [_key(path[1]) if len(path) > 1 and _key(path[0]) == 0 else None for path, _ in flat]  # in args
@@ -117,7 +117,7 @@ class Inputs:
                 if mutable:
                     written.append(leaf)
             leaves.append(leaf)
-        args, kwargs = torch_trees.tree_unflatten(leaves, self._spec)
+        args, kwargs = torch_utils.tree_unflatten(leaves, self._spec)
         return args, kwargs, differentiable, written
 
     @contextlib.contextmanager
@@ -218,7 +218,7 @@ def run_trial(
     try:
         with torch.set_grad_enabled(bool(leaves) or torch.is_grad_enabled()):
             results = fn(*args, **kwargs)
-        flat = torch_trees.tree_flatten_with_path(results)[0]
+        flat = torch_utils.tree_flatten_with_path(results)[0]
         tensors = [leaf for _, leaf in flat if isinstance(leaf, torch.Tensor)]
         trial = Trial(
             names=[f"output {_path(path)}".rstrip() for path, leaf in flat if isinstance(leaf, torch.Tensor)],
@@ -333,7 +333,7 @@ def _path(path: Sequence[Any]) -> str:
     """(0,) -> '0', ('mask',) -> 'mask', (0, 'w', 1) -> "0['w'][1]"."""
     if not path:
         return ""
-    return f"{_key(path[0])}{torch_trees.keystr(tuple(path[1:]))}"
+    return f"{_key(path[0])}{torch_utils.keystr(tuple(path[1:]))}"
 
 
 def _key(entry: Any) -> Any:

@@ -16,7 +16,7 @@ from unittest import mock
 import msgspec
 
 from perfguard._compat.torch_compiler import load_compiler
-from perfguard._compat.torch_operators import has_custom_operators
+from perfguard._compat.torch_internals import has_custom_operators
 from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
 from perfguard.measure.binaries.launch_recorder import Trace, compiled_form, record
 from perfguard.measure.binaries.launch_records import Recording

@@ -14,8 +14,8 @@ from unittest import mock
 
 import torch
 
-from perfguard._compat.dispatch_mode import DispatchMode
-from perfguard._compat.torch_operators import own_implementation
+from perfguard._compat.torch_internals import own_implementation
+from perfguard._compat.torch_utils import DispatchMode
 from perfguard.measure.binaries.targets import Target
 from perfguard.measure.devices.operators import COPIES, READS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.torch_devices import leave_pool
+from perfguard._compat.torch_internals import leave_pool
 
 # Only this thread's unsafe calls end a capture, not those of others, such as a thread that reads clocks.
 _ERRORS = "thread_local"

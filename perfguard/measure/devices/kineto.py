@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from perfguard._compat.torch_devices import DEVICE_TYPE, EVENT
+from perfguard._compat.torch_internals import DEVICE_TYPE, EVENT
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perfguard._compat import torch_trees
-from perfguard._compat.dispatch_mode import DispatchMode
-from perfguard._compat.torch_operators import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, OVERLOAD, storage_address
+from perfguard._compat import torch_utils
+from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, OVERLOAD, storage_address
+from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
 from perfguard.measure.devices.activity import Activity, Copied, Ledger, Waited
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.tensors.user_frames import place_in_python
 
 if TYPE_CHECKING:
-    from perfguard._compat.torch_operators import OpOverload
+    from perfguard._compat.torch_internals import OpOverload
 
 # Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
@@ -218,7 +218,7 @@ def _leaves_device(packet: str, args: tuple[Any, ...], kwargs: dict[str, Any] | 
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in torch_trees.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

@@ -245,7 +245,7 @@ class TorchGpu(Device):
 
     @cached_property
     def _wait(self) -> waiting.Wait:
-        from perfguard._compat.torch_devices import spin_of
+        from perfguard._compat.torch_internals import spin_of
         from perfguard.measure.devices import waiting
 
         spin = spin_of(self._backend)

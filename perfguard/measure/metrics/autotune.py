@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from perfguard._compat.autotuner import Tuned, tuners_of
+from perfguard._compat.triton_internals import Tuned, tuners_of
 from perfguard.measure.binaries.call_binaries import OnTarget
 from perfguard.measure.binaries.launch_records import Launch, Pass
 from perfguard.measure.metrics.subject import Subject

@@ -114,11 +114,11 @@ def _replayed(graph: Graph, outputs: list[Any], device: Device) -> list[torch.Te
     """The outputs, after a replay has written them."""
     import torch
 
-    from perfguard._compat import torch_trees
+    from perfguard._compat import torch_utils
 
     graph.replay()
     device.synchronize()
-    leaves = [leaf for leaf in torch_trees.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in torch_utils.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     return [leaf.detach() for leaf in leaves if leaf.layout is torch.strided]
 
 

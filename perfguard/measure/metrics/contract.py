@@ -121,12 +121,12 @@ class _Describer:
     """Walks the outputs and remembers the first owner of each memory."""
 
     def __init__(self, device: torch.device, inputs: tuple[Any, ...]) -> None:
-        from perfguard._compat import torch_trees
+        from perfguard._compat import torch_utils
 
         self._device = device
         self._owners: dict[int, str] = {}
         for index, value in enumerate(inputs):
-            for leaf in torch_trees.tree_leaves(value):
+            for leaf in torch_utils.tree_leaves(value):
                 self._own(leaf, f"input {index}")
         self._seen = 0
 

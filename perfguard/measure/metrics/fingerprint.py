@@ -75,9 +75,9 @@ def _describe(inputs: tuple[Any, ...]) -> list[object]:
     """One entry for each leaf of the inputs."""
     import torch
 
-    from perfguard._compat import torch_trees
+    from perfguard._compat import torch_utils
 
-    leaves, structure = torch_trees.tree_flatten(inputs)
+    leaves, structure = torch_utils.tree_flatten(inputs)
     described: list[object] = [str(structure)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfguard._compat.torch_operators import storage_address
+from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading
@@ -164,7 +164,7 @@ class _Ledger:
 
 def _producers(ledger: _Ledger) -> Any:
     """A dispatch mode that records in the ledger the operator that made each storage."""
-    from perfguard._compat.dispatch_mode import DispatchMode
+    from perfguard._compat.torch_utils import DispatchMode
 
     class Producers(DispatchMode):
         def __torch_dispatch__(

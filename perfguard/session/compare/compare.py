@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 
 from perfguard import __version__
-from perfguard.judge.run_verdict import exit_status
+from perfguard.judge.run_verdicts import exit_status
 from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import read_settings

@@ -6,11 +6,10 @@ import math
 
 from msgspec.structs import replace
 
-from perfguard.judge.causes import because, spelled_out
-from perfguard.judge.exact import describe_difference, judge_exact
+from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
 from perfguard.judge.pair_test import PairVerdict, in_cycles, noisy
-from perfguard.judge.same_code import covered_beside
-from perfguard.judge.session_verdicts import CaseId, track_of
+from perfguard.judge.run_verdicts import CaseId, track_of
+from perfguard.judge.screen import covered_beside
 from perfguard.model.records import CaseResult, PairedTime, Reading, Value, Word
 from perfguard.model.records.comparison import Row
 from perfguard.session.pairing.outcome import Track

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from perfguard.judge.pair_test import PairVerdict, judge_tracks
-from perfguard.judge.same_code import covered_beside
-from perfguard.judge.session_verdicts import CaseId, case_id, track_of
+from perfguard.judge.run_verdicts import CaseId, case_id, track_of
+from perfguard.judge.screen import covered_beside
 from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Verdict, Word
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.outcome import Difference, Outcome, Track

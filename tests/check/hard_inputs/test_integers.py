@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import perfguard
+from perfguard.check.hard_inputs import mark_of
 from perfguard.check.hard_inputs.derivation import derived_tensor
 from perfguard.check.hard_inputs.integers import integers_of
-from perfguard.check.hard_inputs.marks import mark_of
+from perfguard.check.hard_inputs.plan import _cut
 from perfguard.check.hard_inputs.search import HardResult, run_hard
-from perfguard.check.hard_inputs.sizes import _cut
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from perfguard import derived
-from perfguard.check.hard_inputs import layouts
-from perfguard.check.hard_inputs.layouts import LAYOUTS, layouts_of
+from perfguard.check.hard_inputs import derivation as layouts
+from perfguard.check.hard_inputs.derivation import LAYOUTS, layouts_of
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "expanded"])

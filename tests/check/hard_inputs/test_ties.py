@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from perfguard.check.hard_inputs.nearby import LastOfEqual
 from perfguard.check.hard_inputs.search import run_hard
-from perfguard.check.hard_inputs.ties import LastOfEqual
 from perfguard.model.call import Call
 
 CHOICES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

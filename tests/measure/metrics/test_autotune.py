@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.autotuner import pinned, tuners_of
+from perfguard._compat.triton_internals import pinned, tuners_of
 from perfguard.model.records import Word
 from tests.measure.metrics.binaries import SCALE, TUNED, Reader, changed, load
 

@@ -1,21 +1,34 @@
-"""The base class of our dispatch modes, which leaves torch.compile unloaded if nothing uses it."""
+"""torch.utils: the base class of our dispatch modes, and the trees of containers that calls take and return."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfguard._compat.private import Private
+from perfguard._compat.private import Private, privates
 from perfguard._compat.torch_compiler import is_compiler_loaded
 
-_MODULE = "torch.utils._python_dispatch"
+_MODES = "torch.utils._python_dispatch"
 
 NAMES = (
-    Private(_MODULE, "TorchDispatchMode", "seeing every operator of a call"),
-    Private(_MODULE, "TorchDispatchMode.__init_subclass__", "leaving torch.compile unloaded where nothing is compiled"),
-    Private(_MODULE, "TorchDispatchMode.ignore_compile_internals", "seeing the operators of a compiled call"),
+    Private(_MODES, "TorchDispatchMode", "seeing every operator of a call"),
+    Private(_MODES, "TorchDispatchMode.__init_subclass__", "leaving torch.compile unloaded where nothing is compiled"),
+    Private(_MODES, "TorchDispatchMode.ignore_compile_internals", "seeing the operators of a compiled call"),
+    *privates(
+        "torch.utils._pytree",
+        "finding the tensors in what a call takes and returns",
+        "keystr tree_flatten tree_flatten_with_path tree_leaves tree_map tree_unflatten",
+    ),
 )
+
+keystr = _pytree.keystr
+tree_flatten = _pytree.tree_flatten
+tree_flatten_with_path = _pytree.tree_flatten_with_path
+tree_leaves = _pytree.tree_leaves
+tree_map = _pytree.tree_map
+tree_unflatten = _pytree.tree_unflatten
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
