@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from perfguard.model.atomic_files import STALE_SECONDS, clear_stale, staging, write_through
+from perfguard.model.atomic_files import clear_stale, staging, write_through
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline
-from perfguard.store.baseline_parser import Document, parse
+from perfguard.store.baseline_parser import parse
 
 _PART = re.compile(r"[\w+-][\w.+-]*")
 
@@ -23,13 +22,12 @@ def load(path: Path) -> Baseline:
     Raises:
         BaselineError: no such file, or a mistake in it, with file and line.
     """
-    folder = path.parent.name
-    if path.parent.parent.name == "targets":
-        folder = f"targets/{folder}"
-    data = _read(path)
-    if data is None:
+    in_targets = path.parent.parent.name == "targets"
+    folder = f"targets/{path.parent.name}" if in_targets else path.parent.name
+    found = Store(path.parents[2 if in_targets else 1]).load(folder, path.stem)
+    if found is None:
         raise BaselineError(f"{path}: no such file; record it with: pytest --perfguard --perfguard-update")
-    return parse(data, path, folder, path.stem).baseline
+    return found
 
 
 class Store:
@@ -37,7 +35,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._parsed: dict[Path, tuple[bytes, Document]] = {}  # valid while the file has these bytes
+        self._parsed: dict[Path, tuple[bytes, Baseline]] = {}  # valid while the file has these bytes
 
     def path(self, folder: str, suite: str) -> Path:
         """The path of the suite's file.
@@ -53,8 +51,8 @@ class Store:
                 )
         return self.root / folder / f"{suite}.yaml"
 
-    def document(self, folder: str, suite: str) -> Document | None:
-        """The suite's parsed file; None if there is none.
+    def load(self, folder: str, suite: str) -> Baseline | None:
+        """The folder's baseline of the suite; None if there is no file.
 
         Raises:
             BaselineError: the file cannot be read as a baseline of this folder.
@@ -67,15 +65,6 @@ class Store:
         if known is None or known[0] != data:
             known = self._parsed[path] = data, parse(data, path, folder, suite)
         return known[1]
-
-    def load(self, folder: str, suite: str) -> Baseline | None:
-        """The folder's baseline of the suite; None if there is no file.
-
-        Raises:
-            BaselineError: the file cannot be read as a baseline of this folder.
-        """
-        document = self.document(folder, suite)
-        return None if document is None else document.baseline
 
     def folders(self) -> list[str]:
         """Slugs of the hardware with any baselines, sorted."""
@@ -122,7 +111,7 @@ class Store:
                         os.replace(ready[path], path)
                     done.append(path)
             for folder in {path.parent for path in contents}:
-                _clear(folder)
+                clear_stale(folder)
         except OSError as error:
             written = f" (already written: {', '.join(map(str, done))})" if done else ""
             raise BaselineError(
@@ -143,15 +132,6 @@ def _staged(contents: Mapping[Path, bytes | None], stack: contextlib.ExitStack) 
             folders[path.parent] = stack.enter_context(staging(path.parent))
         ready[path] = write_through(folders[path.parent] / str(len(ready)), data)
     return ready
-
-
-def _clear(folder: Path) -> None:
-    """Remove what killed updates left."""
-    clear_stale(folder)
-    with contextlib.suppress(OSError):
-        for path in folder.glob(".*.yaml.*.tmp"):  # perfguard's file names until November 2026
-            if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                path.unlink()
 
 
 def _read(path: Path) -> bytes | None:

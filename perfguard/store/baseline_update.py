@@ -1,10 +1,8 @@
 """Writes chosen changes, or every file in today's form. All files are made and checked before the first one is
-replaced."""
+replaced. The layout is perfguard's own: comments in a file are lost when it is written."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,12 +13,12 @@ from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, T
 from perfguard.model.records.baseline import as_stored
 from perfguard.model.records.change import Change, relevant
 from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_parser import CASE_FIELDS, Document, parse
-from perfguard.store.baseline_writer import render, revise
+from perfguard.store.baseline_parser import CASE_FIELDS, parse
+from perfguard.store.baseline_writer import render
 
 
 def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reason: str = "") -> list[Path]:
-    """Write `changes`, which `select` chose; other entries stay byte for byte.
+    """Write `changes`, which `select` chose; the lines of other cases stay as they are.
 
     A file keeps its head. Cases that are recorded anew carry their own provenance, unless all cases are. A file without
     cases is removed.
@@ -43,10 +41,9 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
     for (folder, suite), group in files.items():
         path = store.path(folder, suite)
         now = relevant(folder, provenance)
-        document = store.document(folder, suite)
-        old = document.baseline if document else Baseline(hardware=folder, suite=suite, provenance=now)
+        old = store.load(folder, suite) or Baseline(hardware=folder, suite=suite, provenance=now)
         new = _changed(old, group, now, reason.strip(), path)
-        contents[path] = _bytes(document, new, path) if new.cases else None
+        contents[path] = _bytes(new, path) if new.cases else None
     store.replace(contents)
     return list(contents)
 
@@ -65,10 +62,10 @@ def rewrite(store: Store) -> list[Path]:
         parts = path.relative_to(store.root).with_suffix("").parts
         depth = 2 if parts[0] == "targets" else 1
         folder, suite = "/".join(parts[:depth]), "/".join(parts[depth:])
-        document = store.document(folder, suite) if suite else None
-        if document is None:
+        baseline = store.load(folder, suite) if suite else None
+        if baseline is None:
             raise BaselineError(f"{path}: no folder of a hardware or target; move it to {store.root}/<hardware>/")
-        data = _bytes(dataclasses.replace(document, schema=0), document.baseline, path)  # no block stays as it is
+        data = _bytes(baseline, path)
         if data != path.read_bytes():
             contents[path] = data
     store.replace(contents)
@@ -120,19 +117,14 @@ def _reasons(case: CaseBaseline, change: Change, reason: str) -> dict[str, str]:
     return case.reasons
 
 
-def _bytes(document: Document | None, new: Baseline, path: Path) -> bytes:
+def _bytes(new: Baseline, path: Path) -> bytes:
     """The file's new bytes, which are parsed before anything is written, so that perfguard can read every file it
     writes."""
     try:
-        if document is not None:
-            with contextlib.suppress(BaselineError):  # a layout by hand whose lines cannot be separated
-                data = revise(document, new).encode("utf-8")
-                if parse(data, path, new.hardware, new.suite).baseline == new:
-                    return data
         data = render(new).encode("utf-8")
     except UnicodeEncodeError as error:
         raise BaselineError(f"{path}: a name is no text ({error}); give the case another id") from error
-    if parse(data, path, new.hardware, new.suite).baseline != new:
+    if parse(data, path, new.hardware, new.suite) != new:
         raise BaselineError(
             f"{path}: a name or value in it reads back otherwise; give the case or the metric another name"
         )

@@ -6,13 +6,17 @@ only on its own content. The file ends with `...`, which reveals a truncated one
 provenance, if it has one: if two branches add a case at the same place, the conflict is then one block per side, and
 not a mixture of lines of two cases.
 
+What many cases share stands once, in tables above the cases: kernels with their facts, and long names. A row is named by
+a digest of its content. So a row never changes: another fact is another row, and the lines of other cases stay as they
+are. Two branches that add the same row add the same line.
+
 A block holds a line for each time and for each long text, one line (`facts`) for what rarely moves, and one
 (`binaries`) that names the rows of its kernels.
 """
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -21,12 +25,14 @@ from msgspec.structs import replace
 
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.model.records.baseline import as_stored
-from perfguard.store.baseline_parser import CASE_FIELDS, SCHEMA, Document, identity
-from perfguard.store.baseline_tables import Row, kernel_of, long_names, prefix_of, row_key, rows_of, short_of
+from perfguard.store.baseline_parser import CASE_FIELDS, REFERENCE, SCHEMA, Row, identity, kernel_of, prefix_of
 
 _WIDTH = 150
 _SHORT = 40  # most characters of a text among the facts
 _KEY_LIMIT = 1000  # longer keys need a line of their own: YAML wants the colon within 1024 characters
+_LONG = 100  # most characters of a name in a list
+_DIGEST = 8
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 # Narrower than YAML's plain scalars, so that all YAML readers agree on them.
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w\[\](){}.,/+=<>@*-]*", re.ASCII)
@@ -38,35 +44,10 @@ _ESCAPED = re.compile("[^\x09\x20-\x7e\xa0-\u2027\u202a-\ufefe\uff00-\ufffd\U000
 
 def render(baseline: Baseline) -> str:
     """The whole file."""
-    blocks = [_block(key, case, prefix_of(baseline.hardware)) for key, case in sorted(baseline.cases.items())]
-    return _assembled(_head(baseline), baseline.hardware, baseline.cases, blocks)
-
-
-def revise(document: Document, baseline: Baseline) -> str:
-    """The file with `baseline`'s content; lines of unchanged cases stay byte for byte, and comments above any
-    case. A file of an older form becomes one of this form."""
-    old = document.baseline
-    head = document.head if baseline.provenance == old.provenance else _head(baseline)
-    head = re.sub(r"^schema:.*$", f"schema: {SCHEMA}", head, count=1, flags=re.MULTILINE)
-    cases, blocks = {}, []
-    for key, case in sorted(baseline.cases.items()):
-        same = case == old.cases.get(key)
-        cases[key] = old.cases[key] if same else case  # 0.0 equals 0, and is written otherwise
-        block = document.blocks.get(key, "")
-        if document.schema != SCHEMA or not same:
-            block = _comments(block) + _block(key, cases[key], prefix_of(baseline.hardware))
-        blocks.append(block)
-    return _assembled(head, baseline.hardware, cases, blocks)
-
-
-def _comments(block: str) -> str:
-    lines = block.splitlines(keepends=True)
-    return "".join(itertools.takewhile(lambda line: line.lstrip().startswith("#"), lines))
-
-
-def _assembled(head: str, folder: str, cases: Mapping[str, CaseBaseline], blocks: list[str]) -> str:
-    body = "".join(f"{block}\n" for block in blocks)
-    return head + _tables(folder, cases.values(), body) + "cases:\n" + body + "...\n"
+    cases = {key: _stored(case) for key, case in sorted(baseline.cases.items())}
+    blocks = [_block(key, case, prefix_of(baseline.hardware)) for key, case in cases.items()]
+    tables = _tables(baseline.hardware, cases.values())
+    return _head(baseline) + tables + "cases:\n" + "".join(f"{block}\n" for block in blocks) + "...\n"
 
 
 def _head(baseline: Baseline) -> str:
@@ -79,23 +60,21 @@ def _head(baseline: Baseline) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tables(folder: str, cases: Iterable[CaseBaseline], body: str) -> str:
-    """The long names and the kernels that the blocks in `body` refer to."""
+def _tables(folder: str, cases: Iterable[CaseBaseline]) -> str:
+    """The long names and the kernels that the cases refer to."""
     names: dict[str, str] = {}
     kernels: dict[str, dict[str, Row]] = {}
     for case in cases:
-        names |= long_names(case.entries.values())
-        for part, row in rows_of(_stored(case), prefix_of(folder))[0].items():
-            kernels.setdefault(kernel_of(part), {})[row_key(kernel_of(part), row)] = row
-    lines = [f"  {short}: {_quoted(name)}" for short, name in sorted(names.items()) if short in body]
-    if lines:
-        lines.insert(0, "names:")
-    rows: list[str] = []
+        names |= _long_names(case.entries.values())
+        for part, row in rows_of(case, prefix_of(folder))[0].items():
+            kernels.setdefault(kernel_of(part), {})[_row_key(kernel_of(part), row)] = row
+    lines = ["names:"] * bool(names)
+    lines += [f"  {short}: {_quoted(name)}" for short, name in sorted(names.items())]
+    lines += ["kernels:"] * bool(kernels)
     for kernel, found in sorted(kernels.items()):
-        used = {key: row for key, row in sorted(found.items()) if key in body}
-        rows += [_named(kernel, "  ")] * bool(used)
-        rows += [f"    {key}: {{{_row(row)}}}" for key, row in used.items()]
-    return "".join(f"{line}\n" for line in [*lines, *(["kernels:"] if rows else []), *rows])
+        lines.append(_named(kernel, "  "))
+        lines += [f"    {key}: {{{_row(row)}}}" for key, row in sorted(found.items())]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _row(row: Row) -> str:
@@ -105,7 +84,6 @@ def _row(row: Row) -> str:
 
 
 def _block(key: str, case: CaseBaseline, prefix: str) -> str:
-    case = _stored(case)
     rows, held = rows_of(case, prefix)
     lines = [_named(key, "  ")]
     facts = {metric: entry for metric, entry in case.entries.items() if metric not in held and _is_fact(entry)}
@@ -115,7 +93,7 @@ def _block(key: str, case: CaseBaseline, prefix: str) -> str:
         if metric not in held and metric not in facts:
             lines += _entry(_scalar(metric, _PLAIN_KEY), entry)
     if rows:
-        parts = [f"{_scalar(part, _PLAIN_ITEM)}: {row_key(kernel_of(part), row)}" for part, row in rows.items()]
+        parts = [f"{_scalar(part, _PLAIN_ITEM)}: {_row_key(kernel_of(part), row)}" for part, row in rows.items()]
         lines += _flow("    binaries: {", parts, "}")
     if facts:
         shown = [f"{_scalar(metric, _PLAIN_ITEM)}: {_fact(entry)}" for metric, entry in sorted(facts.items())]
@@ -166,7 +144,7 @@ def _entry(metric: str, entry: Entry) -> list[str]:
         anchor = "" if entry.anchor is None else f", anchor: {_number(entry.anchor)}"
         return [f"    {metric}: {{sessions: [{sessions}], timer: {_scalar(entry.timer, _PLAIN_ITEM)}{anchor}}}"]
     if isinstance(entry, list):
-        return _flow(f"    {metric}: [", [short_of(item) or _scalar(item, _PLAIN_ITEM) for item in entry], "]")
+        return _flow(f"    {metric}: [", [_short_of(item) or _scalar(item, _PLAIN_ITEM) for item in entry], "]")
     if isinstance(entry, dict):
         parts = [f"{_scalar(name, _PLAIN_ITEM)}: {_part(part)}" for name, part in entry.items()]
         line = f"    {metric}: {{{', '.join(parts)}}}"
@@ -214,3 +192,70 @@ def _scalar(text: str, plain: re.Pattern[str]) -> str:
 def _quoted(text: str) -> str:
     """Double-quoted YAML, which is JSON except for the characters that YAML wants escaped."""
     return _ESCAPED.sub(lambda found: f"\\U{ord(found[0]):08x}", json.dumps(text, ensure_ascii=False))
+
+
+def rows_of(case: CaseBaseline, prefix: str) -> tuple[dict[str, Row], set[str]]:
+    """The case's parts by kernel: part -> its row; and the metrics that the rows hold.
+
+    Rows keep the order of the parts in every metric. A metric whose parts are in another order than the others' is left
+    out, as is one without any part.
+    """
+    metrics = {
+        metric: entry
+        for metric, entry in case.entries.items()
+        if prefix and metric.startswith(prefix) and metric != prefix and isinstance(entry, dict) and entry
+    }
+    rows: dict[str, Row] = {}
+    held = set()
+    for metric, entry in sorted(metrics.items(), key=lambda item: (-len(item[1]), item[0])):
+        merged = _merged(list(rows), list(entry))
+        if merged is not None:
+            held.add(metric)
+            rows = {part: rows.get(part, {}) for part in merged}
+    for metric in sorted(held):
+        for part, value in metrics[metric].items():
+            rows[part][metric.removeprefix(prefix)] = value
+    return rows, held
+
+
+def _merged(known: list[str], more: list[str]) -> list[str] | None:
+    """`known` with the further names of `more`, each behind the one before it; None where the orders disagree."""
+    merged, place, seen = list(known), 0, set(known)
+    for name in more:
+        if name not in seen:
+            merged.insert(place, name)
+        else:
+            try:
+                place = merged.index(name, place)
+            except ValueError:  # it stands before its forerunner
+                return None
+        place += 1
+    return merged
+
+
+def _row_key(kernel: str, row: Row) -> str:
+    """The name of a row: eight letters, which no YAML reader takes for a number."""
+    return _letters(json.dumps([kernel, sorted(row.items())]))
+
+
+def _short_of(name: str) -> str | None:
+    """The short form of a long name, with a word to recognise it by; None for a name that is short enough."""
+    if len(name) <= _LONG:
+        return None
+    words = _WORD.findall(name)
+    return f"{REFERENCE}{words[-1][:24] if words else ''}.{_letters(name)}"
+
+
+def _long_names(entries: Iterable[Entry]) -> Mapping[str, str]:
+    """Short form -> name, of the long names in lists."""
+    lists = [entry for entry in entries if isinstance(entry, list)]
+    return {short: name for entry in lists for name in entry if (short := _short_of(name)) is not None}
+
+
+def _letters(text: str) -> str:
+    number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), "big")
+    letters = ""
+    for _ in range(_DIGEST):
+        number, letter = divmod(number, 26)
+        letters += chr(ord("a") + letter)
+    return letters

@@ -17,7 +17,7 @@ from perfguard.model.records.baseline import Recorded
 from perfguard.model.records.change import Change
 from perfguard.render.html import render_html
 from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_history import MOST_COMMITS, read_history
+from perfguard.store.baseline_history import read_history
 from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
 from tests.render.browser import probe
@@ -68,13 +68,6 @@ def test_each_recording_is_told_once_oldest_first(folder: Path) -> None:
     assert len(found["other/forward", TIME]) == 1
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found[KEY, TIME][0].date)
     assert found[KEY, TIME][0].timer == "graph-cold"
-
-
-def test_only_the_last_commits_of_the_file_count(folder: Path) -> None:
-    for number in range(MOST_COMMITS + 3):
-        commit(folder, us=50.0 + number)
-    levels = [each.us for each in read_history(folder, FILE)[KEY, TIME]]
-    assert levels == [53.0 + number for number in range(MOST_COMMITS)]
 
 
 def test_what_cannot_be_read_is_left_out(folder: Path) -> None:
@@ -128,15 +121,6 @@ def cases(page: str) -> list[dict[str, Any]]:
 
 def recordings(timer: str = "graph-cold") -> list[Recorded]:
     return [Recorded(f"{day:040}", f"2026-11-{day:02}", timer, 60.0 + day, 61.0) for day in range(1, 6)]
-
-
-def test_a_history_is_of_the_same_timer_only() -> None:
-    shown = overview(lane(SLUG, result("rms_norm")))
-    name = (SLUG, "norms", "rms_norm/forward", TIME)
-    (one,) = cases(render_html(shown, {name: recordings()}))
-    assert len(one["times"][0]["history"]["points"]) == 5
-    (one,) = cases(render_html(shown, {name: recordings("queue-cold")}))
-    assert "history" not in one["times"][0]
 
 
 def test_a_history_is_drawn_when_its_case_is_opened(tmp_path: Path) -> None:

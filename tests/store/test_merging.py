@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 from collections.abc import Callable
@@ -111,50 +110,32 @@ def names(repository: Repository) -> str:
     return "".join(key.removesuffix("/forward") for key in repository.cases())
 
 
-@pytest.mark.parametrize(("first", "second"), list(itertools.permutations("bdfh", 2)))
-def test_changing_different_cases(repository: Repository, first: str, second: str) -> None:
-    merged = repository.merge(
-        lambda: repository.record("ours", first, microseconds=50),
-        lambda: repository.record("theirs", second, microseconds=70),
-    )
-    assert merged == MERGED
-    for name, commit, microseconds in ((first, "ours", 50), (second, "theirs", 70)):
-        case = repository.cases()[f"{name}/forward"]
-        assert case.provenance is not None
-        assert case.provenance.commit == commit
-        assert case.entries["device_time_us"] == TimedEntry(sessions=[microseconds] * 5, timer="graph")
-    others = set("bdfh") - {first, second}
-    assert all(repository.cases()[f"{name}/forward"].provenance is None for name in others)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "left"),
+    [
+        ("+b", "+d", "bdfh"),  # both record neighbours anew
+        ("+h", "+f", "bdfh"),
+        ("+a", "+c", "abcdfh"),  # both add, before and after a case
+        ("+i", "+g", "bdfghi"),
+        ("+c", "+b", "bcdfh"),  # one adds beside a case that the other records anew
+        ("+c", "+d", "bcdfh"),
+        ("+i", "+h", "bdfhi"),
+        ("-d", "+b", "bfh"),  # one removes a case beside one that the other records anew
+        ("-d", "+f", "bfh"),
+    ],
+)
+def test_branches_that_touch_different_cases_merge(repository: Repository, ours: str, theirs: str, left: str) -> None:
+    def record(commit: str, change: str) -> None:
+        added, removed = (change[1:], "") if change[0] == "+" else ("", change[1:])
+        repository.record(commit, *added, microseconds=50, remove=removed)
 
-
-@pytest.mark.parametrize(("first", "second"), list(itertools.permutations("acegi", 2)))
-def test_adding_cases_at_different_places(repository: Repository, first: str, second: str) -> None:
-    merged = repository.merge(lambda: repository.record("ours", first), lambda: repository.record("theirs", second))
-    assert merged == MERGED
-    assert names(repository) == "".join(sorted(f"bdfh{first}{second}"))
-
-
-@pytest.mark.parametrize("changed", "bdfh")
-@pytest.mark.parametrize("added", "acegi")
-def test_adding_a_case_beside_one_that_changes(repository: Repository, changed: str, added: str) -> None:
-    merged = repository.merge(
-        lambda: repository.record("ours", added), lambda: repository.record("theirs", changed, microseconds=70)
-    )
-    assert merged == MERGED
-    assert names(repository) == "".join(sorted(f"bdfh{added}"))
-    assert repository.cases()[f"{changed}/forward"].provenance == Provenance(
-        torch="2.11.0", commit="theirs", recorded="2026-11-20"
-    )
-
-
-@pytest.mark.parametrize(("removed", "changed"), list(itertools.permutations("bdfh", 2)))
-def test_removing_a_case_beside_one_that_changes(repository: Repository, removed: str, changed: str) -> None:
-    merged = repository.merge(
-        lambda: repository.record("ours", remove=removed),
-        lambda: repository.record("theirs", changed, microseconds=70),
-    )
-    assert merged == MERGED
-    assert names(repository) == "bdfh".replace(removed, "")
+    assert repository.merge(lambda: record("ours", ours), lambda: record("theirs", theirs)) == MERGED
+    assert names(repository) == left
+    for commit, (sign, name) in (("ours", ours), ("theirs", theirs)):
+        if sign == "+":
+            case = repository.cases()[f"{name}/forward"]
+            assert case.provenance == Provenance(torch="2.11.0", commit=commit, recorded="2026-11-20")
+            assert case.entries["device_time_us"] == TimedEntry(sessions=[50] * 5, timer="graph")
 
 
 def test_adding_at_the_same_place_is_one_conflict_of_whole_blocks(repository: Repository) -> None:

@@ -61,7 +61,7 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
         folder = "/".join(parts[:depth])
         suite = "/".join(parts[depth:]).removesuffix(".yaml")
         try:
-            folders.setdefault(folder, {})[suite] = parse(data, Path(path), folder, suite).baseline
+            folders.setdefault(folder, {})[suite] = parse(data, Path(path), folder, suite)
         except BaselineError as error:
             problems[path] = str(error)
     return Remembered(folders, problems)
