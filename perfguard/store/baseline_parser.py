@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -43,6 +43,9 @@ REFERENCE = "$"  # begins the short form of a long name
 
 Part = int | float | str
 Row = dict[str, Part]  # metric, without its target -> the kernel's part of it
+
+
+T = TypeVar("T")
 
 
 class _Reason(msgspec.Struct, forbid_unknown_fields=True):
@@ -241,7 +244,7 @@ class _Parser:
     def item(self, node: yaml.Node) -> str:
         """An item of a list: a text, or the short form of a long name."""
         text = self.text(node)
-        if node.style or not text.startswith(REFERENCE):
+        if getattr(node, "style", None) or not text.startswith(REFERENCE):
             return text
         if text not in self.names:
             raise self.at(node, f"no {text} in names", "a name of the table, or text in quotes")
@@ -256,7 +259,7 @@ class _Parser:
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
-    def converted(self, node: yaml.Node, kind: Any, what: str) -> Any:
+    def converted(self, node: yaml.Node, kind: type[T], what: str) -> T:
         """The content of a node as `kind`, which says what is a number."""
         try:
             return msgspec.convert(self.plain(node), kind, strict=False)

@@ -6,8 +6,8 @@ only on its own content. The file ends with `...`, which reveals a truncated one
 provenance, if it has one: if two branches add a case at the same place, the conflict is then one block per side, and
 not a mixture of lines of two cases.
 
-What many cases share stands once, in tables above the cases: kernels with their facts, and long names. A row is named by
-a digest of its content. So a row never changes: another fact is another row, and the lines of other cases stay as they
+Tables above the cases hold once what many cases share: kernels with their facts, and long names. A row is named by a
+digest of its content. So a row never changes: another fact is another row, and the lines of other cases stay as they
 are. Two branches that add the same row add the same line.
 
 A block holds a line for each time and for each long text, one line (`facts`) for what rarely moves, and one
