@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import torch
 
+from perfguard.check import all_configs
 from perfguard.measure.metrics import all_metrics
-from perfguard.session import case_pipeline
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Phase:
 def follow(also: Sequence[str]) -> list[Phase]:
     """Count the phases of every case from here on, and the functions in `also`."""
     phases = [Phase("check")]
-    case_pipeline.check_configurations = phases[0].around(case_pipeline.check_configurations)  # type: ignore[attr-defined]
+    all_configs.check_configurations = phases[0].around(all_configs.check_configurations)
     for metric in all_metrics():
         phases.append(Phase(metric.__name__.rpartition(".")[2], metric.TIMED))  # type: ignore[attr-defined]
         metric.read = phases[-1].around(metric.read)  # type: ignore[method-assign]

@@ -258,17 +258,28 @@ class _Check:
     def _beside(self, base: Trial, truth: Truth, upstream: Gradients, unsteady: set[int]) -> None:
         """A call on inputs between guards: memory beside them must be neither read nor written.
 
-        A result may differ because of its new place. It is reported only if it depends on what the guards hold.
+        A result may differ because of its new place. It is reported only if it depends on what the guards hold: by more
+        than eager's own error, or in the same way each time. Atomic additions differ by chance, and by less.
         """
         trial, number = self._surrounded(upstream, lambda _: GUARD)
         if trial is None or not set(unequal_positions(base, trial)) - unsteady:
             return
-        anchor, _ = self._surrounded(upstream, lambda _: 0)
+        zeros = partial(_fill_of_one, -1)
+        anchor, _ = self._surrounded(upstream, zeros)
         for buffer in range(number):
-            trial, _ = self._surrounded(upstream, partial(_fill_of_one, buffer))
+            nan = partial(_fill_of_one, buffer)
+            trial, _ = self._surrounded(upstream, nan)
             if trial is None or anchor is None:
                 return
-            for position in sorted(set(unequal_positions(anchor, trial)) - unsteady):
+            suspects = sorted(set(unequal_positions(anchor, trial)) - unsteady)
+            large = {at for at in suspects if self._spread(anchor, trial, truth, at)[0] > truth.eager_error(at)}
+            moving: set[int] = set()
+            for first, fills in [(anchor, zeros), (trial, nan)] * 2 if large != set(suspects) else []:
+                later, _ = self._surrounded(upstream, fills)
+                moving.update(suspects if later is None else unequal_positions(first, later))
+            for position in suspects:
+                if position in moving and position not in large:
+                    continue
                 change = change_between(anchor, trial, position, truth.groups)
                 beside = self.inputs.storage_names[buffer]
                 words = f"{truth.names[position]}: depends on memory beside {beside}: {change} where that holds NaN"

@@ -507,6 +507,36 @@ def test_a_read_beside_an_input_is_found(offset: int) -> None:
     assert text.startswith("output: depends on memory beside argument 0: 384 of 384 elements change")
 
 
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return x @ x
+
+
+@pytest.mark.parametrize("first", range(3, 9))
+def test_a_sum_that_differs_by_chance_depends_on_no_memory(first: int) -> None:
+    """Atomic additions change the last bit in few calls, and may do so first where the inputs lie between guards."""
+    calls = 0
+
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        product = squared(x)
+        if calls in (first, first + 2):
+            product[0, 0] *= 1 + 2**-7
+        return product
+
+    assert checked(candidate, normal(48, 48), reference=squared).wrong == []
+
+
+def test_a_small_change_that_depends_on_memory_beside_is_found() -> None:
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        product = squared(x)
+        product[0, 0] *= 1 + 2**-7 * Buffer(x).at(x.numel()).isnan()
+        return product
+
+    text = only_problem(checked(candidate, normal(48, 48), reference=squared))
+    assert text.startswith("output: depends on memory beside argument 0: 1 of 2304 elements change")
+
+
 def test_a_read_between_the_rows_of_a_slice_is_found() -> None:
     x = normal(8, 64)[:, :48]
     text = only_problem(checked(lambda x: scale_rows(x) + Buffer(x).at(50) * 0, x, reference=scale_rows))
