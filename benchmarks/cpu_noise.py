@@ -29,8 +29,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from perfguard.measure.devices.cpu import CpuDevice
-from perfguard.measure.metrics import cpu_time
+from perfguard.measure.metrics import read_timed
 from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.timers.cpu import one_thread, used_us
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,7 +127,7 @@ def values() -> Values:
     device = CpuDevice()
     device.settle()  # as a run of perfguard does before its first case; the process stays so
     for name, call in calls().items():
-        (judged,) = cpu_time.read(Subject(run=call), device)
+        (judged,) = read_timed(Subject(run=call), device, skipped={WALL_TIME})
         assert isinstance(judged.value, float)
         found[name][WAYS[-1]] = judged.value
     return found

@@ -6,9 +6,12 @@ change's own code, which may have edited them: the trusted side holds the readin
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
-from perfguard.model.records import Better
+from perfguard.model.records import Better, Reading, Value
+from perfguard.model.units import Unit
 
 #: `Limits.portable` of what is portable where the device is a CPU.
 EITHER = None
@@ -36,3 +39,16 @@ class Limits(Struct, frozen=True):
     covers: tuple[str, ...] = ()
     unrecorded: int | str | None = None
     portable: bool | None = False
+
+    def reading(self, metric: str, unit: Unit, value: Value, **others: Any) -> Reading:
+        """An exact reading with these limits. `others`: its other fields, or stricter limits."""
+        limits = {
+            "better": self.better,
+            "gated": self.gated,
+            "floor": self.floor,
+            "tolerance": self.tolerance,
+            "covers": list(self.covers),
+            "unrecorded": self.unrecorded,
+            "portable": bool(self.portable),
+        }
+        return Reading(metric, unit, value, **(limits | others))

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfguard.judge.pair_test import LEAST_PAIRS, PairVerdict
-from perfguard.measure.metrics import host_time
+from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings
 from perfguard.model.errors import MeasurementError
@@ -47,7 +47,7 @@ def inject(folder: Path, settings: Settings, device: str, sessions: int, *, prog
         _tune(folder, settings, device)
     arguments = (str(_SUITE), "-c", str(folder / "pyproject.toml"), "--rootdir", str(folder))
     command = child_command(arguments, folder, device)
-    request = Request(exact=False, unread=[host_time.METRIC])  # only the device time of a chain is judged
+    request = Request(exact=False, unread=[HOST_TIME])  # only the device time of a chain is judged
     progress("measuring the kernel with its delays")
     measure_sessions(
         command,

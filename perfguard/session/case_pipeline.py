@@ -11,8 +11,9 @@ import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.metrics import read_exact, read_timed, wall_time
+from perfguard.measure.metrics import read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.replay import (
     Followed,
     backward,
@@ -257,7 +258,7 @@ class Runner:
         """Compute throughput from the declared work, and refuse times that no memory could deliver."""
         # On a CPU the judged time is that of one thread; the speed for the user follows from wall time.
         first = next((reading for reading in result.readings if reading.timed), None)
-        primary = result.reading(wall_time.METRIC) or first
+        primary = result.reading(WALL_TIME) or first
         work = call.work
         if primary is None or work is None or not isinstance(primary.value, int | float):
             return result

@@ -21,7 +21,7 @@ import msgspec
 
 from perfguard.measure.compiled.trace import traced
 from perfguard.measure.compiled.walk import cached_graphs
-from perfguard.measure.metrics import startup
+from perfguard.measure.metrics import times
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, UsageError
@@ -72,7 +72,7 @@ def _seconds(step: Callable[[], object], device: Device) -> float:
 
 def _time(metric: str, seconds: float) -> Reading:
     us = max(_NOTHING_US, 1e6 * seconds)
-    limits = startup.LIMITS[metric]
+    limits = times.LIMITS[metric]
     return Reading(
         metric, Unit.MICROSECONDS, us, timer=TIMER, blocks=[us], promise=limits.promise, floor=limits.floor, drifts=True
     )  # fmt: skip

@@ -7,7 +7,8 @@ Importing them loads no torch: the trusted side of a pull request gathers their 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 from perfguard.measure.metrics.subject import Subject
@@ -24,7 +25,7 @@ KIND = Kind("metric", __name__, "perfguard.metrics", needs=("TIMED", "read"))
 
 
 class Metric(Protocol):
-    """The interface of a metric module. Modules with TIMED also have `METRIC`, the name of the one time that they read.
+    """The interface of a metric module. Those with TIMED read times, except those that `subject.skipped` names.
 
     Optional: a true `LAST`, if the module is read after all other exact ones, because it changes the process; `LIMITS`,
     the most lenient limits of its gated metrics by name; `LIMITS_OF_TARGETS`, the same for metrics that are read for
@@ -32,7 +33,6 @@ class Metric(Protocol):
     """
 
     TIMED: bool
-    METRIC: str
 
     def read(self, subject: Subject, device: Device) -> list[Reading]:
         """The family's readings of `subject`; empty if it has none on this device.
@@ -45,8 +45,6 @@ class Metric(Protocol):
 def all_metrics() -> tuple[Metric, ...]:
     """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind the others
     of their kind; then ours before installed ones, by name.
-
-    So the first timed reading of a case is the judged one: CPU time on a CPU, else device time.
 
     Raises:
         UsageError: an installed one cannot be used.
@@ -84,18 +82,18 @@ def _declared(name: str) -> dict[str, Limits]:
 
 def read_exact(subject: Subject, device: Device) -> list[Reading]:
     """The exact readings of `subject`."""
-    return _read([metric for metric in all_metrics() if not metric.TIMED], subject, device)
+    return _read(False, subject, device)
 
 
 def read_timed(subject: Subject, device: Device, skipped: Collection[str] = ()) -> list[Reading]:
-    """The timed readings of `subject`, except those named in `skipped`."""
-    wanted = [metric for metric in all_metrics() if metric.TIMED and metric.METRIC not in skipped]
-    return _read(wanted, subject, device)
+    """The timed readings of `subject`, except those named in `skipped`. The first one is the judged one."""
+    return _read(True, replace(subject, skipped=skipped), device)
 
 
-def _read(metrics: Sequence[Metric], subject: Subject, device: Device) -> list[Reading]:
+def _read(timed: bool, subject: Subject, device: Device) -> list[Reading]:
     readings = []
-    for metric in metrics:
-        readings += metric.read(subject, device)
-        subject.put_back()
+    for metric in all_metrics():
+        if timed == metric.TIMED:
+            readings += metric.read(subject, device)
+            subject.put_back()
     return readings

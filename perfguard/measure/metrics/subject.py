@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +30,7 @@ class Subject:
         cache: state of the last-level cache when a timed call starts.
         timed: if False, only exact metrics are read.
         seconds: limit of the measuring time for each timed metric.
+        skipped: timed metrics that need no reading, because they cannot have changed or nobody judges them.
         stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
         args: the inputs, so that outputs sharing memory with them are reported.
         weights: parameters of the called module; their memory exists whatever a call does.
@@ -53,6 +54,7 @@ class Subject:
     cache: Literal["cold", "warm"] = "cold"
     timed: bool = True
     seconds: float = 1.0
+    skipped: Collection[str] = ()
     stored_timers: Mapping[str, str] = field(default_factory=dict)
     args: tuple[Any, ...] = ()
     weights: tuple[Any, ...] = ()

@@ -15,7 +15,7 @@ from typing import Self
 import msgspec
 
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
-from perfguard.measure.metrics import wall_time
+from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
 from perfguard.model.records import Report
 from perfguard.model.units import format_minutes
@@ -131,7 +131,7 @@ class Site:
                 tally.timers,
                 # In a new order for each pair, so that after-effects of a case on the next differ.
                 tests=None if tests is None else self._random.sample(tests, len(tests)),
-                unread=[wall_time.METRIC],  # shown, never judged
+                unread=[WALL_TIME],  # shown, never judged
             )
             requests: dict[Side, Request] = {
                 # The second checkout of the base is not checked, since its results are the base's.

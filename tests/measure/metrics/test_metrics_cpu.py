@@ -9,8 +9,7 @@ import torch
 
 from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.fake import FakeDevice
-from perfguard.measure.metrics import cpu_time, device_time, host_time, launches, memory, read_timed, wall_time
+from perfguard.measure.metrics import launches, memory, read_timed, times
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.call import Call, Work
@@ -84,22 +83,17 @@ def test_time_on_the_wall_is_no_conductors_business_and_cheap(cpu: CpuDevice) ->
         raise AssertionError(metric)
 
     started = cpu.now_us()
-    (reading,) = wall_time.read(Subject(run=add_and_double, collect=asked), cpu)
+    (reading,) = read_timed(Subject(run=add_and_double, collect=asked), cpu, {times.CPU_TIME})
     assert reading.metric == "wall_time_us"
     assert cpu.now_us() - started < 0.5e6  # 0.1 s on a machine of one's own
 
 
-def test_a_processor_has_neither_device_time_nor_host_time(cpu: CpuDevice) -> None:
-    subject = Subject(run=add_and_double, seconds=0.02)
-    assert device_time.read(subject, cpu) == host_time.read(subject, cpu) == []
-    gpu = FakeDevice(seed=1)
-    assert cpu_time.read(subject, gpu) == wall_time.read(subject, gpu) == []
-    untimed = Subject(run=add_and_double, timed=False)
-    assert cpu_time.read(untimed, cpu) == wall_time.read(untimed, cpu) == []
+def test_an_untimed_call_has_no_times(cpu: CpuDevice) -> None:
+    assert read_timed(Subject(run=add_and_double, timed=False), cpu) == []
 
 
 def test_own_choice_of_calls_is_a_power_of_two(cpu: CpuDevice) -> None:
-    (reading,) = cpu_time.read(Subject(run=add_and_double, seconds=0.02), cpu)
+    (reading,) = read_timed(Subject(run=add_and_double, seconds=0.02), cpu, {times.WALL_TIME})
     assert reading.timer is not None
     calls = int(reading.timer.removeprefix("cpu-u"))
     assert calls > 0

@@ -1,0 +1,125 @@
+"""The times of a case.
+
+A device with a queue has `device_time_us`, while one call keeps it busy, and `host_time_us`, which decides if kernels
+are short. A CPU has `cpu_time_us` on one thread, since wall time includes the work of others, and `wall_time_us` with
+the user's number of threads: what a user waits for, shown and not judged. `beside_rival_us` is the device time, or the
+CPU time, in turns with a rival's. `cold_start_us` and the times of compiling come from processes of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.timers import host, prepare_device_time, wall
+from perfguard.measure.timers.blocks import collect
+from perfguard.measure.timers.timing import Meter, Timing, Workload
+from perfguard.model.limits import COARSEST_TIMER_US, Limits
+from perfguard.model.records import Better, Reading
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+TIMED = True
+
+CPU_TIME, DEVICE_TIME, HOST_TIME, WALL_TIME = "cpu_time_us", "device_time_us", "host_time_us", "wall_time_us"
+BESIDE_RIVAL = "beside_rival_us"
+_BESIDE = "-beside-"  # between the two timers of a reading beside a rival
+
+_WALL_SECONDS = 0.05  # for its blocks; the warm-up takes half as long
+
+# Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
+# five sessions on an H200 machine). With five sessions stored this resolves 20-44 %. A stray 50 µs of Python
+# lengthens a launch by half.
+_HOST_PROMISE = 0.50
+_HOST_FLOOR_US = 2.0
+
+# Disks, other processes and the linker vary by seconds. A slowdown below 50 % or 2 s is therefore no finding (the judge
+# fails above a third of the promise). One more layer costs almost nothing if layers share their graph.
+_COLD = Limits(Better.LOWER, promise=3 * 0.405, floor=2e6)  # ln 1.5
+_LAYER = Limits(Better.LOWER, promise=3 * 0.405, floor=5e5)
+
+LIMITS = {
+    # Between processes it varies by 0.6 to 3 %, and by up to 9 % on a crowded machine (docs/measuring.md).
+    CPU_TIME: Limits(Better.LOWER, promise=0.10, floor=2.0),
+    DEVICE_TIME: Limits(Better.LOWER, promise=0.03, floor=COARSEST_TIMER_US),
+    HOST_TIME: Limits(Better.LOWER, promise=_HOST_PROMISE, floor=_HOST_FLOOR_US),
+    WALL_TIME: Limits(Better.LOWER, gated=False, promise=0.10, floor=COARSEST_TIMER_US),
+    BESIDE_RIVAL: Limits(Better.LOWER, promise=0.05, floor=COARSEST_TIMER_US),
+    "cold_start_us": _COLD,
+    "compile_layer_us": _LAYER,
+    "compile_time_us": _COLD,
+    "compiled_kernels": Limits(Better.LOWER),
+    "graph_cache_misses": Limits(Better.LOWER),
+    "warm_compile_layer_us": _LAYER,
+    "warm_compile_time_us": _COLD,
+}
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """The judged time first: the device's, or on a CPU that of one thread."""
+    if not subject.timed:
+        return []
+    readings = []
+    for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):
+        if metric not in subject.skipped:
+            readings.append(_time(metric, subject, device))
+            subject.put_back()
+    if subject.rival is not None:
+        readings += _beside_rival(subject, subject.rival(), device)
+    return readings if subject.cold is None else [*readings, *subject.cold()]
+
+
+def _time(metric: str, subject: Subject, device: Device) -> Reading:
+    prepare = {HOST_TIME: host.prepare, WALL_TIME: wall.prepare}.get(metric, prepare_device_time)
+    shown = metric == WALL_TIME  # it takes little time, and needs no conductor
+    seconds = min(_WALL_SECONDS, subject.seconds) if shown else subject.seconds
+    meter = prepare(subject.workload, device, seconds=seconds, stored=subject.stored_timers.get(metric))
+    blocks = (collect if shown else subject.collect)(metric, meter, device, seconds)
+    floor = _HOST_FLOOR_US if metric == HOST_TIME else 0.0
+    reading = Timing.of(meter, blocks).reading(metric, promise=LIMITS[metric].promise, floor=floor)
+    return msgspec.structs.replace(reading, gated=LIMITS[metric].gated)
+
+
+def _beside_rival(subject: Subject, rival: Workload, device: Device) -> list[Reading]:
+    """The time of one call beside the rival's, so that neither older runs nor the machine's state matter.
+
+    Blocks alternate in the order ours, theirs, theirs, ours, so that a steady drift moves both alike. The time of a
+    block is the ratio in such a group of four, times the rival's first block, µs. Only the ratio is judged.
+    """
+    our_timer, _, their_timer = subject.stored_timers.get(BESIDE_RIVAL, "").partition(_BESIDE)
+    ours, theirs = (
+        prepare_device_time(workload, device, seconds=subject.seconds, stored=timer or None)
+        for workload, timer in ((subject.workload, our_timer), (rival, their_timer))
+    )
+    unit_us = next((us for _ in range(3) if (us := theirs.block()) is not None), None)
+    if unit_us is None:
+        return []
+
+    def block() -> float | None:
+        first, second, third, fourth = (meter.block() or math.nan for meter in (ours, theirs, theirs, ours))
+        ratio = math.sqrt(first * fourth / (second * third))
+        return None if math.isnan(ratio) else unit_us * ratio
+
+    meter = Meter(
+        f"{ours.timer}{_BESIDE}{theirs.timer}",
+        block,
+        floor_us=max(ours.floor_us, theirs.floor_us),
+        samples=ours.samples,
+        bytes=ours.bytes + theirs.bytes,
+        in_pass=1,
+    )
+    blocks = subject.collect(BESIDE_RIVAL, meter, device, 2 * subject.seconds)
+    reading = Timing.of(meter, blocks).reading(BESIDE_RIVAL, promise=LIMITS[BESIDE_RIVAL].promise)
+    return [msgspec.structs.replace(reading, rival=unit_us, note=_more_launches(subject, rival, device))]
+
+
+def _more_launches(subject: Subject, rival: Workload, device: Device) -> str:
+    """`6 launches, its rival 1`; empty if the candidate makes no more than its rival."""
+    if not device.asynchronous:
+        return ""
+    ours, theirs = len(subject.activity(device).launches), len(device.activity(rival.run).launches)
+    return f"{ours} launches, its rival {theirs}" if ours > theirs else ""
