@@ -42,7 +42,7 @@ class Limits(Struct, frozen=True):
 
     def reading(self, metric: str, unit: Unit, value: Value, **others: Any) -> Reading:
         """An exact reading with these limits. `others`: its other fields, or stricter limits."""
-        limits = {
+        limits: dict[str, Any] = {
             "better": self.better,
             "gated": self.gated,
             "floor": self.floor,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import pytest
 
 from perfguard._compat.torch_compiler import forget_compiled
-from perfguard.measure.compiled.compiler_settings import settings
+from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
 from perfguard.measure.replay import seeded
 from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, Tolerance, Work

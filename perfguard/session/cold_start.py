@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perfguard.measure.compiled.trace import traced
-from perfguard.measure.compiled.walk import cached_graphs
+from perfguard.measure.compiled.trace import cached_graphs, traced
 from perfguard.measure.metrics import times
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from perfguard._compat.torch_compiler import TRACE_LOGGER
+from perfguard._compat.torch_compiler import COUNTERS, TRACE_LOGGER
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Frame:
         guards: number of guards that each call checks.
         recompiled: the guard by which an earlier compilation could not be reused; "" for the first one.
         problem: the reason why the compiler gave up, or "".
-        seconds: duration of the compilation.
     """
 
     function: str
@@ -36,7 +35,6 @@ class Frame:
     guards: int
     recompiled: str
     problem: str
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,6 @@ def _frame(told: Mapping[str, Any], recompiled: str) -> Frame:
         guards=int(told.get("guard_count") or 0),
         recompiled=recompiled,
         problem=problem,
-        seconds=float(told.get("entire_frame_compile_time_s") or 0.0),
     )
 
 
@@ -165,3 +162,9 @@ def _reason(payload: str, source: str) -> str:
     lines = [line.strip() for line in (text if found else payload).splitlines()]
     lines = [line for line in lines if line and not line.startswith("Encountered graph break when")]
     return lines[0] + (f" (`{source}`)" if source else "") if lines else "unknown"
+
+
+def cached_graphs() -> tuple[int, int]:
+    """Numbers of graphs in this process that inductor took from its cache, and that it compiled."""
+    found = COUNTERS.get()["inductor"]
+    return found["fxgraph_cache_hit"], found["fxgraph_cache_miss"] + found["fxgraph_cache_bypass"]

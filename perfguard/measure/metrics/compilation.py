@@ -1,20 +1,35 @@
 """The results of torch.compile for a call and its walk: graphs, their operators, breaks, recompilations, leaks.
 
 One training step (forward, and backward if there are gradients) is compiled as a whole, so its readings belong to the
-forward case. docs/compilation.md explains each of them.
+forward case. The call's inputs are walked over twice from empty compiler caches, to find first compilations and
+recompilations. docs/compilation.md explains each reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from perfguard._compat.torch_compiler import is_compiler_loaded
-from perfguard.measure.compiled.compiler_settings import left_changed, settings
-from perfguard.measure.compiled.walk import Walked, walk
+from perfguard._compat.torch_compiler import (
+    COMPILE_FX,
+    COUNTERS,
+    FUNCTORCH,
+    GRAPH,
+    METRICS,
+    METRICS_LOG,
+    PATCH_INDUCTOR,
+    forget_compiled,
+    is_compiler_loaded,
+)
+from perfguard.measure.compiled.settings import left_changed, settings
+from perfguard.measure.compiled.trace import Frame, Trace, traced
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import Limits
-from perfguard.model.records import Better, Reading
+from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
@@ -27,15 +42,23 @@ _RANK = 25  # in an explanation: behind the binary's metrics, before launches, w
 
 _MOST_NAMED = 3  # in a note; the lists beside the counts are complete
 
+_COUNT = Limits(Better.LOWER, portable=True)
+_NAMES = Limits(Better.SAME, gated=False, portable=True)
+
 LIMITS = {
-    "compiler_leaks": Limits(Better.LOWER, portable=True),
-    "eager_frames": Limits(Better.LOWER, portable=True),
+    "compiler_leaks": _COUNT,
+    "eager_frames": _COUNT,
     "generated_kernels": Limits(Better.LOWER),
-    "graph_breaks": Limits(Better.LOWER, portable=True),
-    "graph_operators": Limits(Better.LOWER, portable=True),
-    "graphs": Limits(Better.LOWER, portable=True),
+    "graph_break_reasons": _NAMES,
+    "graph_breaks": _COUNT,
+    "graph_functions": _NAMES,
+    "graph_operators": _COUNT,
+    "graphs": _COUNT,
+    "guards": Limits(Better.LOWER, gated=False, portable=True),
+    "library_calls": Limits(Better.LOWER, gated=False),
     "planned_bytes": Limits(Better.LOWER),
-    "recompiles": Limits(Better.LOWER, portable=True),
+    "recompile_guards": _NAMES,
+    "recompiles": _COUNT,
 }
 
 
@@ -50,51 +73,35 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
     walked = walk(subject.steps, go_on=subject.timed)
     device.synchronize()
-    return [] if walked is None else readings(walked, leaks)
+    return [] if walked is None else _readings(walked, leaks)
 
 
-def readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
-    """The readings of a walk.
+def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
+    """The readings of a walk. `leaks`: compiler settings that have changed since the test began."""
 
-    Args:
-        leaks: compiler settings that have changed since the test began.
-    """
+    def reading(metric: str, value: Value, note: str = "", details: str = "") -> Reading:
+        unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES if metric == "planned_bytes" else Unit.COUNT
+        return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, note=note, details=details)
+
     first = walked.first
     breaks = [f"{each.reason} in {each.function}" for each in first.breaks]
     places = [f"{each.place} in {each.function}: {each.reason}" for each in first.breaks]
     guards = [f"{frame.function}: {frame.problem or frame.recompiled}" for frame in walked.recompiled]
     eager = [f"{frame.function}: {frame.problem or 'no operator in its graph'}" for frame in first.eager]
-    read = [
-        _count("graphs", len(first.compiled)),
-        _names("graph_functions", "graphs", [f"{frame.function} ({frame.operators})" for frame in first.compiled]),
-        _count("graph_operators", sum(frame.operators for frame in first.compiled)),
-        _count("graph_breaks", len(breaks), _note("graph break at", places)),
-        _names("graph_break_reasons", "graph_breaks", breaks),
-        _count("eager_frames", len(eager), _note("left to Python:", eager)),
-        _count("recompiles", len(guards), _note("recompiled for", guards)),
-        _names("recompile_guards", "recompiles", guards),
-        _count("compiler_leaks", len(leaks), _note("compiler setting left changed:", leaks)),
-        _count("guards", sum(frame.guards for frame in first.compiled), gated=False),
+    functions = [f"{frame.function} ({frame.operators})" for frame in first.compiled]
+    return [
+        reading("graphs", len(first.compiled)),
+        reading("graph_functions", functions, details="graphs"),
+        reading("graph_operators", sum(frame.operators for frame in first.compiled)),
+        reading("graph_breaks", len(breaks), _note("graph break at", places)),
+        reading("graph_break_reasons", breaks, details="graph_breaks"),
+        reading("eager_frames", len(eager), _note("left to Python:", eager)),
+        reading("recompiles", len(guards), _note("recompiled for", guards)),
+        reading("recompile_guards", guards, details="recompiles"),
+        reading("compiler_leaks", len(leaks), _note("compiler setting left changed:", leaks)),
+        reading("guards", sum(frame.guards for frame in first.compiled)),
+        *(reading(metric, count) for metric, count in walked.generated.items()),
     ]
-    if walked.kernels is not None:
-        read += [
-            _count("generated_kernels", walked.kernels, portable=False),
-            _count("library_calls", walked.library_calls or 0, portable=False, gated=False),
-            Reading("planned_bytes", Unit.BYTES, walked.planned_bytes or 0, drifts=True, rank=_RANK),
-        ]
-    return read
-
-
-def _count(name: str, value: int, note: str = "", *, gated: bool = True, portable: bool = True) -> Reading:
-    return Reading(
-        name, Unit.COUNT, value, gated=gated, portable=portable, drifts=True, rank=_RANK, note=note
-    )  # fmt: skip
-
-
-def _names(name: str, details: str, value: list[str]) -> Reading:
-    return Reading(
-        name, Unit.TEXT, value, better=Better.SAME, gated=False, portable=True, drifts=True, rank=_RANK, details=details
-    )  # fmt: skip
 
 
 def _note(words: str, items: Sequence[str]) -> str:
@@ -103,3 +110,117 @@ def _note(words: str, items: Sequence[str]) -> str:
         return ""
     more = f"; and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
     return f"{words} {'; '.join(items[:_MOST_NAMED])}{more}"
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The compiler's work on a walk.
+
+    Attributes:
+        first: the first lap, on which everything is compiled.
+        second: the second lap, on which nothing should be compiled.
+        generated: on the first lap, the number of kernels that inductor generated, the calls of other kernels (matmuls,
+            custom operators), and the bytes that all of them read and write by inductor's plan. Empty if inductor was
+            not the backend.
+    """
+
+    first: Trace
+    second: Trace
+    generated: dict[str, int]
+
+    @property
+    def recompiled(self) -> list[Frame]:
+        """Recompilations on both laps; on the second, every compilation is one."""
+        return self.first.recompiled + self.second.frames
+
+
+def walk(steps: Sequence[Callable[[], object]], *, go_on: bool = True) -> Walked | None:
+    """Take the steps twice; None if the first step compiles nothing.
+
+    torch's compiler is reset before and after. The first lap bypasses disk caches of graphs, since cached graphs are
+    not counted. Compiled C++ and Triton kernels are taken from their caches.
+
+    Args:
+        go_on: repeat the first step at the end, so that the process continues as if it had seen only that one.
+
+    Raises:
+        Exception: raised by a step, with a note on which.
+    """
+    forget_compiled()
+    with traced() as first, _inductor_counted() as generated:
+        _take(steps[:1], 0)
+        if not first.frames:
+            return None
+        _take(steps[1:], 1)
+    with traced() as second:
+        _take(steps, 0, " again")
+    forget_compiled()
+    if go_on:
+        _take(steps[:1], 0, " after a reset")
+    return Walked(first, second, generated if any(generated.values()) else {})
+
+
+def _take(steps: Sequence[Callable[[], object]], first: int, how: str = "") -> None:
+    for number, step in enumerate(steps, first):
+        try:
+            step()
+        except Exception as error:
+            what = f"step {number} of the walk" if number else "the case's own inputs"
+            error.add_note(f"perfguard: raised while {what} ran{how} under the compiler")
+            raise
+
+
+@contextlib.contextmanager
+def _inductor_counted() -> Iterator[dict[str, int]]:
+    """Make inductor generate code for every graph while inside; yields counts that are filled in afterwards. They stay
+    empty if inductor is not loaded, since then no call has used it."""
+    counts: dict[str, int] = {}
+    if COMPILE_FX.loaded() is None:
+        yield counts
+        return
+
+    def counters() -> dict[str, int]:
+        metrics = METRICS.get()
+        return {
+            "generated_kernels": metrics.generated_kernel_count,
+            "library_calls": COUNTERS.get()["inductor"]["extern_calls"],
+            "planned_bytes": metrics.num_bytes_accessed,
+        }
+
+    before = counters()
+    with (
+        PATCH_INDUCTOR.get()(fx_graph_cache=False, fx_graph_remote_cache=False),
+        FUNCTORCH.get().patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
+        _metrics_logged(METRICS_LOG.loaded()),
+        _bytes_alone(),
+    ):
+        yield counts
+    counts |= {name: count - before[name] for name, count in counters().items()}
+
+
+@contextlib.contextmanager
+def _metrics_logged(logger: object) -> Iterator[None]:
+    """Log inductor's metrics to a null handler: it adds up planned bytes only while they are logged."""
+    if not isinstance(logger, logging.Logger):
+        yield
+        return
+    level, propagate, silent = logger.level, logger.propagate, logging.NullHandler()
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(silent)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silent)
+        logger.propagate = propagate
+        logger.setLevel(level)
+
+
+def _bytes_alone() -> contextlib.AbstractContextManager[object]:
+    """Count bytes without inductor's time estimates, which are not read. On a GPU they fail for unknown sizes (torch
+    2.11), and the candidate's compilation would fail with them."""
+
+    def count_bytes(graph: Any) -> tuple[int, list[Any], list[Any]]:
+        return sum(node.get_read_write_buffers_sizes() for node in graph.scheduler.nodes), [], []
+
+    return mock.patch.object(GRAPH.get(), "count_bytes", count_bytes)

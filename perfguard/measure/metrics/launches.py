@@ -1,24 +1,30 @@
-"""The work that a call starts: launches, copies, fills, and waits of the host for the device.
+"""The work that a call starts: launches, copies, fills, waits of the host for the device, and a hash of it all.
 
 On a GPU `launches` counts everything that the device ran (kernels, copies, fills) and `kernels` lists it in order. On
 a CPU `operators` and `operator_names` replace them, and `host_reads` replaces `syncs`. All are equal on every CPU.
+
+If `fingerprint` is unchanged, the device time cannot have changed. The code of every kernel, grids and order come from
+the device (`Activity.code`). This module adds the conditions under which the same code runs differently: the inputs'
+shapes, strides, alignment and contents, the state of the cache, the environment variables that libraries read, and the
+kind of device.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from perfguard.measure.devices.activity import Activity
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.records import Better, Reading
+from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
+    import torch
+
     from perfguard.measure.devices.device import Device
 
 TIMED = False
@@ -32,6 +38,7 @@ LIMITS = {
     "copies": Limits(Better.LOWER, portable=EITHER),
     "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
     "fills": Limits(Better.LOWER),
+    "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
     "host_reads": Limits(Better.LOWER, portable=True),
     "kernels": Limits(Better.SAME, gated=False),
     "launches": Limits(Better.LOWER),
@@ -41,73 +48,124 @@ LIMITS = {
     "syncs": Limits(Better.LOWER),
 }
 
+UNKNOWN = "unknown"
+
+# Compilers specialise on pointers divisible by 16; caches depend on more. No allocator gives less than this.
+_FULL_ALIGNMENT = 64
+
+# Integers steer kernels (offsets, indices, masks): small tensors of them are hashed to the last bit.
+_FEW_BYTES = 2**20
+
+# Variables that make the same kernels and calls run differently, or that choose between them at run time. Variables
+# that only change the compiled code are not needed here, since the code is hashed.
+_VARIABLES = (
+    "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY",
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
+    "GPU_MAX_HW_QUEUES", "HIP_LAUNCH_BLOCKING", "HIPBLASLT_TENSILE_LIBPATH", "HSA_CU_MASK", "HSA_ENABLE_SDMA",
+    "NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_TUNABLEOP_ENABLED", "ROCBLAS_TENSILE_LIBPATH", "ROC_GLOBAL_CU_MASK", "SYCL_CACHE_PERSISTENT",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT", "TORCH_BLAS_PREFER_HIPBLASLT",
+)  # fmt: skip
+
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """Counts, which fail on any rise, and names, which explain them; all from one warm call."""
+    """Counts, which fail on any rise, and names, which explain them, all from one warm call. With times on a device
+    with a queue also `fingerprint`: 16 hex digits, which cover the device time, or `unknown`, which covers nothing, if
+    the code of any kernel is unavailable."""
     activity = subject.activity(device)
-    return _on_a_queue(activity) if device.asynchronous else _on_a_cpu(activity)
 
+    def reading(metric: str, value: Value, unit: Unit = Unit.COUNT, rank: int = _RANK, **others: Any) -> Reading:
+        limits = LIMITS[metric]
+        portable = not device.asynchronous if limits.portable is EITHER else limits.portable
+        return limits.reading(metric, unit, value, drifts=True, rank=rank, **others, portable=portable)
 
-def _on_a_queue(activity: Activity) -> list[Reading]:
-    return [
-        Reading("launches", Unit.COUNT, len(activity.launches), drifts=True, rank=_RANK),
-        _names("kernels", activity.launches, "launches"),
-        *_copies(activity),
-        Reading("fills", Unit.COUNT, activity.fills, drifts=True, rank=_RANK + 2),
-        _waits("syncs", activity, "waits for the device"),
+    copies = [f"{copy.name} at {copy.place}" if copy.place else copy.name for copy in activity.copies]
+    copied = [
+        reading("copies", len(copies), rank=_RANK + 1, note=_listed("copies", copies)),
+        reading("copy_bytes", sum(copy.bytes for copy in activity.copies), Unit.BYTES, rank=_RANK + 1),
     ]
-
-
-def _on_a_cpu(activity: Activity) -> list[Reading]:
+    count, names = len(activity.launches), list(activity.launches)
+    waits = [f"{wait.place} ({wait.name})" if wait.place else wait.name for wait in activity.waits]
+    if not device.asynchronous:
+        peak = activity.tensor_bytes
+        return [
+            reading("operators", count),
+            reading("operator_names", names, Unit.TEXT, details="operators"),
+            *copied,
+            reading("host_reads", len(waits), rank=_RANK - 1, note=_listed("the host reads a tensor's data", waits)),
+            *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
+        ]
     readings = [
-        Reading("operators", Unit.COUNT, len(activity.launches), drifts=True, rank=_RANK),
-        _names("operator_names", activity.launches, "operators"),
-        *_copies(activity),
-        _waits("host_reads", activity, "reads a tensor's data"),
+        reading("launches", count),
+        reading("kernels", names, Unit.TEXT, details="launches"),
+        *copied,
+        reading("fills", activity.fills, rank=_RANK + 2),
+        reading("syncs", len(waits), rank=_RANK - 1, note=_listed("the host waits for the device", waits)),
     ]
-    if activity.tensor_bytes is not None:
-        peak = Reading(
-            "peak_tensor_bytes",
-            Unit.BYTES,
-            activity.tensor_bytes,
-            tolerance=_TOLERANCE,
-            floor=_FLOOR_BYTES,
-            drifts=True,
-        )
-        readings.append(peak)
-    return [_portable(reading) for reading in readings]
+    if subject.timed:
+        value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
+        covers = [] if activity.code is None else list(LIMITS["fingerprint"].covers)
+        readings.append(reading("fingerprint", value, Unit.TEXT, rank=50, covers=covers))
+    return readings
 
 
-def _names(metric: str, names: Sequence[str], details: str) -> Reading:
-    return Reading(
-        metric, Unit.TEXT, list(names), better=Better.SAME, gated=False, drifts=True, rank=_RANK, details=details
-    )
-
-
-def _copies(activity: Activity) -> list[Reading]:
-    count, moved = len(activity.copies), sum(copy.bytes for copy in activity.copies)
-    note = _told("copies", [f"{copy.name} at {copy.place}" if copy.place else copy.name for copy in activity.copies])
-    return [
-        Reading("copies", Unit.COUNT, count, drifts=True, rank=_RANK + 1, note=note),
-        Reading("copy_bytes", Unit.BYTES, moved, drifts=True, rank=_RANK + 1, tolerance=_TOLERANCE),
-    ]
-
-
-def _waits(metric: str, activity: Activity, what: str) -> Reading:
-    places = [f"{wait.place} ({wait.name})" if wait.place else wait.name for wait in activity.waits]
-    return Reading(
-        metric, Unit.COUNT, len(activity.waits), drifts=True, rank=_RANK - 1, note=_told(f"the host {what}", places)
-    )
-
-
-def _told(what: str, places: Sequence[str]) -> str:
+def _listed(what: str, places: Sequence[str]) -> str:
     """`copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
-    counted = Counter(places)
-    told = [place if count == 1 else f"{place} ({count} times)" for place, count in counted.items()]
-    hidden = len(told) - _MOST_PLACES
+    texts = [place if count == 1 else f"{place} ({count} times)" for place, count in Counter(places).items()]
+    hidden = len(texts) - _MOST_PLACES
     more = f"; and {hidden} more places" if hidden > 0 else ""
-    return f"{what}: {'; '.join(told[:_MOST_PLACES])}{more}" if told else ""
+    return f"{what}: {'; '.join(texts[:_MOST_PLACES])}{more}" if texts else ""
 
 
-def _portable(reading: Reading) -> Reading:
-    return msgspec.structs.replace(reading, portable=True)
+def _fingerprint(code: str, subject: Subject, device: Device) -> str:
+    """16 hex digits of `code`, the hash of the device's work, and of all conditions that change how it runs."""
+    facts = [
+        device.identity.slug,
+        subject.direction,
+        subject.cache,
+        code,
+        [(name, os.environ[name]) for name in _VARIABLES if name in os.environ],
+        _inputs(subject.args),
+    ]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _inputs(inputs: tuple[Any, ...]) -> list[object]:
+    """The structure of the inputs, and one entry for each leaf."""
+    import torch
+
+    from perfguard._compat import torch_utils
+
+    leaves, structure = torch_utils.tree_flatten(inputs)
+    described: list[object] = [str(structure)]
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            described.append(_tensor(leaf.detach()))
+        elif isinstance(leaf, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
+            described.append(repr(leaf))
+        else:  # a repr may contain an address, which differs between processes
+            described.append(type(leaf).__qualname__)
+    return described
+
+
+def _tensor(tensor: torch.Tensor) -> tuple[object, ...]:
+    address = tensor.data_ptr()
+    alignment = min(_FULL_ALIGNMENT, address & -address) if address else _FULL_ALIGNMENT
+    return str(tensor.dtype), tuple(tensor.shape), tensor.stride(), alignment, _contents(tensor)
+
+
+def _contents(tensor: torch.Tensor) -> str:
+    """A digest of the tensor's values: exact for few integers, else a sum of 64-bit words of the tensor's memory.
+
+    Sums of integers do not depend on their order, so the same values give the same sum on every run.
+    """
+    import torch
+
+    integers = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+    if integers and tensor.numel() * tensor.element_size() <= _FEW_BYTES:
+        return hashlib.sha256(repr(tensor.tolist()).encode()).hexdigest()
+    storage = tensor.untyped_storage()
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),))  # type: ignore[call-overload]
+    whole = flat.numel() // 8 * 8
+    words = int(flat[:whole].view(torch.int64).sum())
+    return f"{words} {flat[whole:].tolist()}"

@@ -1,25 +1,35 @@
-"""Memory of a call: at its peak, between calls, and after many of them.
+"""Memory of a call: at its peak, between calls, after many of them, and kept for the backward pass.
 
 Peak and workspace are bytes requested above the level before the call; outputs count, inputs do not. Bytes left after
 the outputs are freed are residue: a cache of results, a tensor in a closure. Growth over 50 calls is a leak.
+
+What a forward pass keeps for the backward pass is counted by unique storage. Autograd passes saved tensors to
+`saved_tensors_hooks`. Tensors that a custom function keeps on its context are found by walking the graph. A storage
+counts once and as a whole, however many tensors share it: a view pins all of it. Tensors that a checkpoint will
+recompute are not kept.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.devices.activity import Growth
 from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.replay import graph_nodes
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.records import Better, Reading
+from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
+    import torch
+
     from perfguard.measure.devices.device import Device
 
 TIMED = False
-
-_TOLERANCE = 0.005
 
 # On a GPU libraries keep workspaces, so changes below 1 MiB are no finding.
 _FLOOR_BYTES = 2**20
@@ -35,35 +45,61 @@ _CALLS_US = 25_000.0  # time limit of these calls; slow calls are fewer, and the
 
 LIMITS = {
     "growth_bytes": Limits(Better.LOWER, portable=EITHER),
-    "peak_memory_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES),
+    # It includes the libraries' scratch memory, which changes with their versions.
+    "peak_memory_bytes": Limits(Better.LOWER, tolerance=0.005, floor=_FLOOR_BYTES),
+    "reserved_bytes": Limits(Better.LOWER, gated=False),
     "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
     "residue_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_activation_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_input_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_tensors": Limits(Better.SAME, gated=False, portable=EITHER),
+    "saved_weight_bytes": Limits(Better.LOWER, gated=False, portable=EITHER),
+    "workspace_bytes": Limits(Better.LOWER, gated=False),
 }
+
+Kind = Literal["activation", "input", "weight"]
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`peak_memory_bytes`, gated by 0.5 % and 1 MiB (4 KiB on a CPU); `residue_bytes` and `growth_bytes`, which fail
-    on any rise. They are explained by `workspace_bytes`, and on a GPU by the bytes that the allocator reserved."""
+    on any rise. They are explained by `workspace_bytes`, and on a GPU by the bytes that the allocator reserved.
+
+    For a forward pass with a backward one also `saved_activation_bytes` and `saved_input_bytes`, which fail on any
+    rise; `saved_weight_bytes`, which exist anyway; and `saved_tensors`, the list that explains them. Activations are
+    made by the call, inputs are passed to it, weights are a module's parameters and inputs that are `nn.Parameter`s.
+    Tensors saved by torch.compile count as well, with an unknown producer.
+    """
+
+    def reading(metric: str, value: Value, rank: int, *, drifts: bool = True, **others: Any) -> Reading:
+        limits = LIMITS[metric]
+        # A residue, or a saved tensor, on one CPU is one on every CPU.
+        portable = limits.portable is EITHER and not device.asynchronous
+        unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES
+        return limits.reading(metric, unit, value, rank=rank, drifts=drifts, **others, portable=portable)
+
     subject.warm_up(device)
     use = device.memory(subject.run)
     # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
-    counted = device.asynchronous or use.residue > 0
-    growth = _growth(subject, device) if counted else Growth(_CALLS, 0)
+    growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
-    here = not device.asynchronous  # a residue on one CPU is a residue on every CPU
     readings = [
-        # It includes the libraries' scratch memory, which changes with their versions.
-        Reading("peak_memory_bytes", Unit.BYTES, use.peak, tolerance=_TOLERANCE, floor=floor, drifts=True),
-        Reading("workspace_bytes", Unit.BYTES, use.workspace, gated=False, drifts=True, details="peak_memory_bytes"),
-        Reading("residue_bytes", Unit.BYTES, use.residue, portable=here, rank=55),
-        Reading("growth_bytes", Unit.BYTES, _scaled(growth.allocated, growth), portable=here, rank=55),
+        reading("peak_memory_bytes", use.peak, 50, floor=floor),
+        reading("workspace_bytes", use.workspace, 50, details="peak_memory_bytes"),
+        reading("residue_bytes", use.residue, 55, drifts=False),
+        reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False),
     ]
     if use.reserved is not None:
-        reserved = _scaled(growth.reserved, growth)
         readings += [
-            Reading("reserved_bytes", Unit.BYTES, use.reserved, gated=False, drifts=True, rank=52),
-            Reading("reserved_growth_bytes", Unit.BYTES, reserved, floor=_SEGMENT_BYTES, drifts=True, rank=56),
+            reading("reserved_bytes", use.reserved, 52),
+            reading("reserved_growth_bytes", _scaled(growth.reserved, growth), 56),
         ]
+    saved = saved_by(subject) if subject.direction == "forward" else None
+    if saved is not None:
+        for kind in ("activation", "input", "weight"):
+            count = sum(each.bytes for each in saved if each.kind == kind)
+            readings.append(reading(f"saved_{kind}_bytes", count, 54))
+        texts = [each.text for each in saved if each.kind != "weight"]
+        readings.append(reading("saved_tensors", texts, 54, details="saved_activation_bytes"))
     return readings
 
 
@@ -82,3 +118,98 @@ def _growth(subject: Subject, device: Device) -> Growth:
 
 def _scaled(count: int, growth: Growth) -> int:
     return max(0, round(count * _CALLS / growth.calls))
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One kept storage: its kind, its bytes, and a text on the first tensor saved in it."""
+
+    kind: Kind
+    bytes: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a storage comes from: its kind, and the operator or input that made it."""
+
+    kind: Kind = "activation"
+    maker: str = "unknown"
+
+
+class _Handle:
+    """Placeholder in the graph for a saved tensor, with the lifetime of the graph."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.detach()  # an undetached tensor would form a cycle with the graph
+
+
+def saved_by(subject: Subject) -> list[Saved] | None:
+    """The storages kept for the lifetime of the outputs, in the order of saving; None without a graph."""
+    import torch
+
+    if not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors(subject.run())):
+        return None  # skips imports of a dispatch mode, which take seconds in every process
+    origins: dict[int, _Origin] = {}
+    for position, tensor in enumerate(filter(_has_storage, _tensors(subject.args))):
+        kind: Kind = "weight" if isinstance(tensor, torch.nn.Parameter) else "input"
+        origins[storage_address(tensor)] = _Origin(kind, f"input {position}")
+    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(_has_storage, subject.weights)}
+    packed: list[weakref.ref[_Handle]] = []
+
+    def pack(tensor: torch.Tensor) -> _Handle:
+        handle = _Handle(tensor)
+        packed.append(weakref.ref(handle))
+        return handle
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda handle: handle.tensor), _producers(origins):
+        outputs = subject.run()
+    kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
+    for node in graph_nodes(_tensors(outputs)):
+        kept += _tensors(list(getattr(node, "__dict__", {}).values()))  # on a context, without a handle in the graph
+    saved: dict[int, Saved] = {}
+    for tensor in filter(_has_storage, kept):
+        count, key = tensor.untyped_storage().nbytes(), storage_address(tensor)
+        if count and key not in saved:
+            origin = origins.get(key, _Origin())
+            saved[key] = Saved(origin.kind, count, _text(tensor, origin.maker, count))
+    return list(saved.values())
+
+
+def _text(tensor: torch.Tensor, maker: str, count: int) -> str:
+    text = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}] by {maker}"
+    return text if count <= tensor.numel() * tensor.itemsize else f"{text}, a view that pins {count} bytes"
+
+
+def _producers(origins: dict[int, _Origin]) -> Any:
+    """A dispatch mode that notes the operator that made each storage. An address may have belonged to a freed one."""
+    from perfguard._compat.torch_utils import DispatchMode
+
+    class Producers(DispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            results = func(*args, **(kwargs or {}))
+            given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if _has_storage(tensor)}
+            for tensor in filter(_has_storage, _tensors(results)):
+                if storage_address(tensor) not in given:
+                    origins[storage_address(tensor)] = _Origin(maker=str(func.overloadpacket))
+            return results
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True  # a compiled region stays compiled
+
+    return Producers()  # type: ignore[no-untyped-call]
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _tensors(tree: object) -> Iterator[torch.Tensor]:
+    import torch
+
+    from perfguard._compat import torch_utils
+
+    return (leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor))

@@ -9,7 +9,7 @@ import torch
 import torch._functorch.config
 
 from perfguard._compat.torch_compiler import forget_compiled
-from perfguard.measure.compiled.compiler_settings import settings
+from perfguard.measure.compiled.settings import settings
 from perfguard.measure.replay import backward, copies
 from perfguard.model.call import Call
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from perfguard.measure.compiled.compiler_settings import left_changed, settings
+from perfguard.measure.compiled.settings import left_changed, settings
 
 
 @pytest.fixture(autouse=True)

@@ -106,7 +106,7 @@ def test_a_break_once_though_tracing_starts_again() -> None:
         ("test_trace.branching", 3),
         ("test_trace.branching, resumed", 2),
     ]
-    assert all(frame.guards and frame.seconds > 0 for frame in trace.compiled)
+    assert all(frame.guards for frame in trace.compiled)
 
 
 def test_a_break_behind_checkpointing_leaves_the_function_to_python() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.compiled.walk import walk
+from perfguard.measure.metrics.compilation import walk
 
 
 def over(fn: Callable[..., Any], *inputs: Any) -> list[Callable[[], Any]]:
@@ -34,7 +34,7 @@ def test_sizes_are_compiled_twice_and_then_never() -> None:
     assert walked is not None
     assert (len(walked.first.compiled), len(walked.recompiled), walked.second.frames) == (1, 1, [])
     assert "size mismatch at index 0. expected 2, actual 3" in walked.recompiled[0].recompiled
-    assert (walked.kernels, walked.planned_bytes) == (None, None)
+    assert walked.generated == {}
 
 
 def test_the_first_lap_begins_with_nothing_whatever_ran_before() -> None:

@@ -34,7 +34,7 @@ def quiet() -> FakeDevice:
 def test_exact_metrics_come_before_timed_ones() -> None:
     exact = [name for name, metric in zip(names(), all_metrics(), strict=True) if not metric.TIMED]
     assert names()[: len(exact)] == exact
-    assert {"contract", "fingerprint", "launches", "memory"} <= set(exact)
+    assert {"contract", "launches", "memory"} <= set(exact)
     assert exact[-1] == "compilation"  # leaves nothing compiled for others to count
 
 

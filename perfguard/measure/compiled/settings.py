@@ -1,4 +1,4 @@
-"""The compiler's process-wide settings, to report those that a call leaves changed.
+"""The compiler's process-wide settings: those that a call leaves changed, and the one that lets backward passes repeat.
 
 A leaked setting changes every other compiled function of the process: `capture_scalar_outputs`, set for one layer,
 broke a loss that was compiled separately (torchtitan #2741).
@@ -6,10 +6,13 @@ broke a loss that was compiled separately (torchtitan #2741).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from perfguard._compat.torch_compiler import SETTINGS, settings_of
+from perfguard._compat.torch_compiler import FUNCTORCH, SETTINGS, is_compiler_loaded, settings_of
+
+T = TypeVar("T")
 
 _MISSING = object()
 
@@ -53,3 +56,40 @@ def left_changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[st
     """`dynamo.capture_scalar_outputs: False -> True` for each difference, sorted."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     return [f"{name}: {after[name] if name in after else f'{before[name]}, now the default'}" for name in names]
+
+
+# By default a compiled backward pass may overwrite tensors saved by the forward pass, and refuses to run with
+# `retain_graph=True`. perfguard times a backward pass by repeating it.
+_DONATED = "donated_buffer"
+
+
+@contextlib.contextmanager
+def replayable() -> Iterator[None]:
+    """Compile backward passes that can be repeated while inside. Does nothing if the compiler is not loaded."""
+    if not is_compiler_loaded():
+        yield
+        return
+    with FUNCTORCH.get().patch({_DONATED: False}):  # a patch is part of the caches' key
+        yield
+
+
+def replayed(run: Callable[[], T]) -> Callable[[], T]:
+    """`run`, a backward pass through compiled graphs, made to work with `retain_graph=True`.
+
+    A compiled pass reads the setting whenever it runs, possibly in a thread of autograd's. A value is visible only in
+    the thread that set it, the default in all threads.
+    """
+    config = FUNCTORCH.get()
+    entry = settings_of(config)[_DONATED]
+
+    def again() -> T:
+        default, value = entry.default, getattr(config, _DONATED)
+        entry.default = False
+        setattr(config, _DONATED, False)
+        try:
+            return run()
+        finally:
+            setattr(config, _DONATED, value)
+            entry.default = default
+
+    return again
