@@ -24,7 +24,7 @@ class Limits(Struct, frozen=True):
     """The most lenient limits of one metric over all devices.
 
     Attributes:
-        promise: of a time, before the timer's own floor is added (as in `Timing.reading`).
+        promise: of a time, before the timer's own floor is added (as in `Meter.reading`).
         floor: of an exact metric in its unit, of a time in µs.
         covers: times that cannot have moved if the reading, a hash, equals the stored one.
         unrecorded: the value assumed for a record without the metric; None: no value.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perfguard._compat.pytest_internals import benchmark_rounds
-from perfguard.measure.timers.timing import Timing
+from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.records import Case, CaseResult
 
 if TYPE_CHECKING:
@@ -30,5 +30,6 @@ def benchmark_reading(rounds: Sequence[float], case: Case) -> CaseResult:
     """Seconds per round, in the order measured, as one reading: the median of the medians of consecutive parts."""
     size = math.ceil(len(rounds) / BLOCKS)
     blocks = tuple(1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size))
-    timing = Timing(TIMER, blocks, rejected=0, floor_us=0.0, samples=size)
-    return CaseResult(case=case, readings=[timing.reading(METRIC, promise=PROMISE, floor=FLOOR_US)])
+    meter = Meter(TIMER, lambda: None, floor_us=0.0)  # pytest-benchmark has read all blocks
+    reading = meter.reading(METRIC, Blocks(blocks, rejected=0), promise=PROMISE, floor=FLOOR_US)
+    return CaseResult(case=case, readings=[reading])

@@ -15,8 +15,7 @@ from perfguard.judge.lane import Lane
 from perfguard.judge.screen import ControlDraw, covered
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.timers.blocks import Collect, collect
-from perfguard.measure.timers.interleaved import Interleaved
+from perfguard.measure.timers.blocks import Collect, Interleaved, collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError

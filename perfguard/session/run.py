@@ -17,7 +17,7 @@ from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
 from perfguard.judge.run_verdicts import count_guarded, find_stale, judge_session, test_of, with_verdicts
 from perfguard.judge.update_plan import plan
-from perfguard.measure.timers.interleaved import Interleaved
+from perfguard.measure.timers.blocks import Interleaved
 from perfguard.measure.timers.timing import renewed
 from perfguard.model.call import Call
 from perfguard.model.config import Config

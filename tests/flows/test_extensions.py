@@ -91,7 +91,7 @@ def prepare(workload, device, *, seconds, stored):
         device.synchronize()
         return start.elapsed_us(end)
 
-    return Meter("stopwatch", block, 1.0, 1)
+    return Meter("stopwatch", block, 1.0)
 '''
 
 OUTPUT = '''

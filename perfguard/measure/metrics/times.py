@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.timers import host, prepare_device_time, wall
+from perfguard.measure.timers import cpu, host, prepare_device_time
 from perfguard.measure.timers.blocks import collect
-from perfguard.measure.timers.timing import Meter, Timing, Workload
+from perfguard.measure.timers.timing import Meter, Workload
 from perfguard.model.limits import COARSEST_TIMER_US, Limits
 from perfguard.model.records import Better, Reading
 
@@ -74,13 +74,13 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _time(metric: str, subject: Subject, device: Device) -> Reading:
-    prepare = {HOST_TIME: host.prepare, WALL_TIME: wall.prepare}.get(metric, prepare_device_time)
+    prepare = {HOST_TIME: host.prepare, WALL_TIME: cpu.prepare_wall_time}.get(metric, prepare_device_time)
     shown = metric == WALL_TIME  # it takes little time, and needs no conductor
     seconds = min(_WALL_SECONDS, subject.seconds) if shown else subject.seconds
     meter = prepare(subject.workload, device, seconds=seconds, stored=subject.stored_timers.get(metric))
     blocks = (collect if shown else subject.collect)(metric, meter, device, seconds)
     floor = _HOST_FLOOR_US if metric == HOST_TIME else 0.0
-    reading = Timing.of(meter, blocks).reading(metric, promise=LIMITS[metric].promise, floor=floor)
+    reading = meter.reading(metric, blocks, promise=LIMITS[metric].promise, floor=floor)
     return msgspec.structs.replace(reading, gated=LIMITS[metric].gated)
 
 
@@ -108,12 +108,11 @@ def _beside_rival(subject: Subject, rival: Workload, device: Device) -> list[Rea
         f"{ours.timer}{_BESIDE}{theirs.timer}",
         block,
         floor_us=max(ours.floor_us, theirs.floor_us),
-        samples=ours.samples,
         bytes=ours.bytes + theirs.bytes,
         in_pass=1,
     )
     blocks = subject.collect(BESIDE_RIVAL, meter, device, 2 * subject.seconds)
-    reading = Timing.of(meter, blocks).reading(BESIDE_RIVAL, promise=LIMITS[BESIDE_RIVAL].promise)
+    reading = meter.reading(BESIDE_RIVAL, blocks, promise=LIMITS[BESIDE_RIVAL].promise)
     return [msgspec.structs.replace(reading, rival=unit_us, note=_more_launches(subject, rival, device))]
 
 

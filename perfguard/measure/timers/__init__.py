@@ -49,6 +49,7 @@ def prepare_device_time(
             if meter is not None:
                 return meter
     raise DeviceError(
-        f"{device.identity.slug}: no timer suits this device; add one in perfguard/measure/timers/, or "
-        "install a package with one (entry points `perfguard.timers`)"
+        f"{device.identity.slug}: no timer can time the call. A call that waits for the device needs the profiler "
+        "(`perfguard doctor`). For another kind of device install a package with a timer (entry points "
+        "`perfguard.timers`)"
     )

@@ -1,23 +1,25 @@
-"""Common parts of all timers: warm-up, blocks, when to stop, when to reject a block."""
+"""Common parts of all timers: warm-up, blocks, when to stop, when to reject a block, and passes over many cases."""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from perfguard.measure.gc_pause import collector_paused
-from perfguard.measure.timers.floor import floor, is_reached
 from perfguard.measure.timers.timing import Blocks, Meter, Workload, spread
 from perfguard.model.errors import MeasurementError
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-LEAST_BLOCKS = 3
-MOST_BLOCKS = 9
-MOST_REJECTED = 3
+_LEAST_BLOCKS = 3
+_MOST_BLOCKS = 9
+_MOST_REJECTED = 3
+_SETTLED = 0.001  # relative standard error of the blocks' median below which no more blocks are needed
 SAMPLE_US = 1_000.0  # a sample of short calls holds enough of them to last this long
 _BLOCK_US = 10_000.0
 _LONGEST_BLOCK_US = 25_000.0
@@ -29,6 +31,10 @@ _WARM_UP_CALLS = 5
 _MOST_WARM_UP_CALLS = 50_000
 _ODD_BLOCK = 0.015  # a block this far off the others leads to a check of the device
 _LONGEST_SAMPLE_US = 100_000.0
+AGREEING = 3  # blocks that must agree on the floor of a time
+LEAST_FOR_FLOOR = 8  # blocks before the floor can be accepted
+_PASSES = 3
+_SHARE_OF_MEMORY = 4  # kept meters take at most a quarter of the device's memory; cases need the rest
 
 # Words of every vendor's throttle reasons for a device that is slower than it should be. A power cap is not
 # included: it is the normal state of tensor-core work, and filtering on it would reject every block.
@@ -84,7 +90,24 @@ def samples_in_block(sample_us: float, seconds: float, longest_us: float = _LONG
     sample_us = max(sample_us, 1e-3)
     least = min(_LEAST_SAMPLES, longest_us / sample_us)
     wanted = int(min(_MOST_SAMPLES, max(1, least, math.ceil(_BLOCK_US / sample_us))))
-    return max(1, min(wanted, int(1e6 * seconds / (LEAST_BLOCKS * sample_us))))
+    return max(1, min(wanted, int(1e6 * seconds / (_LEAST_BLOCKS * sample_us))))
+
+
+def lowest(times: Sequence[float]) -> tuple[float, ...]:
+    """The lowest blocks, ascending: at most three, whose median is the floor of a time that other work can only
+    lengthen.
+
+    The CPU time of a process on a shared processor grows by half or threefold while others use its caches, its memory
+    or, behind a hypervisor, the processor itself. This happens in bursts of seconds. The lowest blocks lie outside of
+    them.
+    """
+    return tuple(sorted(times)[:AGREEING])
+
+
+def agree(times: Sequence[float], near: float) -> bool:
+    """Whether enough of the lowest blocks agree to `near`, relative to the lowest."""
+    found = lowest(times)
+    return len(times) >= LEAST_FOR_FLOOR and found[-1] <= (1 + near) * found[0]
 
 
 def budget_us(device: Device, seconds: float) -> float:
@@ -123,7 +146,7 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
     most_us = budget_us(device, seconds)
     started = device.now_us()
     with collector_paused():
-        while (meter.near or len(times) < MOST_BLOCKS) and rejected < MOST_REJECTED:
+        while (meter.near or len(times) < _MOST_BLOCKS) and rejected < _MOST_REJECTED:
             block_us = read_block(meter, device, times)
             if block_us is None:
                 rejected += 1
@@ -131,8 +154,8 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
             times.append(block_us)
             spent_us = device.now_us() - started
             next_us = spent_us / (len(times) + rejected)
-            settled = is_reached(times, meter.near) if meter.near else spread(times) < meter.settled
-            if len(times) >= LEAST_BLOCKS and (settled or spent_us + next_us > most_us):
+            settled = agree(times, meter.near) if meter.near else spread(times) < _SETTLED
+            if len(times) >= _LEAST_BLOCKS and (settled or spent_us + next_us > most_us):
                 break
     return checked(metric, meter, times, rejected)
 
@@ -160,7 +183,7 @@ def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) ->
             f"{metric}: {rejected} blocks by {meter.timer} and none could be read; look for other processes "
             "on the device (`perfguard doctor`), then run the case again"
         )
-    return Blocks(floor(times) if meter.near else tuple(times), rejected)
+    return Blocks(lowest(times) if meter.near else tuple(times), rejected)
 
 
 def _odd(block_us: float, others: Sequence[float]) -> bool:
@@ -175,3 +198,77 @@ def slowed_down(device: Device) -> bool:
         for reason in reasons
         if not any(word in reason for word in _POWER_CAP)
     )
+
+
+@dataclass
+class _Kept:
+    """A meter between its passes, with the times read so far."""
+
+    meter: Meter
+    most_us: float  # for one pass
+    times: list[float] = field(default_factory=list)
+    rejected: int = 0
+
+    def blocks(self, metric: str) -> Blocks:
+        return checked(metric, self.meter, self.times, self.rejected)
+
+
+class Interleaved:
+    """Collects the blocks of a session: a first pass when a case runs, two more at the end over all cases.
+
+    Meters stay alive until then, as long as together they hold no more than a quarter of the device's memory. A meter
+    that does not fit gets all its blocks at once. Use::
+
+        session = Interleaved(device)
+        ...  # subject.collect = session.of(case) for each case
+        for (case, metric), blocks in session.finish().items():
+            reading = renewed(reading, blocks)
+    """
+
+    def __init__(self, device: Device, *, seed: int = 0) -> None:
+        """`seed`: of the order in the later passes."""
+        self._device = device
+        self._random = random.Random(seed)
+        self._kept: dict[tuple[Hashable, str], _Kept] = {}
+        self._free_bytes = (device.identity.memory_bytes or 0) // _SHARE_OF_MEMORY
+
+    def of(self, case: Hashable) -> Collect:
+        """A function that collects the blocks of `case`, by any name that no other case has."""
+
+        def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
+            if meter.bytes > self._free_bytes:
+                return collect(metric, meter, device, seconds)
+            kept = _Kept(meter, budget_us(device, seconds) / _PASSES)
+            self._read(kept)
+            blocks = kept.blocks(metric)
+            if kept.rejected < _MOST_REJECTED:
+                self._free_bytes -= meter.bytes
+                self._kept[case, metric] = kept
+            return blocks
+
+        return first_pass
+
+    def finish(self) -> dict[tuple[Hashable, str], Blocks]:
+        """Run the later passes over all kept meters and release these; returns their blocks by case and metric."""
+        for _ in range(1, _PASSES):
+            order = list(self._kept.values())
+            self._random.shuffle(order)
+            for kept in order:
+                self._read(kept)
+        found = {key: kept.blocks(key[1]) for key, kept in self._kept.items()}
+        self._kept.clear()
+        return found
+
+    def _read(self, kept: _Kept) -> None:
+        """Read one pass: usually three blocks, fewer if they take too long."""
+        started = self._device.now_us()
+        wanted = len(kept.times) + kept.meter.in_pass
+        with collector_paused():
+            while len(kept.times) < wanted and kept.rejected < _MOST_REJECTED:
+                block_us = read_block(kept.meter, self._device, kept.times)
+                if block_us is None:
+                    kept.rejected += 1
+                else:
+                    kept.times.append(block_us)
+                    if self._device.now_us() - started > kept.most_us:
+                        return

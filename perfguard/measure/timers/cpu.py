@@ -1,8 +1,9 @@
-"""CPU time of the process, on one thread, for devices whose calls return when the work is done.
+"""CPU time on one thread, and wall time, for devices whose calls return when the work is done.
 
-Ids: `cpu-u16`, 16 calls per sample. Wall time on a shared processor depends on other processes: threads wait for each
-other and for their turn. CPU time depends on them less, and its lowest samples least. So a block is its lowest sample,
-and only the lowest blocks count (`floor.py`). Always warm: the cache of a case holds whatever its last call left there.
+Ids: `cpu-u16` and `wall-u16`, 16 calls per sample. Wall time on a shared processor depends on other processes: threads
+wait for each other and for their turn. It is shown, but not judged. CPU time depends on others less, and its lowest
+samples least. So a block of CPU time is its lowest sample, and only the lowest blocks count (`blocks.lowest`). Always
+warm: the cache of a case holds whatever its last call left there.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from perfguard.measure.timers.blocks import SAMPLE_US, calls_in_sample, power_of_two, samples_in_block, warm_up
-from perfguard.measure.timers.floor import LEAST
+from perfguard.measure.timers.blocks import (
+    LEAST_FOR_FLOOR,
+    SAMPLE_US,
+    calls_in_sample,
+    power_of_two,
+    samples_in_block,
+    warm_up,
+)
 from perfguard.measure.timers.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -25,14 +34,45 @@ RANK = 60  # in the order of preference (`Timer`)
 
 _MOST_CALLS = 2**16
 _NEAR = 0.01
-_CLOCK_GRID_US = 1.0  # the clock ticks in nanoseconds, but a sample includes the system call that reads it
-_ID = re.compile(r"cpu-u(?P<calls>\d{1,6})")
 
 
-def _parse(timer: str | None) -> int | None:
-    match = _ID.fullmatch(timer or "")
-    calls = int(match["calls"]) if match else 0
-    return calls if 1 <= calls <= _MOST_CALLS else None
+@dataclass(frozen=True)
+class _Clock:
+    """A clock of the host.
+
+    Attributes:
+        kind: the beginning of the timer's id.
+        now_us: reads the clock, µs.
+        grid_us: about the time of reading the clock twice and storing the difference.
+        middle: the time of a block, from those of its samples.
+    """
+
+    kind: str
+    now_us: Callable[[], float]
+    grid_us: float
+    middle: Callable[[Iterable[float]], float]
+
+    def stored_calls(self, timer: str | None) -> int | None:
+        """Calls per sample in an id of this clock."""
+        match = re.fullmatch(rf"{self.kind}-u(\d{{1,6}})", timer or "")
+        return int(match[1]) if match and 1 <= int(match[1]) <= _MOST_CALLS else None
+
+    def meter(self, workload: Workload, call_us: float, seconds: float, stored: str | None) -> Meter:
+        counted = self.stored_calls(stored) or power_of_two(SAMPLE_US / max(call_us, 1e-3), _MOST_CALLS)
+        calls = calls_in_sample(counted, call_us)
+        samples = samples_in_block(calls * call_us, seconds, longest_us=math.inf)
+        call = workload.run
+
+        def sample() -> float:
+            started = self.now_us()
+            for _ in range(calls):
+                call()
+            return (self.now_us() - started) / calls
+
+        def block() -> float:
+            return max(self.middle(sample() for _ in range(samples)), self.grid_us / calls)
+
+        return Meter(f"{self.kind}-u{counted}", block, floor_us(self.grid_us, calls), bytes=workload.bytes)
 
 
 def suits(device: Device) -> bool:
@@ -41,33 +81,28 @@ def suits(device: Device) -> bool:
 
 
 def understands(timer: str) -> bool:
-    """Whether `timer` is an id of this module."""
-    return _parse(timer) is not None
+    """Whether `timer` is an id of CPU time."""
+    return _cpu_clock().stored_calls(timer) is not None
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
     """CPU time of one call; the workload's `cache` changes nothing here."""
-    call = workload.run
     with one_thread():
-        call()  # torch.compile specialises on the number of threads, and compiles again for one
-        call_us = warm_up(call, device, seconds)
-    counted = _parse(stored) or power_of_two(SAMPLE_US / max(call_us, 1e-3), _MOST_CALLS)
-    calls = calls_in_sample(counted, call_us)
-    samples = samples_in_block(calls * call_us, seconds, longest_us=math.inf)
+        workload.run()  # torch.compile specialises on the number of threads, and compiles again for one
+        call_us = warm_up(workload.run, device, seconds)
+    meter = _cpu_clock().meter(workload, call_us, seconds, stored)
+    return replace(meter, block=one_thread()(meter.block), in_pass=LEAST_FOR_FLOOR, near=_NEAR)
 
-    def sample() -> float:
-        started = used_us()
-        for _ in range(calls):
-            call()
-        return (used_us() - started) / calls
 
-    def block() -> float:
-        with one_thread():
-            lowest = min(sample() for _ in range(samples))
-        return max(lowest, _CLOCK_GRID_US / calls)
+def prepare_wall_time(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
+    """Wall time of one call, on as many threads as the user has set."""
+    call_us = warm_up(workload.run, device, seconds)
+    return _Clock("wall", device.now_us, 0.1, statistics.median).meter(workload, call_us, seconds, stored)
 
-    floor = floor_us(_CLOCK_GRID_US, calls)
-    return Meter(f"cpu-u{counted}", block, floor, samples, bytes=workload.bytes, in_pass=LEAST, near=_NEAR)
+
+def _cpu_clock() -> _Clock:
+    # the clock ticks in nanoseconds, but a sample includes the system call that reads it
+    return _Clock("cpu", used_us, 1.0, min)
 
 
 def used_us() -> float:

@@ -1,62 +1,73 @@
-"""Device time by captured graphs: many calls over rotated inputs, one event pair around each replay.
+"""Device time by captured graphs, one event pair around each replay. The host launches a replay as a whole, so host
+time is excluded.
 
-Ids: `graph-cold-u64-r16`, 64 calls over 16 copies of the inputs, enough for a copy to leave the cache before its next
-use; `graph-warm-u64`, 64 calls on the same inputs. The host launches a replay as a whole, so host time is excluded.
-The event pair's own time is divided by all calls.
+- `graph-cold-u64-r16`: a replay is 64 calls over 16 copies of the inputs, enough for a copy to leave the cache before
+  its next use. `graph-warm-u64`: 64 calls on the same inputs. The event pair's own time is divided by all calls.
+- `graph-flushed-r16`: a replay is one call; 16 captures are replayed in turn, each on its own inputs (the first two on
+  those of the call), the cache flushed before each, outside the event pair. For calls on so few bytes that no number of
+  copies leaves the cache cold. In a graph a launch costs the same in every process. Behind a filled queue thirty
+  launches of a microsecond took 160 to 186 µs, depending on the process. But each capture has a time of its own as
+  long as it lives, probably because of the addresses of its memory: thirty launches backward took 73.4 to 76.4 µs,
+  depending on the capture. So a block is the mean over several captures at different addresses. Each contributes its
+  median, since disturbed replays are outliers.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from perfguard.measure.timers import queue
 from perfguard.measure.timers.blocks import SAMPLE_US, calls_in_sample, power_of_two, samples_in_block, warmed_up
-from perfguard.measure.timers.filled_queue import FilledQueue, event_grid_us
-from perfguard.measure.timers.queue import Batches, estimated, pairs
 from perfguard.measure.timers.timing import Cache, Meter, Workload
 from perfguard.model.errors import DeviceError
 
 if TYPE_CHECKING:
-    from perfguard.measure.devices.device import Device
+    from perfguard.measure.devices.device import Device, Graph
 
 RANK = 10  # in the order of preference (`Timer`)
 
-_MOST_CALLS = 256
+_MOST_CALLS = 256  # in a replay
+_MOST_CAPTURES = 16
 _CACHES = 5  # size of all copies in caches, so that no copy survives there (FlashInfer's rule)
-_LEAST_WARM_UPS = 3
+_WARM_UPS = 3
 _MOST_AHEAD = 16  # replays in a batch
-_ID = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(?P<warm>\d{1,3}))")
+_ROTATED = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(?P<warm>\d{1,3}))")
+_FLUSHED = re.compile(r"graph-flushed-r(?P<captures>[1-9]\d?)")
+
+_Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class _Method:
-    """The parameters in the id."""
+class _Rotation:
+    """Calls over copies of the inputs: the parameters in the id."""
 
     cache: Cache
     calls: int | None  # per replay; None: not decided yet
     copies: int = 1
 
-    @property
-    def id(self) -> str:
+    def __str__(self) -> str:
         return f"graph-cold-u{self.calls}-r{self.copies}" if self.cache == "cold" else f"graph-warm-u{self.calls}"
 
 
-def _parse(timer: str | None) -> _Method | None:
-    match = _ID.fullmatch(timer or "")
+def _rotation(timer: str | None) -> _Rotation | None:
+    match = _ROTATED.fullmatch(timer or "")
     if match is None:
         return None
-    method = (
-        _Method("warm", int(match["warm"]))
-        if match["warm"]
-        else _Method("cold", int(match["cold"]), int(match["copies"]))
-    )
-    assert method.calls is not None
-    return method if 1 <= method.copies <= method.calls <= _MOST_CALLS else None
+    calls, copies = int(match["warm"] or match["cold"]), int(match["copies"] or 1)
+    if not 1 <= copies <= calls <= _MOST_CALLS:
+        return None
+    return _Rotation("warm" if match["warm"] else "cold", calls, copies)
+
+
+def _captures(timer: str | None) -> int | None:
+    match = _FLUSHED.fullmatch(timer or "")
+    return int(match["captures"]) if match is not None else None
 
 
 def suits(device: Device) -> bool:
@@ -66,7 +77,22 @@ def suits(device: Device) -> bool:
 
 def understands(timer: str) -> bool:
     """Whether `timer` is an id of this module."""
-    return _parse(timer) is not None
+    return _rotation(timer) is not None or _captures(timer) is not None
+
+
+def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
+    """Device time of one call by replays; None if it cannot be captured, or neither copies nor a flush make it cold."""
+    ways = [_rotated, _flushed]
+    if _captures(stored) is not None:
+        ways.reverse()
+    for way in ways:
+        try:
+            meter = way(workload, device, seconds, stored)
+        except DeviceError:
+            continue  # the reading of `capturable` has the reason
+        if meter is not None:
+            return meter
+    return None
 
 
 def copies_for_cold(bytes: int, cache_bytes: int) -> int | None:
@@ -83,70 +109,91 @@ def copies_for_cold(bytes: int, cache_bytes: int) -> int | None:
     return None if copies > _MOST_CALLS else power_of_two(copies, _MOST_CALLS)
 
 
-def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call by replays of a graph; None if it cannot be captured or made cold.
-
-    The graph is captured once, and replayed for all blocks.
-    """
-    method = _method(workload, device, stored)
-    if method is None:
+def _rotated(workload: Workload, device: Device, seconds: float, stored: str | None) -> Meter | None:
+    """A meter of calls over rotated copies of the inputs, all in one graph."""
+    wanted = _possible_rotation(workload, device, stored)
+    if wanted is None:
         return None
-    try:
-        with device.aside():
-            calls = _copies(workload, method.copies)
-            call_us = _warmed_up(workload, calls, device, seconds)
-            count = method.calls or max(method.copies, power_of_two(SAMPLE_US / call_us, _MOST_CALLS))
-            captured = calls_in_sample(count, call_us)
-            graph = device.capture([calls[index % len(calls)] for index in range(captured)], keep=len(calls))
-    except DeviceError:
-        return None  # the reading of `capturable` has the reason
-    method = _Method(method.cache, count, method.copies)
+    with device.aside():
+        calls = [workload.run] if workload.copies is None else workload.copies(wanted.copies)
+        call_us = _warm(workload, calls, device, seconds)
+        count = wanted.calls or max(wanted.copies, power_of_two(SAMPLE_US / call_us, _MOST_CALLS))
+        captured = calls_in_sample(count, call_us)
+        graph = device.capture([calls[index % len(calls)] for index in range(captured)], keep=len(calls))
+    replay = functools.partial(_replay, graph, calls)
+    estimate = queue.estimated(replay, device, "warm", count=2)
+    if estimate is None:
+        return None
+    # several replays are enqueued ahead to hide the host time of their launches
+    samples = samples_in_block(estimate.call_us, seconds)
+    enqueue = queue.pairs(replay, device, "warm", 1)
+    batches = queue.Batches(enqueue, device, size=min(samples, _MOST_AHEAD), smallest=1, rounds=samples, calls=captured)
+    meter = batches.meter(str(replace(wanted, calls=count)))
+    return replace(meter, bytes=workload.bytes * (wanted.copies + 1))
 
-    def replay(kept: Sequence[Callable[[], object]] = calls) -> None:  # keeps the copies' memory for the graph
-        graph.replay()
 
-    return _replayed(replay, method, captured, workload, device, seconds)
-
-
-def _method(workload: Workload, device: Device, stored: str | None) -> _Method | None:
-    """The stored method if it fits, else a new one whose number of calls is still open."""
-    wanted = _parse(stored)
+def _possible_rotation(workload: Workload, device: Device, stored: str | None) -> _Rotation | None:
+    """The stored rotation if it fits, else a new one whose number of calls is still open."""
+    wanted = _rotation(stored)
     if wanted is None or wanted.cache != workload.cache:
         copies = 1
         if workload.cache == "cold":
             copies = copies_for_cold(workload.bytes, device.identity.cache_bytes or 0) or 0
-        wanted = _Method(workload.cache, None, copies)
+        wanted = _Rotation(workload.cache, None, copies)
     possible = wanted.copies == 1 or (wanted.copies > 1 and workload.copies is not None)
     return wanted if possible else None
 
 
-def _copies(workload: Workload, count: int) -> Sequence[Callable[[], object]]:
-    return [workload.run] if workload.copies is None else workload.copies(count)
-
-
-def _warmed_up(workload: Workload, calls: Sequence[Callable[[], object]], device: Device, seconds: float) -> float:
+def _warm(workload: Workload, calls: Sequence[_Call], device: Device, seconds: float) -> float:
     """Run every copy, then all in turn until they are warm; returns the approximate device time of one call, µs."""
     for call in calls:
         call()
     turns = itertools.cycle(calls)
-    for _ in range(_LEAST_WARM_UPS):
+    for _ in range(_WARM_UPS):
         next(turns)()
     waited_us = warmed_up(workload, lambda: next(turns)(), device, seconds)
-    estimate = estimated(lambda: next(turns)(), device, "warm")
+    estimate = queue.estimated(lambda: next(turns)(), device, "warm")
     return max(1e-3, waited_us if estimate is None else estimate.call_us)
 
 
-def _replayed(
-    replay: Callable[[], object], method: _Method, calls: int, workload: Workload, device: Device, seconds: float
-) -> Meter | None:
-    """A meter of replays, several of them enqueued ahead to hide the host time of their launches."""
-    grid_us = event_grid_us(device)
-    enqueue = pairs(replay, device, "warm", 1)
-    first = FilledQueue(device, enqueue, size=2, smallest=1).run(enqueue)
-    if first is None:
+def _flushed(workload: Workload, device: Device, seconds: float, stored: str | None) -> Meter | None:
+    """A meter of replays of one call in a flushed cache, over as many captures as last 1 ms together, 16 at most.
+
+    None if the call needs no flush, or if it is so short that the event pair costs as much and no stored id requires
+    this way.
+    """
+    if workload.cache != "cold":
         return None
-    replay_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in first.result))
-    samples = samples_in_block(replay_us, seconds)
-    size = min(samples, _MOST_AHEAD)
-    batches = Batches(enqueue, device, size=size, smallest=1, rounds=samples, calls=calls)
-    return replace(batches.meter(method.id), bytes=workload.bytes * (method.copies + 1))
+    count = _captures(stored)
+    with device.aside():
+        first = _captured(workload, device, 1, seconds)
+        estimate = queue.estimated(first[0], device, "cold")
+        if estimate is None or (count is None and estimate.call_us < queue.SHORT_US):
+            return None
+        count = count or power_of_two(SAMPLE_US / estimate.call_us, _MOST_CAPTURES)
+        replays = [*first, *_captured(workload, device, count - 1, seconds)]
+    turns = [queue.pairs(replay, device, "cold", 1) for replay in replays]
+
+    def enqueue(rounds: int) -> list[queue.Pair]:
+        return [pair for _ in range(rounds) for turn in turns for pair in turn(1)]
+
+    timer = f"graph-flushed-r{count}"
+    meter = queue.metered(timer, enqueue, device, calls=1, turns=count, estimate=estimate, seconds=seconds)
+    return meter and replace(meter, bytes=(count + 1) * workload.bytes)
+
+
+def _captured(workload: Workload, device: Device, count: int, seconds: float) -> list[_Call]:
+    """Replays of `count` captures of the call, each with its own memory."""
+    calls = [workload.run] * count if workload.copies is None or not count else workload.copies(count)
+    replays: list[_Call] = []
+    for call in calls:
+        for _ in range(_WARM_UPS):
+            call()
+        warmed_up(workload, call, device, seconds)
+        replays.append(functools.partial(_replay, device.capture([call], keep=1), [call]))
+    return replays
+
+
+def _replay(graph: Graph, calls: Sequence[_Call]) -> None:
+    """Replay `graph`; `calls` keep the memory that it reads alive."""
+    graph.replay()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.blocks import warm_up
-from perfguard.measure.timers.filled_queue import FilledQueue
+from perfguard.measure.timers.queue import FilledQueue
 from perfguard.measure.timers.timing import Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -24,18 +24,11 @@ _CALLS = 16
 _GROUPS = 5  # in a block, back to back, as the first one finds the caches cold
 _LEAST_CALLS = 4
 _GROUP_US = 10_000.0  # of a group; longer groups improve nothing, and twice their length is waited for
-_IN_PASS = 1
 # A host time is promised to 50 %. On a GPU's machine the lowest blocks agreed to 1 % after four seconds or never.
 _NEAR = 0.05
 _CLOCK_GRID_US = 0.1
+_NOTE = "the call waits for the device: its host time includes device time"
 _ID = re.compile(r"host-low-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
-
-
-def _parse(timer: str | None) -> tuple[int, bool] | None:
-    match = _ID.fullmatch(timer or "")
-    if match is None or not _LEAST_CALLS <= int(match["calls"]) <= 16 * _CALLS:
-        return None
-    return int(match["calls"]), match["blocked"] is not None
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
@@ -49,8 +42,18 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     with collector_paused():
         waited_us = workload.warmed[0] if workload.warmed else warm_up(run, device, seconds, _WARM_UP_US)
         calls, blocked = _parse(stored) or (_calls_in_group(waited_us), False)
-        meter = None if blocked else _behind_sleep(enqueue, device, calls)
-        return meter or _blocked(enqueue, device, calls)
+        behind_sleep = None if blocked else _behind_sleep(enqueue, device, calls)
+        if behind_sleep is None:
+            return _meter(f"host-low-u{calls}-blocked", _blocked(enqueue, device, calls), calls, _NOTE)
+        group, calls = behind_sleep
+        return _meter(f"host-low-u{calls}", group, calls)
+
+
+def _parse(timer: str | None) -> tuple[int, bool] | None:
+    match = _ID.fullmatch(timer or "")
+    if match is None or not _LEAST_CALLS <= int(match["calls"]) <= 16 * _CALLS:
+        return None
+    return int(match["calls"]), match["blocked"] is not None
 
 
 def _calls_in_group(waited_us: float) -> int:
@@ -60,38 +63,39 @@ def _calls_in_group(waited_us: float) -> int:
     return calls
 
 
-def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter | None:
+_Group = Callable[[], float | None]  # the host time of a group, µs; None if it cannot be read
+
+
+def _meter(timer: str, group: _Group, calls: int, note: str = "") -> Meter:
+    def block() -> float | None:
+        found = [us for _ in range(_GROUPS) if (us := group()) is not None]
+        return max(min(found), _CLOCK_GRID_US) / calls if len(found) == _GROUPS else None
+
+    return Meter(timer, block, floor_us(_CLOCK_GRID_US, calls), note=note, in_pass=1, near=_NEAR)
+
+
+def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> tuple[_Group, int] | None:
+    """Groups of `calls`, or of half or a quarter as many, during which the device sleeps; None if it cannot."""
     while calls >= _LEAST_CALLS:
         queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # the id contains its size
 
-        if queue.run(enqueue) is not None:
+        def group(queue: FilledQueue = queue) -> float | None:
+            filled = queue.run(enqueue)
+            return None if filled is None else filled.host_us
 
-            def block(queue: FilledQueue = queue) -> float | None:
-                groups = [queue.run(enqueue) for _ in range(_GROUPS)]
-                found = [max(group.host_us, _CLOCK_GRID_US) / group.size for group in groups if group is not None]
-                return min(found) if len(found) == _GROUPS else None
-
-            floor = floor_us(_CLOCK_GRID_US, calls)
-            return Meter(f"host-low-u{calls}", block, floor, 1, in_pass=_IN_PASS, near=_NEAR)
+        if group() is not None:
+            return group, calls
         calls //= 2
     return None
 
 
-def _blocked(enqueue: Callable[[int], None], device: Device, calls: int) -> Meter:
+def _blocked(enqueue: Callable[[int], None], device: Device, calls: int) -> _Group:
     def group() -> float:
         device.synchronize()
         started = device.now_us()
         enqueue(calls)
-        host_us = max(device.now_us() - started, _CLOCK_GRID_US) / calls
+        host_us = device.now_us() - started
         device.synchronize()
         return host_us
 
-    return Meter(
-        f"host-low-u{calls}-blocked",
-        lambda: min(group() for _ in range(_GROUPS)),
-        floor_us(_CLOCK_GRID_US, calls),
-        1,
-        note="the call waits for the device: its host time includes device time",
-        in_pass=_IN_PASS,
-        near=_NEAR,
-    )
+    return group

@@ -7,14 +7,12 @@ the pair costs as much as the call, and for calls that wait for the device or ov
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from perfguard.measure.timers.blocks import samples_in_block, warmed_up
-from perfguard.measure.timers.filled_queue import event_grid_us
-from perfguard.measure.timers.queue import SHORT_US, estimated
+from perfguard.measure.timers.queue import SHORT_US, estimated, event_grid_us
 from perfguard.measure.timers.timing import Meter, Workload, floor_us
 from perfguard.model.errors import DeviceError
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 RANK = 30  # in the order of preference (`Timer`)
 
 _MOST_CALLS = 50  # in a block; the profiler keeps tens of events per call
-_ID = re.compile(r"profile-(?P<cache>cold|warm)")
 
 
 def suits(device: Device) -> bool:
@@ -34,7 +31,7 @@ def suits(device: Device) -> bool:
 
 def understands(timer: str) -> bool:
     """Whether `timer` is an id of this module."""
-    return _ID.fullmatch(timer) is not None
+    return timer in ("profile-cold", "profile-warm")
 
 
 def covered_us(intervals: Iterable[Interval]) -> float:
@@ -72,4 +69,4 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
     if block() is None:
         return None
-    return Meter(timer, block, floor_us(grid_us, 1), samples, bytes=workload.bytes)
+    return Meter(timer, block, floor_us(grid_us, 1), bytes=workload.bytes)

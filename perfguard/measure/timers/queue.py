@@ -1,19 +1,20 @@
 """Device time on asynchronous devices: event pairs around calls that are all enqueued behind a device sleep.
 
 Ids: `queue-cold` (one call per pair, the cache flushed before each, outside the pair) and `queue-warm-u64` (64 calls
-per pair, no flush).
+per pair, no flush). Other timers use the filled queue, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perfguard.measure.timers.blocks import SAMPLE_US, calls_in_sample, power_of_two, samples_in_block, warmed_up
-from perfguard.measure.timers.filled_queue import FilledQueue, event_grid_us
 from perfguard.measure.timers.timing import Cache, Meter, Workload, floor_us
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 RANK = 40  # in the order of preference (`Timer`)
 
+T = TypeVar("T")
 Pair = tuple["Event", "Event"]
 Enqueue = Callable[[int], list[Pair]]
 
 SHORT_US = 20.0  # an event pair around a shorter call costs as much as the call
-MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
+_MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
 _MOST_PAIRS = 32  # in a batch
 _LEAST_CALLS = 4  # in a batch; with fewer, the host's lead does not last
 _BATCH_HOST_US = 4_000.0
@@ -33,34 +35,14 @@ _ESTIMATE_PAIRS = 8
 _LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # number of samples; they last half a millisecond or more
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
-
-@dataclass(frozen=True)
-class _Method:
-    """The parameters in the id."""
-
-    cache: Cache
-    calls: int = 1  # per event pair
-
-    def __str__(self) -> str:
-        return "queue-cold" if self.cache == "cold" else f"queue-warm-u{self.calls}"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Times from a first batch of single calls, µs."""
-
-    call_us: float  # device time, including the event pair's
-    pair_host_us: float  # host time of one event pair with its call
-
-
-def _parse(timer: str | None) -> _Method | None:
-    match = _ID.fullmatch(timer or "")
-    if match is None:
-        return None
-    if match["calls"] is None:
-        return _Method("cold")
-    calls = int(match["calls"])
-    return _Method("warm", calls) if 1 <= calls <= MOST_CALLS else None
+_LONGEST_SLEEP_US = 250_000.0
+_SHORTEST_SLEEP_US = 200.0
+_PATIENCE_US = 20_000.0
+_TRIED = 4  # items enqueued for a first estimate of an item's host time
+_GRID_MARKS = 64
+_GRID_LEAD_US = 2_000.0
+_DEFAULT_GRID_US = 0.032
+_grids: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
 
 
 def suits(device: Device) -> bool:
@@ -70,7 +52,7 @@ def suits(device: Device) -> bool:
 
 def understands(timer: str) -> bool:
     """Whether `timer` is an id of this module."""
-    return _parse(timer) is not None
+    return any(_stored_calls(timer, cache) is not None for cache in ("cold", "warm"))
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
@@ -82,48 +64,168 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     estimate = estimated(workload.run, device, workload.cache)
     if estimate is None:
         return None
-    wanted = _parse(stored)
-    if wanted is None or wanted.cache != workload.cache:
-        wanted = _Method(workload.cache, calls_in_pair(workload.cache, estimate.call_us))
+    counted = _stored_calls(stored, workload.cache)
+    if counted is None:
+        # as many as last 1 ms, or one if each needs a cold cache
+        calls = SAMPLE_US / max(estimate.call_us, 1e-3)
+        counted = 1 if workload.cache == "cold" else power_of_two(calls, _MOST_CALLS)
     while True:
-        meter = _filled(workload, device, wanted, estimate, seconds)
-        if meter is not None or wanted.calls // 2 < _LEAST_CALLS:
-            return meter
-        wanted = replace(wanted, calls=wanted.calls // 2)
+        timer = "queue-cold" if workload.cache == "cold" else f"queue-warm-u{counted}"
+        calls = calls_in_sample(counted, estimate.call_us)
+        enqueue = pairs(workload.run, device, workload.cache, calls)
+        meter = metered(timer, enqueue, device, calls=calls, estimate=estimate, seconds=seconds)
+        if meter is not None:
+            return replace(meter, bytes=workload.bytes)
+        counted //= 2
+        if counted < _LEAST_CALLS:
+            return None
 
 
-def estimated(call: Callable[[], object], device: Device, cache: Cache) -> Estimate | None:
-    """A first estimate of a warmed-up call behind a filled queue; None if the host cannot be kept ahead."""
+def _stored_calls(timer: str | None, cache: Cache) -> int | None:
+    """Calls per pair in an id for `cache`."""
+    match = _ID.fullmatch(timer or "")
+    if match is None or (match["calls"] is None) is not (cache == "cold"):
+        return None
+    calls = int(match["calls"] or 1)
+    return calls if 1 <= calls <= _MOST_CALLS else None
+
+
+@dataclass(frozen=True)
+class Filled(Generic[T]):
+    """A batch that was completely enqueued before the device began with it."""
+
+    result: T
+    size: int
+    host_us: float  # host time of enqueueing the batch
+
+
+class FilledQueue:
+    """Enqueues batches behind a device sleep, and adapts the length of the sleep and the size of a batch.
+
+    The proof: when the whole batch is enqueued, the device must not have passed a mark right behind the sleep. Then
+    no item of the batch waited for the host. A candidate that waits for the device, or that overfills the queue,
+    cannot pass this check.
+    """
+
+    def __init__(self, device: Device, enqueue: Callable[[int], object], *, size: int, smallest: int) -> None:
+        """`enqueue(n)` puts n items on the queue. A batch has `size` items, and at least `smallest` after halving."""
+        self._device = device
+        self._smallest = smallest
+        self.size = size
+        device.synchronize()
+        tried = min(size, _TRIED)
+        started = device.now_us()
+        enqueue(tried)
+        self._item_us = (device.now_us() - started) / tried
+        device.synchronize()
+        self.sleep_us = self._first_sleep_us
+
+    @property
+    def _first_sleep_us(self) -> float:
+        return min(_LONGEST_SLEEP_US, max(_SHORTEST_SLEEP_US, 2 * self.size * self._item_us))
+
+    @property
+    def _longest_sleep_us(self) -> float:
+        # If a sleep many times as long as enqueueing is still too short, a longer one will not help.
+        return min(_LONGEST_SLEEP_US, max(_PATIENCE_US, 8 * self.size * self._item_us))
+
+    def run(self, enqueue: Callable[[int], T]) -> Filled[T] | None:
+        """One proven and completed batch; None if the host cannot be kept ahead of the device.
+
+        A batch without proof is dropped. The next one has twice the sleep, or, at the longest sleep, half the size.
+        """
+        while self.size >= self._smallest:
+            self._device.synchronize()
+            self._device.sleep(self.sleep_us)
+            behind_sleep = self._device.event()
+            behind_sleep.record()
+            started = self._device.now_us()
+            result = enqueue(self.size)
+            host_us = self._device.now_us() - started
+            ahead = not behind_sleep.query()
+            self._device.synchronize()
+            if ahead:
+                return Filled(result, self.size, host_us)
+            if self.sleep_us < self._longest_sleep_us:
+                self.sleep_us = min(2 * self.sleep_us, self._longest_sleep_us)
+            else:
+                self.size //= 2
+                self.sleep_us = self._first_sleep_us
+        return None
+
+
+def event_grid_us(device: Device) -> float:
+    """Step of the clock behind the device's events, µs: the least difference between different elapsed times.
+
+    32 ns on an H200, about 1 µs elsewhere. Probed once per process, at the first call.
+    """
+    if device not in _grids:
+        _grids[device] = _probed_grid_us(device)
+    return _grids[device]
+
+
+def _probed_grid_us(device: Device) -> float:
+    """Each gap contains a sleep 10 ns longer than the last, so gaps differ even on a device without jitter."""
+    marks = []
+    device.sleep(_GRID_LEAD_US)  # without it the gaps would be host time
+    for index in range(_GRID_MARKS):
+        mark = device.event()
+        mark.record()
+        marks.append(mark)
+        device.sleep(1.0 + 0.01 * index)
+    device.synchronize()
+    gaps = sorted(start.elapsed_us(end) for start, end in itertools.pairwise(marks))
+    # Elapsed times may be float32 milliseconds, so differences below 1 ns are rounding.
+    steps = [after - before for before, after in itertools.pairwise(gaps) if after - before > 1e-3]
+    return min(steps, default=_DEFAULT_GRID_US)
+
+
+def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Enqueue:
+    """A function that enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
+
+    def enqueue(count: int) -> list[Pair]:
+        marks = []
+        for _ in range(count):
+            if cache == "cold":
+                device.flush_cache()
+            start, end = device.event(), device.event()
+            start.record()
+            for _ in range(calls):
+                call()
+            end.record()
+            marks.append((start, end))
+        return marks
+
+    return enqueue
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Times from a first batch of single calls, µs."""
+
+    call_us: float  # device time, including the event pair's
+    pair_host_us: float  # host time of one event pair with its call
+
+
+def estimated(
+    call: Callable[[], object], device: Device, cache: Cache, count: int = _ESTIMATE_PAIRS
+) -> Estimate | None:
+    """A first estimate of a warmed-up call behind a filled queue; None if the host cannot be kept ahead.
+
+    Args:
+        count: number of calls, fewer if the host falls behind.
+    """
     grid_us = event_grid_us(device)
     enqueue = pairs(call, device, cache, 1)
-    batch = FilledQueue(device, enqueue, size=_ESTIMATE_PAIRS, smallest=1).run(enqueue)
+    batch = FilledQueue(device, enqueue, size=count, smallest=1).run(enqueue)
     if batch is None:
         return None
     call_us = max(grid_us, statistics.median(start.elapsed_us(end) for start, end in batch.result))
     return Estimate(call_us, batch.host_us / batch.size)
 
 
-def calls_in_pair(cache: Cache, call_us: float) -> int:
-    """Number of calls in one event pair: as many as last 1 ms, or one if each needs a cold cache."""
-    return 1 if cache == "cold" else power_of_two(SAMPLE_US / max(call_us, 1e-3), MOST_CALLS)
-
-
-def _filled(workload: Workload, device: Device, method: _Method, estimate: Estimate, seconds: float) -> Meter | None:
-    calls = calls_in_sample(method.calls, estimate.call_us)
-    enqueue = pairs(workload.run, device, method.cache, calls)
-    meter = metered(str(method), enqueue, device, calls=calls, estimate=estimate, seconds=seconds)
-    return meter and replace(meter, bytes=workload.bytes)
-
-
 def metered(
-    timer: str,
-    enqueue: Enqueue,
-    device: Device,
-    *,
-    calls: int,
-    turns: int = 1,
-    estimate: Estimate,
-    seconds: float,
+    timer: str, enqueue: Enqueue, device: Device, *, calls: int, turns: int = 1, estimate: Estimate, seconds: float
 ) -> Meter | None:
     """A meter of samples of `calls` calls each; None if the host falls behind.
 
@@ -144,15 +246,7 @@ class Batches:
     """Blocks of samples in proven batches, each batch between two readings of the device's clock."""
 
     def __init__(
-        self,
-        enqueue: Enqueue,
-        device: Device,
-        *,
-        size: int,
-        smallest: int,
-        rounds: int,
-        calls: int,
-        turns: int = 1,
+        self, enqueue: Enqueue, device: Device, *, size: int, smallest: int, rounds: int, calls: int, turns: int = 1
     ) -> None:
         """`enqueue(n)` puts n rounds on the queue. A round has one event pair around `calls` calls for each of `turns`
         callables.
@@ -176,8 +270,7 @@ class Batches:
 
     def meter(self, timer: str) -> Meter:
         """The meter called `timer`."""
-        floor = floor_us(self._grid_us, self._calls)
-        return Meter(timer, self._block, floor, self._samples, clock_mhz=self._clock_mhz)
+        return Meter(timer, self._block, floor_us(self._grid_us, self._calls), clock_mhz=self._clock_mhz)
 
     def _marked(self, count: int) -> tuple[ClockMark | None, list[Pair], ClockMark | None]:
         first = self._device.clock_mark()
@@ -198,8 +291,7 @@ class Batches:
         return middle(times, self._turns)
 
     def _clock_mhz(self) -> float | None:
-        told = [first.mhz_until(last) for first, last in self._marks]
-        clocks = [mhz for mhz in told if mhz is not None]
+        clocks = [mhz for first, last in self._marks if (mhz := first.mhz_until(last)) is not None]
         return statistics.fmean(clocks) if clocks else None
 
 
@@ -214,22 +306,3 @@ def middle(times: Sequence[float], turns: int = 1) -> float:
     if _LEAST_TRIMMED <= len(times) <= _MOST_TRIMMED:
         return statistics.fmean(sorted(times)[1:-1])
     return statistics.median(times)
-
-
-def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Enqueue:
-    """A function that enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
-
-    def enqueue(count: int) -> list[Pair]:
-        marks = []
-        for _ in range(count):
-            if cache == "cold":
-                device.flush_cache()
-            start, end = device.event(), device.event()
-            start.record()
-            for _ in range(calls):
-                call()
-            end.record()
-            marks.append((start, end))
-        return marks
-
-    return enqueue

@@ -1,4 +1,4 @@
-"""The results of all timers, and the interface of a timer module."""
+"""The records of all timers, and the interface of a timer module."""
 
 from __future__ import annotations
 
@@ -27,93 +27,6 @@ _LEAST_FLOOR_US = 0.05
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Times of blocks (`Meter.block`), µs per call, and the number of rejected blocks."""
-
-    times: tuple[float, ...]
-    rejected: int
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One timed quantity of one case in one session.
-
-    Attributes:
-        timer: the method, e.g. `queue-cold`; times under different timers are never compared.
-        blocks: times of blocks, µs per call, in the order of measurement; at least one.
-        rejected: number of rejected blocks: unreadable, or read on a throttled device.
-        floor_us: the smallest change of the time that this timer can resolve, µs.
-        samples: samples per block.
-        note: anything unusual about the method that a reader must know; usually empty.
-        bytes: approximate device memory that stays allocated while the meter lives.
-    """
-
-    timer: str
-    blocks: tuple[float, ...]
-    rejected: int
-    floor_us: float
-    samples: int
-    note: str = ""
-
-    @classmethod
-    def of(cls, meter: Meter, blocks: Blocks) -> Timing:
-        """The timing of `blocks` that `meter` read."""
-        return cls(meter.timer, blocks.times, blocks.rejected, meter.floor_us, meter.samples, meter.note)
-
-    @property
-    def value_us(self) -> float:
-        """The session's value, µs per call: the median of the blocks."""
-        return statistics.median(self.blocks)
-
-    @property
-    def spread(self) -> float:
-        """Standard error of `value_us` within the session, relative."""
-        return spread(self.blocks)
-
-    def reading(self, metric: str, *, promise: float, floor: float = 0.0) -> Reading:
-        """The session's reading of a timed metric. `floor`, µs: smaller changes do not matter even if they can be
-        resolved. If it is a large part of the time, it raises the promise (the ladder fails from a third of the
-        promise)."""
-        return Reading(
-            metric,
-            Unit.MICROSECONDS,
-            self.value_us,
-            timer=self.timer,
-            blocks=list(self.blocks),
-            rejected_blocks=self.rejected,
-            spread=self.spread,
-            promise=max(promise, 3 * floor / self.value_us),
-            floor=max(floor, self.floor_us),
-            drifts=True,
-            note=self.note,
-        )
-
-
-def spread(blocks: Sequence[float]) -> float:
-    """Relative standard error of the median of `blocks`: 1.4826·MAD(ln blocks)·1.2533/√B; 0 for one block."""
-    logs = [math.log(block) for block in blocks]
-    center = statistics.median(logs)
-    deviation = statistics.median(abs(log - center) for log in logs)
-    return _MAD_TO_SD * deviation * _MEDIAN_TO_MEAN / math.sqrt(len(logs))
-
-
-def renewed(reading: Reading, blocks: Blocks) -> Reading:
-    """A timed reading with its blocks replaced by those of more passes of the same session and timer."""
-    return msgspec.structs.replace(
-        reading,
-        value=statistics.median(blocks.times),
-        blocks=list(blocks.times),
-        rejected_blocks=blocks.rejected,
-        spread=spread(blocks.times),
-    )
-
-
-def floor_us(grid_us: float, calls: int) -> float:
-    """Smallest change of one call's time that a clock with this grid resolves, µs: two steps divided by the calls."""
-    return max(_LEAST_FLOOR_US, 2 * grid_us / calls)
-
-
-@dataclass(frozen=True)
 class Workload:
     """The subject of a timer: one pass of one guarded call.
 
@@ -133,6 +46,14 @@ class Workload:
     warmed: list[float] = field(default_factory=list, compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """Times of blocks (`Meter.block`), µs per call, and the number of rejected blocks."""
+
+    times: tuple[float, ...]
+    rejected: int
+
+
 def unknown_clock() -> float | None:
     """The clock of a device that does not report it."""
     return None
@@ -143,38 +64,81 @@ class Meter:
     """A timer ready for one workload: compiled, warmed up, captured, proven by a first block.
 
     Attributes:
-        timer: the method's id; part of the reading's key.
+        timer: the method's id, e.g. `queue-cold`; part of the reading's key, so times by different ids are never
+            compared.
         block: measures one block (about 10 ms) and returns its time as the device ran it, µs per call; None if the
             block could not be read. Blocks of several meters may alternate on one device.
         floor_us: the smallest change of the time that this timer can resolve, µs.
-        samples: samples per block.
         note: anything unusual about the method that a reader must know; usually empty.
         bytes: approximate device memory that stays allocated while the meter lives.
-        settled: relative standard error of the blocks' median below which no more blocks are needed.
         in_pass: blocks per pass, in a session that passes over its cases several times.
         clock_mhz: the mean clock of the device's processors during the last block, MHz; None if unknown.
         near: above 0, only the lowest blocks count, since other work can only lengthen them. They must agree so far,
-            relative to the lowest (`floor.py`).
+            relative to the lowest (`blocks.agree`).
     """
 
     timer: str
     block: Callable[[], float | None]
     floor_us: float
-    samples: int
     note: str = ""
     bytes: int = 0
-    settled: float = 0.001
     in_pass: int = 3
     clock_mhz: Callable[[], float | None] = unknown_clock
     near: float = 0.0
+
+    def reading(self, metric: str, blocks: Blocks, *, promise: float, floor: float = 0.0) -> Reading:
+        """The session's reading of a timed metric: the median of `blocks`.
+
+        Args:
+            floor: µs; smaller changes do not matter even if they can be resolved. If it is a large part of the time, it
+                raises the promise (the ladder fails from a third of the promise).
+        """
+        value_us = statistics.median(blocks.times)
+        return Reading(
+            metric,
+            Unit.MICROSECONDS,
+            value_us,
+            timer=self.timer,
+            blocks=list(blocks.times),
+            rejected_blocks=blocks.rejected,
+            spread=spread(blocks.times),
+            promise=max(promise, 3 * floor / value_us),
+            floor=max(floor, self.floor_us),
+            drifts=True,
+            note=self.note,
+        )
+
+
+def renewed(reading: Reading, blocks: Blocks) -> Reading:
+    """A timed reading with its blocks replaced by those of more passes of the same session and timer."""
+    return msgspec.structs.replace(
+        reading,
+        value=statistics.median(blocks.times),
+        blocks=list(blocks.times),
+        rejected_blocks=blocks.rejected,
+        spread=spread(blocks.times),
+    )
+
+
+def spread(blocks: Sequence[float]) -> float:
+    """Relative standard error of the median of `blocks`: 1.4826·MAD(ln blocks)·1.2533/√B; 0 for one block."""
+    logs = [math.log(block) for block in blocks]
+    center = statistics.median(logs)
+    deviation = statistics.median(abs(log - center) for log in logs)
+    return _MAD_TO_SD * deviation * _MEDIAN_TO_MEAN / math.sqrt(len(logs))
+
+
+def floor_us(grid_us: float, calls: int) -> float:
+    """Smallest change of one call's time that a clock with this grid resolves, µs: two steps divided by the calls."""
+    return max(_LEAST_FLOOR_US, 2 * grid_us / calls)
 
 
 class Timer(Protocol):
     """The interface of a timer module for device time.
 
     Attributes:
-        RANK: place in the order of preference, the lowest first. Ours stand at 10 (`graph`), 20 (`flushed`), 30
-            (`profiler`), 40 (`queue`), 50 (`hostbound`) and 60 (`cpu`).
+        RANK: place in the order of preference, the lowest first. Ours stand at 10 (`graph`), 30 (`profiler`),
+            40 (`queue`) and 60 (`cpu`).
     """
 
     RANK: float

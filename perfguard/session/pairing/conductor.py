@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
-from perfguard.measure.timers.floor import AGREEING, floor, is_reached
+from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.errors import UsageError
 from perfguard.session.pairing.outcome import Difference, Outcome, Track
 from perfguard.session.pairing.processes import SIDES, Side, describe
@@ -242,7 +242,7 @@ class _Lockstep:
         here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
         until = time.monotonic() + _FLOOR_SECONDS
-        while not all(is_reached(found, self.near[track]) for found in times.values()) and time.monotonic() < until:
+        while not all(agree(found, self.near[track]) for found in times.values()) and time.monotonic() < until:
             for side in self.chance.sample(SIDES, len(SIDES)):
                 block = self._block(side, here[side])
                 if block is not None and block.us:
@@ -252,7 +252,7 @@ class _Lockstep:
         if min(len(found) for found in times.values()) < AGREEING:
             self.outcome.unread.add(track)
             return
-        base, copy, work = (median(floor(times[side])) for side in SIDES)
+        base, copy, work = (median(lowest(times[side])) for side in SIDES)
         self.outcome.differences[track] = Difference(math.log(work / base), math.log(copy / base), base, work)
 
     def _measure_rounds(self, track: Track) -> None:

@@ -1,4 +1,4 @@
-"""From a call to its timing, by a given timer: what a metric does."""
+"""From a call to its reading, by a given timer: what a metric does."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Any
 
 from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers import prepare_device_time
-from perfguard.measure.timers.blocks import collect, collector_paused
-from perfguard.measure.timers.timing import Cache, Meter, Timing, Workload
+from perfguard.measure.timers.blocks import collect
+from perfguard.measure.timers.timing import Cache, Meter, Workload
+from perfguard.model.records import Reading
 
 Copies = Callable[[int], Sequence[Callable[[], object]]]
+MUCH = 2**40  # bytes: overfills any cache in one call
 
 
-def quiet(**options: Any) -> FakeDevice:
+def quiet(kind: type[FakeDevice] = FakeDevice, **options: Any) -> Any:
     """A device without noise."""
-    return FakeDevice(session_noise=0, block_noise=0, launch_noise=0, seed=1, **options)
+    return kind(session_noise=0, block_noise=0, launch_noise=0, seed=1, **options)
 
 
 def measured(
-    timer: Any,
+    prepare: Any,
     call: Callable[[], object],
     device: Device,
     *,
@@ -29,22 +32,22 @@ def measured(
     stored: str | None = None,
     copies: Copies | None = None,
     bytes: int = 0,
-) -> Timing:
-    """What `timer` (a module) reads of `call`, which it must be able to time."""
+) -> Reading:
+    """What a timer, given by its `prepare`, reads of `call`, which it must be able to time."""
     with collector_paused():
-        meter = timer.prepare(Workload(call, cache, copies, bytes), device, seconds=seconds, stored=stored)
+        meter = prepare(Workload(call, cache, copies, bytes), device, seconds=seconds, stored=stored)
     assert meter is not None
     return timed(meter, device, seconds)
 
 
 def device_time(
     call: Callable[[], object], device: Device, *, seconds: float = 1.0, stored: str | None = None, **workload: Any
-) -> Timing:
+) -> Reading:
     """What the timer that is chosen reads of `call`."""
     meter = prepare_device_time(Workload(call, **workload), device, seconds=seconds, stored=stored)
     return timed(meter, device, seconds)
 
 
-def timed(meter: Meter, device: Device, seconds: float) -> Timing:
+def timed(meter: Meter, device: Device, seconds: float) -> Reading:
     """What `meter` reads."""
-    return Timing.of(meter, collect("device_time_us", meter, device, seconds))
+    return meter.reading("device_time_us", collect("device_time_us", meter, device, seconds), promise=0.03)

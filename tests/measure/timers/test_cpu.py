@@ -1,10 +1,11 @@
-"""CPU time on one thread: on a simulated processor's clock, and on the processor that runs the tests."""
+"""CPU time on one thread and wall time: on a simulated processor, and on the one that runs the tests."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +14,15 @@ from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.compiled.trace import traced
 from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.fake import FakeDevice
-from perfguard.measure.timers import cpu, wall
+from perfguard.measure.timers import cpu
 from perfguard.measure.timers.timing import Workload
-from tests.measure.timers.metering import measured
+from tests.measure.timers.metering import measured, quiet
+
+BOTH = pytest.mark.parametrize(("kind", "prepare"), [("cpu", cpu.prepare), ("wall", cpu.prepare_wall_time)])
 
 
 class Cpu(FakeDevice):
-    """A simulated processor; `used_us` is what this process had of it, without the time of others."""
+    """A simulated processor; `used_us` is this process's share of it, without the time of others."""
 
     asynchronous = False
     used_us = 0.0
@@ -27,7 +30,7 @@ class Cpu(FakeDevice):
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Cpu:
-    made = Cpu(session_noise=0, block_noise=0, launch_noise=0, seed=1)
+    made: Cpu = quiet(Cpu)
     monkeypatch.setattr(cpu, "used_us", lambda: made.used_us)
     return made
 
@@ -53,26 +56,39 @@ def busy(device: Cpu, us: float, others_us: Callable[[int], float] = lambda _: 0
     return call
 
 
+@BOTH
+@pytest.mark.parametrize(("us", "calls"), [(2_000.0, 1), (990.0, 2), (80.0, 16), (3.0, 512)])
+def test_calls_per_sample_fill_a_millisecond(device: Cpu, kind: str, prepare: Any, us: float, calls: int) -> None:
+    reading = measured(prepare, busy(device, us), device, seconds=0.05)
+    assert reading.timer == f"{kind}-u{calls}"
+    assert reading.value == pytest.approx(us, rel=1e-3)
+
+
+@BOTH
 @pytest.mark.parametrize(
-    ("us", "timer"), [(2_000.0, "cpu-u1"), (990.0, "cpu-u2"), (80.0, "cpu-u16"), (3.0, "cpu-u512")]
+    ("stored", "calls"), [("u64", 64), ("u0", 16), ("u999999", 16), ("16", 16), ("other-u64", 16), ("", 16)]
 )
-def test_calls_per_sample_fill_a_millisecond(device: Cpu, us: float, timer: str) -> None:
-    timing = measured(cpu, busy(device, us), device, seconds=0.05)
-    assert timing.timer == timer
-    assert timing.value_us == pytest.approx(us, rel=1e-3)
-    assert timing.floor_us <= 0.002 * us or timing.floor_us == 0.05
+def test_stored_id(device: Cpu, kind: str, prepare: Any, stored: str, calls: int) -> None:
+    assert measured(prepare, busy(device, 80.0), device, stored=f"{kind}-{stored}").timer == f"{kind}-u{calls}"
 
 
-def test_what_others_use_is_not_in_it(device: Cpu) -> None:
-    """Every other call waits for its turn ten times as long as it runs: only the wall's time trebles."""
+@BOTH
+def test_a_far_slower_candidate_keeps_its_id_and_the_budget(device: Cpu, kind: str, prepare: Any) -> None:
+    reading = measured(prepare, busy(device, 10_000.0), device, stored=f"{kind}-u65536")
+    assert (reading.timer, reading.value) == (f"{kind}-u65536", pytest.approx(10_000.0))
+    assert device.now_us() < 2e6
+
+
+def test_cpu_time_excludes_waiting_for_other_processes(device: Cpu) -> None:
+    """Every other call waits for its turn ten times as long as it runs: only the wall time trebles."""
     alone, beside = busy(device, 2_000.0), busy(device, 2_000.0, lambda n: 20_000.0 * (n % 2))
-    wall_us = [measured(wall, call, device, stored="wall-u4").value_us for call in (alone, beside)]
-    assert wall_us[1] > 3 * wall_us[0]
-    assert measured(cpu, beside, device).value_us == pytest.approx(2_000.0)
+    wall_us = [measured(cpu.prepare_wall_time, call, device, stored="wall-u4").value for call in (alone, beside)]
+    assert wall_us[1] > 3 * wall_us[0]  # type: ignore[operator]
+    assert measured(cpu.prepare, beside, device).value == pytest.approx(2_000.0)
 
 
-def test_a_burst_of_other_work_is_waited_out(device: Cpu) -> None:
-    """It makes calls up to three times as dear for a while, never cheaper: the floor is found behind it."""
+def test_cpu_time_waits_for_the_end_of_a_burst(device: Cpu) -> None:
+    """Other work makes calls up to three times as slow for a while, never faster: the floor lies behind it."""
     chance = random.Random(1)
 
     def call() -> None:
@@ -80,12 +96,12 @@ def test_a_burst_of_other_work_is_waited_out(device: Cpu) -> None:
         device.used_us += us
         device.host_us += us
 
-    timing = measured(cpu, call, device, seconds=1.5, stored="cpu-u1")
-    assert timing.value_us == pytest.approx(500.0)
-    assert len(timing.blocks) == 3
+    reading = measured(cpu.prepare, call, device, seconds=1.5, stored="cpu-u1")
+    assert reading.value == pytest.approx(500.0)
+    assert len(reading.blocks) == 3
 
 
-def test_without_a_floor_the_time_ends_it(device: Cpu) -> None:
+def test_without_a_floor_the_time_limit_ends_the_blocks(device: Cpu) -> None:
     count = [0]
 
     def call() -> None:
@@ -93,35 +109,18 @@ def test_without_a_floor_the_time_ends_it(device: Cpu) -> None:
         device.used_us += 500.0 * 1.02 ** (count[0] // 20)
         device.host_us += 500.0
 
-    started = device.host_us
-    timing = measured(cpu, call, device, seconds=0.5, stored="cpu-u1")
-    assert device.host_us - started < 1.2e6
-    assert timing.blocks[0] < timing.blocks[1] < timing.blocks[2]
+    measured(cpu.prepare, call, device, seconds=0.5, stored="cpu-u1")
+    assert device.host_us < 1.2e6
 
 
-def test_a_stored_id_is_used_again_and_a_far_slower_candidate_keeps_the_budget(device: Cpu) -> None:
-    timing = measured(cpu, busy(device, 500.0), device, stored="cpu-u64")
-    assert (timing.timer, timing.value_us) == ("cpu-u64", pytest.approx(500.0))
-    started = device.now_us()
-    timing = measured(cpu, busy(device, 10_000.0), device, seconds=1.0, stored="cpu-u65536")
-    assert (timing.timer, timing.value_us) == ("cpu-u65536", pytest.approx(10_000.0))
-    assert device.now_us() - started < 2e6
-
-
-def test_what_compiling_takes_does_not_choose_the_method(device: Cpu) -> None:
-    """The first call on one thread may compile for seconds; how many calls fill a sample, the others tell."""
+def test_compiling_for_one_thread_does_not_choose_the_number_of_calls(device: Cpu) -> None:
     first = [5e6]
 
     def call() -> None:
         device.used_us += 80.0
         device.host_us += 80.0 + (first.pop() if first else 0.0)
 
-    assert measured(cpu, call, device, seconds=1.0).timer == "cpu-u16"
-
-
-@pytest.mark.parametrize("stored", ["cpu-u0", "cpu-u999999", "cpu-16", "wall-u16", "", None])
-def test_stored_id_that_cannot_be_honoured(device: Cpu, stored: str | None) -> None:
-    assert measured(cpu, busy(device, 80.0), device, stored=stored).timer == "cpu-u16"
+    assert measured(cpu.prepare, call, device).timer == "cpu-u16"
 
 
 def test_the_process_is_charged_for_work_and_not_for_sleep() -> None:
@@ -135,40 +134,30 @@ def test_the_process_is_charged_for_work_and_not_for_sleep() -> None:
     assert worked < 1.1 * wall_us  # one thread's
 
 
-def test_all_calls_run_on_one_thread_and_the_user_has_his_own_again(threads: int) -> None:
-    seen = set()
+def test_cpu_time_is_one_threads_and_the_users_threads_are_restored(threads: int) -> None:
+    seen, fails = set(), [False]
 
     def call() -> None:
         seen.add(torch.get_num_threads())
-        sum(range(1000))
-
-    meter = cpu.prepare(Workload(call), CpuDevice(), seconds=0.05, stored=None)
-    assert torch.get_num_threads() == threads
-    assert meter.block() > 0  # type: ignore[operator]
-    assert (seen, torch.get_num_threads()) == ({1}, threads)
-    wall.prepare(Workload(call), CpuDevice(), seconds=0.05, stored=None).block()
-    assert seen == {1, threads}
-
-
-def test_a_call_that_fails_leaves_the_threads_as_they_were(threads: int) -> None:
-    fails = [False]
-
-    def call() -> None:
         if fails[0]:
             raise RuntimeError("out of registers")
+        sum(range(1000))
 
-    meter = cpu.prepare(Workload(call), CpuDevice(), seconds=0.01, stored=None)
+    device = CpuDevice()
+    meter = cpu.prepare(Workload(call), device, seconds=0.05, stored=None)
+    assert (meter.block() or 0) > 0
+    assert (seen, torch.get_num_threads()) == ({1}, threads)
+    cpu.prepare_wall_time(Workload(call), device, seconds=0.05, stored=None).block()
+    assert seen == {1, threads}
     fails[0] = True
-    with pytest.raises(RuntimeError, match="out of registers"):
-        meter.block()
-    assert torch.get_num_threads() == threads
-    with pytest.raises(RuntimeError, match="out of registers"):
-        cpu.prepare(Workload(call), CpuDevice(), seconds=0.01, stored=None)
-    assert torch.get_num_threads() == threads
+    for fail in (meter.block, lambda: cpu.prepare(Workload(call), device, seconds=0.01, stored=None)):
+        with pytest.raises(RuntimeError, match="out of registers"):
+            fail()
+        assert torch.get_num_threads() == threads
 
 
-def test_what_is_compiled_for_one_thread_is_compiled_in_the_warm_up(threads: int) -> None:
-    """The compiler's guards hold the number of threads: no block pays for that, and what was there is there again."""
+def test_compilation_for_one_thread_happens_in_the_warm_up(threads: int) -> None:
+    """The compiler's guards hold the number of threads: no block pays for that, and the user's code is kept."""
     forget_compiled()
     compiled = torch.compile(lambda x: x.sin() * 2, backend="eager")
     x = torch.ones(64)

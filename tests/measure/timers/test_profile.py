@@ -17,19 +17,6 @@ from perfguard.model.errors import DeviceError
 from tests.measure.timers.metering import measured, quiet
 
 
-@pytest.mark.parametrize(
-    ("intervals", "covered"),
-    [
-        ([], 0.0),
-        ([(0.0, 2.0), (5.0, 6.0)], 3.0),
-        ([(0.0, 4.0), (1.0, 2.0)], 4.0),  # one stream inside another's time
-        ([(3.0, 6.0), (0.0, 4.0)], 6.0),
-    ],
-)
-def test_union(intervals: list[Interval], covered: float) -> None:
-    assert profiler.covered_us(intervals) == covered
-
-
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))))
 def test_union_counts_each_moment_once(found: list[tuple[int, int]]) -> None:
     moments = {moment for start, length in found for moment in range(start, start + length)}
@@ -48,31 +35,20 @@ def waiting(device: FakeDevice) -> Callable[[], None]:
 @pytest.mark.parametrize("cache", ["cold", "warm"])
 def test_a_call_that_waits_is_timed_without_the_host(cache: Cache) -> None:
     device = quiet()
-    timing = measured(profiler, waiting(device), device, cache=cache)
-    assert timing.timer == f"profile-{cache}"
-    assert timing.value_us == pytest.approx(50.0)
+    reading = measured(profiler.prepare, waiting(device), device, cache=cache)
+    assert (reading.timer, reading.value) == (f"profile-{cache}", pytest.approx(50.0))
 
 
-def test_a_short_call() -> None:
-    timing = measured(profiler, lambda: fake.launch("kernel", us=3, host_us=30), quiet())
-    assert timing.value_us == pytest.approx(3.0)
-
-
-def prepared(call: Callable[[], object], device: FakeDevice, stored: str | None = None) -> bool:
-    return profiler.prepare(Workload(call), device, seconds=0.1, stored=stored) is not None
-
-
-def test_a_long_call_is_left_to_events_unless_it_was_profiled_before() -> None:
-    def call() -> None:
-        fake.launch("kernel", us=30, host_us=30)
-
-    assert not prepared(call, quiet())
-    assert not prepared(call, quiet(), "queue-cold")
-    assert prepared(call, quiet(), "profile-cold")
-
-
-def test_a_call_without_work_is_not_timed() -> None:
-    assert not prepared(lambda: None, quiet())
+@pytest.mark.parametrize(
+    ("us", "stored", "profiled"),
+    [(3, None, True), (30, None, False), (30, "queue-cold", False), (30, "profile-cold", True)],
+)
+def test_a_long_call_is_left_to_events_unless_it_was_profiled_before(
+    us: float, stored: str | None, profiled: bool
+) -> None:
+    workload = Workload(lambda: fake.launch("kernel", us=us, host_us=30))
+    meter = profiler.prepare(workload, quiet(), seconds=0.1, stored=stored)
+    assert (meter and meter.block()) == (pytest.approx(us) if profiled else None)
 
 
 class Losing(FakeDevice):
@@ -87,10 +63,10 @@ class Losing(FakeDevice):
         return super().intervals(*args, **options)  # type: ignore[arg-type]
 
 
-def test_a_profiler_that_fails() -> None:
+def test_a_profiler_that_fails_or_sees_no_work() -> None:
+    assert profiler.prepare(Workload(lambda: None), quiet(), seconds=0.1, stored=None) is None
     device = Losing(seed=1)
-    assert not prepared(waiting(device), device)
+    assert profiler.prepare(Workload(waiting(device)), device, seconds=0.1, stored=None) is None
     device.left = 3
-    timing = measured(profiler, waiting(device), device)
-    assert timing.rejected == 3
-    assert len(timing.blocks) == 2
+    reading = measured(profiler.prepare, waiting(device), device)
+    assert (len(reading.blocks), reading.rejected_blocks) == (2, 3)

@@ -1,4 +1,4 @@
-"""The record every timer returns, and the choice of the timer."""
+"""Readings of blocks, the choice of the timer, and the clock beside a time."""
 
 from __future__ import annotations
 
@@ -13,45 +13,29 @@ from hypothesis import strategies as st
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.fake import FakeDevice
-from perfguard.measure.timers import all_timers
-from perfguard.measure.timers.timing import Blocks, Timing, floor_us, renewed, spread
+from perfguard.measure.devices.fake_clock import FakeClock
+from perfguard.measure.timers import all_timers, prepare_device_time
+from perfguard.measure.timers.timing import Blocks, Meter, Workload, floor_us, renewed, spread
 from perfguard.model.errors import DeviceError
-from tests.measure.timers.metering import device_time
+from tests.measure.timers.metering import MUCH, device_time, quiet
 
 
-class Cpu(FakeDevice):
-    """A simulated device whose calls return when the work is done."""
-
-    asynchronous = False
-    captures = False
-
-
-def kernel() -> None:
-    fake.launch("kernel", us=10.0, host_us=3.0)
-
-
-def test_value_is_the_median_of_the_blocks() -> None:
-    timing = Timing("cpu-u1", (10.0, 12.0, 11.0, 90.0), rejected=0, floor_us=0.05, samples=5)
-    assert timing.value_us == 11.5
-
-
-def test_a_reading_renewed_with_more_blocks() -> None:
-    reading = Timing("queue-cold", (10.0, 12.0, 11.0), 1, 0.05, 5).reading("device_time_us", promise=0.03)
+def test_a_reading_and_the_same_with_more_blocks() -> None:
+    meter = Meter("queue-cold", lambda: None, 0.05)
+    reading = meter.reading("device_time_us", Blocks((10.0, 12.0, 11.0, 90.0), 1), promise=0.03)
+    assert reading.value == 11.5
     more = renewed(reading, Blocks((10.0, 12.0, 11.0, 10.0, 10.0), 2))
     assert (more.value, more.blocks, more.rejected_blocks) == (10.0, [10.0, 12.0, 11.0, 10.0, 10.0], 2)
     assert more.spread == spread(more.blocks)
     assert (more.metric, more.timer, more.promise, more.floor) == ("device_time_us", "queue-cold", 0.03, 0.05)
+    coarse = meter.reading("host_time_us", Blocks((10.0,), 0), promise=0.03, floor=2.0)
+    assert (coarse.promise, coarse.floor) == (pytest.approx(0.6), 2.0)
 
 
 def test_spread_by_hand() -> None:
     blocks = [100.0, 100.0 * math.exp(0.01), 100.0 * math.exp(-0.02)]
     # deviations of the logs from their median 0: 0, 0.01, 0.02
     assert spread(blocks) == pytest.approx(1.4826 * 0.01 * 1.2533 / math.sqrt(3))
-
-
-@given(st.floats(0.01, 1e6), st.integers(1, 9))
-def test_equal_blocks_have_no_spread(block: float, count: int) -> None:
-    assert spread([block] * count) == 0
 
 
 @given(st.lists(st.floats(1.0, 100.0), min_size=1, max_size=9), st.floats(0.1, 10.0))
@@ -64,12 +48,29 @@ def test_spread_is_relative(blocks: list[float], factor: float) -> None:
     [
         (0.032, 1, 0.064),  # one call per pair: two steps of an H200's clock
         (0.032, 64, 0.05),  # shared by 64 calls the grid is nothing; 50 ns remain
-        (1.0, 1, 2.0),
         (1.0, 8, 0.25),
     ],
 )
 def test_floor(grid_us: float, calls: int, floor: float) -> None:
     assert floor_us(grid_us, calls) == floor
+
+
+class Cpu(FakeDevice):
+    """A simulated device whose calls return when the work is done."""
+
+    asynchronous = False
+    captures = False
+
+
+class Blind(FakeDevice):
+    """A simulated GPU without graphs and profiler."""
+
+    captures = False
+    intervals = Device.intervals
+
+
+def short() -> None:
+    fake.launch("kernel", us=10.0, host_us=3.0)
 
 
 def waits() -> None:
@@ -87,90 +88,124 @@ def long_and_not_capturable() -> None:
     fake.launch("kernel", us=50.0, capturable=False)
 
 
-MUCH = 2**40  # bytes: overfills the cache in one call
+@pytest.mark.parametrize(
+    ("kind", "call", "bytes", "timer"),
+    [
+        (FakeDevice, short, MUCH, "graph-cold-u128-r1"),
+        (FakeDevice, long, 0, "graph-flushed-r16"),  # no number of copies makes it cold, but a flush does
+        (FakeDevice, short, 0, "profile-cold"),  # nor is it long enough for a flush
+        (FakeDevice, waits, MUCH, "profile-cold"),
+        (FakeDevice, long_and_not_capturable, MUCH, "queue-cold"),
+        (Blind, short, 0, "queue-cold"),
+        (Cpu, short, 0, "cpu-u128"),
+    ],
+)
+def test_the_call_decides_the_timer(kind: type[FakeDevice], call: Callable[[], object], bytes: int, timer: str) -> None:
+    assert prepare_device_time(Workload(call, bytes=bytes), kind(seed=1), seconds=0.1).timer == timer
+
+
+def test_a_call_that_waits_needs_the_profiler() -> None:
+    with pytest.raises(DeviceError, match=r"fake-gpu: no timer can time the call. .*`perfguard doctor`"):
+        device_time(waits, Blind(seed=1))
 
 
 @pytest.mark.parametrize(
-    ("call", "bytes", "timer"),
+    ("stored", "timer"),
     [
-        (kernel, MUCH, "graph-cold-u128-r1"),
-        (kernel, 0, "profile-cold"),  # nothing tells how many copies make it cold, and it is short
-        (long, 0, "graph-flushed-r16"),  # nor is a flush dear beside it
-        (long_and_not_capturable, MUCH, "queue-cold"),
-        (waits, MUCH, "profile-cold"),
+        *((each, each) for each in ("graph-cold-u16-r1", "graph-cold-u64-r16", "graph-flushed-r16", "profile-cold")),
+        ("queue-cold", "queue-cold"),
+        ("cpu-u16", "graph-cold-u32-r1"),  # of another kind of device
+        ("graph-warm-u64", "graph-cold-u32-r1"),
+        ("graph-cold-u16-r1-c1530-e98", "graph-cold-u32-r1"),  # of an earlier version
+        ("sundial", "graph-cold-u32-r1"),
     ],
 )
-def test_the_call_decides_the_timer(call: Callable[[], object], bytes: int, timer: str) -> None:
-    assert device_time(call, FakeDevice(seed=1), bytes=bytes).timer == timer
-
-
-@pytest.mark.parametrize(("call", "timer"), [(kernel, "queue-cold"), (waits, "queue-cold-hostbound")])
-def test_without_a_profiler_events_are_left(call: Callable[[], object], timer: str) -> None:
-    class Blind(FakeDevice):
-        captures = False
-        intervals = Device.intervals
-
-    assert device_time(call, Blind(seed=1)).timer == timer
-
-
-def test_a_processor_is_timed_by_what_it_was_used() -> None:
-    assert device_time(kernel, Cpu(seed=1)).timer.startswith("cpu-u")
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        "graph-cold-u16-r1",
-        "graph-cold-u64-r16",
-        "graph-flushed-r16",
-        "queue-cold",
-        "queue-cold-hostbound",
-        "profile-cold",
-    ],
-)
-def test_a_stored_timer_is_used_again(stored: str) -> None:
+def test_a_stored_timer_is_used_again_where_it_suits(stored: str, timer: str) -> None:
     copies = [long] * 16
-    timing = device_time(long, FakeDevice(seed=1), stored=stored, bytes=MUCH, copies=lambda count: copies[:count])
-    assert timing.timer == stored
+    reading = device_time(
+        long, FakeDevice(seed=1), seconds=0.1, stored=stored, bytes=MUCH, copies=lambda count: copies[:count]
+    )
+    assert reading.timer == timer
 
 
-@pytest.mark.parametrize("stored", ["cpu-u16", "graph-warm-u64", "graph-cold-u16-r1-c1530-e98", "sundial"])
-def test_a_stored_timer_that_does_not_suit_is_not_used(stored: str) -> None:
-    assert device_time(long, FakeDevice(seed=1), stored=stored).timer == "graph-flushed-r16"
-
-
-IDS = (
-    "graph-cold-u64-r16", "graph-warm-u64", "graph-flushed-r16", "profile-cold", "profile-warm", "queue-cold",
-    "queue-warm-u64", "queue-cold-hostbound", "queue-warm-u64-hostbound", "cpu-u16",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("timer", IDS)
-def test_no_two_timers_understand_one_id(timer: str) -> None:
-    assert sum(candidate.understands(timer) for candidate in all_timers()) == 1
-
-
-@pytest.mark.parametrize("timer", ["host-low-u16", "wall-u16"])
-def test_other_times_are_no_device_times(timer: str) -> None:
-    assert not any(candidate.understands(timer) for candidate in all_timers())
-
-
-def test_a_device_that_no_timer_suits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfguard.measure.timers.all_timers", tuple)
-    with pytest.raises(DeviceError, match="fake-gpu: no timer suits"):
-        device_time(kernel, FakeDevice(seed=1))
+@pytest.mark.parametrize(
+    ("timer", "count"),
+    [
+        *((each, 1) for each in ("graph-cold-u64-r16", "graph-warm-u64", "graph-flushed-r16", "profile-cold")),
+        *((each, 1) for each in ("profile-warm", "queue-cold", "queue-warm-u64", "cpu-u16")),
+        ("host-low-u16", 0),  # no device time
+        ("wall-u16", 0),
+    ],
+)
+def test_one_timer_understands_an_id(timer: str, count: int) -> None:
+    assert sum(candidate.understands(timer) for candidate in all_timers()) == count
 
 
 def test_median_of_sessions_finds_a_change_of_three_percent() -> None:
     """With the fake's session noise of 0.2 %, five sessions a side."""
 
-    def sessions(us: float, first_seed: int) -> list[float]:
+    def sessions(us: float, first_seed: int) -> float:
         values = []
         for seed in range(first_seed, first_seed + 5):
-            device = FakeDevice(seed=seed)
-            timing = device_time(lambda: fake.launch("k", us=us), device, seconds=0.1)
-            values.append(timing.value_us)
-        return values
+            reading = device_time(lambda: fake.launch("k", us=us), FakeDevice(seed=seed), seconds=0.1)
+            values.append(reading.value or 0)
+        return statistics.median(values)
 
-    before, after = sessions(50.0, 0), sessions(51.5, 100)
-    assert statistics.median(after) / statistics.median(before) == pytest.approx(1.03, abs=0.01)
+    assert sessions(51.5, 100) / sessions(50.0, 0) == pytest.approx(1.03, abs=0.01)
+
+
+def clocked(mhz: float = 1000.0, noise: float = 0.0) -> FakeDevice:
+    device: FakeDevice = quiet(clock=FakeClock(0.7, mhz, noise))
+    return device
+
+
+def meter(on: FakeDevice, us: float = 100.0, *, bytes: int = MUCH, capturable: bool = True) -> Meter:
+    def call() -> None:
+        fake.launch("kernel", us=us, host_us=5, capturable=capturable)
+
+    return prepare_device_time(Workload(call, bytes=bytes), on, seconds=0.1)
+
+
+@pytest.mark.parametrize("mhz", [800.0, 1100.0])
+@pytest.mark.parametrize(("bytes", "capturable"), [(MUCH, True), (0, True), (MUCH, False)])
+def test_a_block_is_raw_time_with_its_clock_beside_it(mhz: float, bytes: int, capturable: bool) -> None:
+    found = meter(clocked(mhz), bytes=bytes, capturable=capturable)
+    assert found.clock_mhz() is None  # before the first block
+    assert found.block() == pytest.approx(100.0 * (1000 / mhz) ** 0.7)
+    assert found.clock_mhz() == pytest.approx(mhz)
+
+
+def test_the_clock_is_the_last_blocks_and_explains_its_time() -> None:
+    found = meter(clocked(noise=0.04))
+    clocks = []
+    for _ in range(5):
+        block_us, mhz = found.block(), found.clock_mhz()
+        assert block_us is not None
+        assert mhz is not None
+        assert math.log(block_us / 100) == pytest.approx(-0.7 * math.log(mhz / 1000), abs=0.005)
+        clocks.append(mhz)
+    assert len(set(clocks)) == 5
+
+
+@pytest.mark.parametrize(("made", "us"), [(quiet, 100.0), (clocked, 5.0)], ids=["no clock", "profiler"])
+def test_no_clock_is_known(made: Callable[[], FakeDevice], us: float) -> None:
+    found = meter(made(), us, capturable=us > 20)
+    assert found.block() is not None
+    assert found.clock_mhz() is None
+
+
+def test_a_block_that_cannot_be_read_has_no_clock() -> None:
+    """The host falls behind: neither the time nor the clock is the block's before."""
+    on = clocked()
+    found = meter(on)
+    assert found.block() is not None
+    enqueue: Callable[..., float] = on.enqueue
+
+    def behind(*works_us: float, **options: object) -> float:
+        done = enqueue(*works_us, **options)
+        on.host_us = max(on.host_us, done)
+        return done
+
+    on.enqueue = behind  # type: ignore[method-assign]
+    assert found.block() is None
+    assert found.clock_mhz() is None

@@ -63,7 +63,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
 
 def meter(blocks: list[float | None]) -> Meter:
     left = iter(blocks)
-    return Meter("queue-cold", lambda: next(left), 0.05, 10)
+    return Meter("queue-cold", lambda: next(left), 0.05)
 
 
 def joined(line: Line) -> Worker:
