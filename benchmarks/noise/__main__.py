@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfguard.model.records import Report, TimedEntry
-from perfguard.selfcheck.measuring import measure_sessions, read_sessions
+from perfguard.selfcheck.sessions import measure_sessions, stored_sessions
 from perfguard.session.child import Request, child_command
 from perfguard.store.baseline_files import load
 
@@ -110,7 +110,7 @@ def main() -> None:
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     measure(options.folder, options.suite, options.device, options.sessions, options.seconds)
-    reports = read_sessions(options.folder)
+    reports = stored_sessions(options.folder)
     print(f"{len(reports)} sessions on {reports[0].hardware.name}, torch {reports[0].toolchain.torch}")
     print("\n".join(table(of_reports(reports))))
 

@@ -1,10 +1,32 @@
-"""Command line of `perfguard selfcheck`. Cheap to import."""
+"""`perfguard selfcheck`: measures sessions of the user's suite and judges process pairs that are drawn from them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import datetime
+import statistics
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
+
+from perfguard import __version__
+from perfguard.measure.devices import find_devices
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.config import Settings, read_settings
+from perfguard.model.errors import ExitStatus, MeasurementError, UsageError
+from perfguard.model.records import Report
+from perfguard.selfcheck.findings import SCHEMA, Findings
+from perfguard.selfcheck.judging import LEAST_SESSIONS, judge_exact_metrics, judge_suites, timed_cases
+from perfguard.selfcheck.planting import judge_planted, plant
+from perfguard.selfcheck.sessions import gather, measure_sessions, stored_sessions
+from perfguard.selfcheck.table import show
+from perfguard.session.child import Request, child_command, named_device
+from perfguard.session.device_lock import DeviceLock
+
+RESULT = "selfcheck.json"
+_DELAYED = "delayed"  # folder of the real kernel's sessions
 
 _DESCRIPTION = """\
 Measures the guarded suite in fresh processes of one commit and judges process pairs that are drawn from them: how often
@@ -19,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to `parser`."""
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--sessions", type=_count(2), default=20, metavar="N", help="fresh processes (default: 20)")
     parser.add_argument(
-        "--suites", type=_count(1), default=300, metavar="N", help="suites built by resampling (default: 300)"
+        "--sessions", type=_count(LEAST_SESSIONS), default=20, metavar="N", help="fresh processes (default: 20)"
     )
+    parser.add_argument("--suites", type=_count(1), default=300, metavar="N", help="suites to judge (default: 300)")
     parser.add_argument("--from", dest="stored", type=Path, metavar="FOLDER", help="judge stored sessions again")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="sessions and results (default: .perfguard/selfcheck)"
@@ -34,28 +56,104 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _count(least: int) -> Callable[[str], int]:
     def count(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if number < least:
+        if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of {least} or more")
-        return number
+        return int(text)
 
     return count
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, judge, show; the exit status is 0 if no promise is broken."""
-    from perfguard.selfcheck.running import Request, selfcheck
+    """Measure (or read) sessions, judge them, show and write the findings; returns the exit status.
 
-    return selfcheck(
-        Request(
-            directory=Path.cwd(),
-            sessions=options.sessions,
-            suites=options.suites,
-            stored=options.stored,
-            output=options.output,
-            arguments=tuple(options.pytest_arguments),
+    Raises:
+        UsageError: too few sessions, a folder with other contents, or no such folder.
+    """
+    here = Path.cwd()
+    root = next((path for path in (here, *here.parents) if (path / "pyproject.toml").is_file()), here)
+    settings = read_settings(root, device=named_device(options.pytest_arguments, here))
+    if options.stored is not None and options.pytest_arguments:
+        raise UsageError("--from: judges stored sessions and starts no pytest; leave the arguments after -- out")
+    folder = (options.stored or options.output or root / settings.reports / "selfcheck").resolve()
+    try:
+        reports = stored_sessions(folder) if options.stored else _measure(options, folder, settings)
+    except MeasurementError as error:
+        _say(str(error))
+        return int(ExitStatus.NOTHING_MEASURED)
+    except KeyboardInterrupt:
+        _say(f"interrupted; the sessions in {folder} are kept: the same command goes on from there")
+        return int(ExitStatus.INTERRUPTED)
+    if len(reports) < LEAST_SESSIONS:
+        raise UsageError(
+            f"{folder}: {len(reports)} sessions; a judgement needs {LEAST_SESSIONS} (three process pairs of three "
+            "sessions each), 20 by default; measure them: perfguard selfcheck -o FOLDER"
         )
+    findings = analyse(reports, folder / _DELAYED, options.suites)
+    if findings is None:
+        _say(f"{folder}: no timed case was measured alike in every session; nothing to judge")
+        return int(ExitStatus.NOTHING_MEASURED)
+    result = (options.output or folder) / RESULT
+    write_atomically(result, msgspec.json.format(msgspec.json.encode(findings), indent=1))
+    show(findings)
+    print(f"results: {result}")
+    kept = [promise.kept for promise in findings.promises()]
+    return int(ExitStatus.TESTS_FAILED if False in kept else ExitStatus.PASSED)
+
+
+def _measure(options: argparse.Namespace, folder: Path, settings: Settings) -> list[Report]:
+    """Measure the suite's sessions, and on a GPU those of the delayed kernel, on one locked device."""
+    device, key = next(iter(find_devices(settings.device).items()))
+    with DeviceLock(key) as lock:
+        lock.acquire(settings.lock_minutes, _say)
+        command = child_command(options.pytest_arguments, Path.cwd(), device)
+        minutes = settings.session_minutes
+        reports = measure_sessions(command, Request(), folder, options.sessions, minutes=minutes, progress=_say)
+        if reports[0].hardware.vendor != "cpu":
+            plant(folder / _DELAYED, settings, device, options.sessions, progress=_say)
+    return reports
+
+
+def analyse(reports: Sequence[Report], delayed: Path, suites: int) -> Findings | None:
+    """Evaluate the judge on sessions of one commit; None if they share no timed case.
+
+    Args:
+        delayed: folder of the real kernel's sessions.
+    """
+    sample = gather(reports)
+    times = timed_cases(sample)
+    if not times:
+        return None
+    _say(f"judging {suites} suites of process pairs from {len(reports)} sessions")
+    exact, moved = judge_exact_metrics(sample)
+    judged = judge_suites(sample, suites, _say)
+    accused = [f"{' '.join(case)}: SLOWER in {count} suites" for case, count in judged.accused.most_common()]
+    planted, at_promise = judge_planted(delayed, suites)
+    note = "not run: needs a GPU" if sample.hardware.vendor == "cpu" else f"not judged: too few sessions in {delayed}"
+    return Findings(
+        schema=SCHEMA,
+        perfguard=__version__,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        hardware=sample.hardware,
+        toolchain=sample.toolchain,
+        commit=reports[0].commit,
+        sessions=len(reports),
+        first_session=min(report.started for report in reports),
+        last_session=max(report.started for report in reports),
+        cases=len(sample.sessions[0]),
+        timed_cases=len(times),
+        left_out=sample.left_out,
+        seconds_per_case=statistics.fmean(each.seconds for session in sample.sessions for each in session.values()),
+        exact=exact,
+        suites=judged.suites,
+        alarms=[*moved, *accused],
+        timers=judged.timers,
+        power=judged.power,
+        promised=judged.promised,
+        planted=planted,
+        planted_at_promise=at_promise,
+        planted_note="" if planted else note,
     )
+
+
+def _say(text: str) -> None:
+    print(f"perfguard selfcheck: {text}", file=sys.stderr, flush=True)

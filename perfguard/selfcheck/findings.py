@@ -1,78 +1,108 @@
-"""Findings of a selfcheck, for display and for selfcheck.json, and the promises that it checks."""
+"""Findings of a selfcheck, for display and for selfcheck.json: rates with their intervals, and the promises."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from perfguard.model.records import Hardware, Toolchain
 from perfguard.model.units import format_percent
-from perfguard.selfcheck.rates import Rate, exact_interval
 
-SCHEMA = 3
+SCHEMA = 4
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
 PROMISE = 0.03  # promise of device times on a GPU
-SCREENED = (0.0, 0.02, 0.03)  # slowdowns that the screen is tested with
 MOST_FALSE_ALARMS = 0.01  # of suites
 MOST_UNDECIDED = 0.05  # of times, on a GPU
 LEAST_POWER = 0.95  # at the promise
 LEAST_POWER_2 = 0.90  # at 2 %, for a promise of 3 %
+_ERROR = 0.05  # for 95 % intervals
 
 
-class TimerNoise(Struct, frozen=True):
-    """One metric with one timer class. Shares are of cases.
+class Rate(Struct, frozen=True):
+    """`hits` of `trials` in `clusters` sessions or suites, with the 95 % interval [low, high] of the true rate."""
 
-    `cv_median`: coefficient of variation of the session value between processes, median over cases.
-    `able_2`, `able_3`: share of cases quiet enough that all process pairs together find 2 and 3 %.
-    `smallest`: the smallest slowdown that they find, median over cases.
+    hits: int
+    trials: int
+    clusters: int
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        """The share of hits; 0 without trials."""
+        return self.hits / self.trials if self.trials else 0.0
+
+    def __str__(self) -> str:
+        """`3 of 8000 (0.04 %, 95 % interval 0.01 % to 0.20 %)`."""
+        if not self.trials:
+            return "none"
+        low, value, high = (format_percent(share, 2) for share in (self.low, self.value, self.high))
+        return f"{self.hits} of {self.trials} ({value}, 95 % interval {low} to {high})"
+
+
+def clustered_rate(outcomes: Iterable[tuple[int, bool]]) -> Rate:
+    """The rate over (cluster, hit). Outcomes of one cluster stand and fall together.
+
+    The interval is Clopper and Pearson's, from quantiles of the beta distribution, on the effective number of trials
+    n / deff. deff is the variance of the rate between clusters over that of independent trials, at least 1 (Korn and
+    Graubard, "Confidence intervals for proportions with small expected number of positive counts", Survey Methodology
+    24, 1998). If all trials hit or none does, deff is unknown, and each cluster counts as one trial.
     """
+    from scipy.stats import beta
 
-    metric: str
-    timer: str
-    cases: int
-    cv_median: float
-    cv_within_03: float  # share of cases with a CV of 0.3 % at most
-    cv_within_05: float
-    able_2: float
-    able_3: float
-    smallest: float
+    clusters: dict[int, list[bool]] = defaultdict(list)
+    for cluster, hit in outcomes:
+        clusters[cluster].append(hit)
+    hits, trials = sum(map(sum, clusters.values())), sum(map(len, clusters.values()))
+    if trials == 0:
+        return Rate(0, 0, 0, 0.0, 1.0)
+    rate, effective = hits / trials, float(len(clusters))
+    if 0 < hits < trials and len(clusters) > 1:
+        between = sum((sum(found) - rate * len(found)) ** 2 for found in clusters.values()) / trials**2
+        deff = between * len(clusters) / (len(clusters) - 1) / (rate * (1 - rate) / trials)
+        effective = trials / max(deff, 1.0)
+    low = 0.0 if hits == 0 else float(beta.ppf(_ERROR / 2, rate * effective, (1 - rate) * effective + 1))
+    high = 1.0 if hits == trials else float(beta.ppf(1 - _ERROR / 2, rate * effective + 1, (1 - rate) * effective))
+    return Rate(hits, trials, len(clusters), low, high)
 
 
-class Runs(Struct, frozen=True):
-    """Runs of process pairs without any change. Rates count times; those named `suites` count runs."""
+class Suites(Struct, frozen=True):
+    """Suites of process pairs in which nothing changed."""
 
-    most_pairs: int  # of one run
-    slower: Rate  # false
-    slower_suites: Rate
-    faster_suites: Rate
-    undecided: Rate
+    cases: int  # of a suite
+    slower: Rate  # suites with any SLOWER, which is false
+    faster: Rate  # the same for FASTER
+    undecided: Rate  # of times
     pairs_per_case: float  # mean
 
 
 class Power(Struct, frozen=True):
-    """Rate at which a slowdown of this size is found, over all timed cases."""
+    """Rate at which a slowdown of this size is found."""
 
     slowdown: float
     found: Rate
 
 
-class Acquittal(Struct, frozen=True):
-    """Rate at which the screen passes a changed case with this slowdown, and the reasons if not."""
+class TimerPower(Struct, frozen=True):
+    """The cases of one metric with one timer class. `variation`: coefficient of variation of the session value between
+    processes, median over the cases."""
 
-    slowdown: float
-    acquitted: Rate
-    refusals: dict[str, int]  # reason -> times, the most frequent first
+    metric: str
+    timer: str
+    cases: int
+    variation: float
+    power: list[Power]
 
 
-class Injected(Struct, frozen=True):
-    """A real kernel made slower: its time, the target slowdown, the true one with its standard error."""
+class Planted(Struct, frozen=True):
+    """A real kernel made slower: its time, the target slowdown, and the true one with its standard error."""
 
     length_us: float
     aimed: float
-    true_slowdown: float
-    standard_error: float
-    smallest: float  # smallest slowdown that all process pairs find at its noise
+    slowdown: float
+    error: float
     found: Rate
     pairs: float  # mean
 
@@ -97,76 +127,45 @@ class Findings(Struct, frozen=True):
     sessions: int
     first_session: str
     last_session: str
-    stored: int  # sessions in a record
     cases: int
     timed_cases: int
     left_out: list[str]
     seconds_per_case: float  # of a session, mean
-    timers: list[TimerNoise]
-    # The sessions beside each other.
     exact: Rate  # sessions with an exact metric that differs from the previous session's
-    apart: Runs  # none uses a session twice
-    alarms: list[str]  # false ones
-    # Suites resampled from whole sessions.
-    resampled_cases: int
-    resampled: Runs
-    power: list[Power]
+    suites: Suites
+    alarms: list[str]  # false ones, of exact metrics and of suites
+    timers: list[TimerPower]
+    power: list[Power]  # over all timed cases
     promised: Rate  # found cases among those slower by the promise of their time
-    screen: list[Acquittal]
-    injected: list[Injected] = []
-    injection_note: str = ""  # reason if `injected` is empty
+    planted: list[Planted]
+    planted_at_promise: Rate  # over the real kernels aimed at 3 %
+    planted_note: str  # reason if no real kernel was judged
 
     def promises(self) -> Iterator[Promise]:
         """perfguard's promises with the observed rates."""
         few = f"at most {format_percent(MOST_FALSE_ALARMS, 0)} of"
         yield _at_most(f"false alarms: {few} sessions, exact metrics", self.exact, MOST_FALSE_ALARMS)
-        yield _at_most(f"false alarms: {few} suites, sessions", self.apart.slower_suites, MOST_FALSE_ALARMS)
-        yield _at_most(f"false alarms: {few} suites, resampled", self.resampled.slower_suites, MOST_FALSE_ALARMS)
+        yield _at_most(f"false alarms: {few} suites", self.suites.slower, MOST_FALSE_ALARMS)
         if self.hardware.vendor != "cpu":
             text = f"undecided: at most {format_percent(MOST_UNDECIDED, 0)} of times"
-            yield _at_most(text, self.resampled.undecided, MOST_UNDECIDED)
-            two = next((power.found for power in self.power if power.slowdown == 0.02), None)
-            yield _at_least(0.02, "injected samples", two, LEAST_POWER_2)
-        yield _at_least(None, "injected samples", self.promised, LEAST_POWER)
-        if self.injection_note:
-            yield Promise(_power_text(PROMISE, "real kernel", LEAST_POWER), None, self.injection_note)
-            return
-        real = [one.found for one in self.injected if one.aimed == PROMISE]
-        yield _at_least(PROMISE, "real kernel", _together(real), LEAST_POWER)
-
-
-def _together(rates: list[Rate]) -> Rate | None:
-    """All rates merged into one; several decisions of one run count as one trial."""
-    if not rates:
-        return None
-    hits, trials, runs = sum(rate.hits for rate in rates), sum(rate.trials for rate in rates), rates[0].clusters
-    return Rate(hits, trials, runs, *exact_interval(runs * hits / trials, runs))
+            yield _at_most(text, self.suites.undecided, MOST_UNDECIDED)
+            two = next(power.found for power in self.power if power.slowdown == 0.02)
+            yield _at_least(two, LEAST_POWER_2, "2 %, injected slowdowns")
+        yield _at_least(self.promised, LEAST_POWER, "what is promised, injected slowdowns")
+        yield _at_least(
+            self.planted_at_promise, LEAST_POWER, f"{format_percent(PROMISE, 0)}, real kernel", self.planted_note
+        )
 
 
 def _at_most(text: str, rate: Rate, most: float) -> Promise:
     """A promise of at most `most`; broken only if the interval excludes it."""
-    if not rate.trials:
-        return Promise(text, None, "nothing could be judged")
-    return Promise(text, rate.low <= most, describe_rate(rate))
+    return Promise(text, rate.low <= most, str(rate))
 
 
-def _power_text(slowdown: float | None, what: str, least: float) -> str:
-    size = "what is promised" if slowdown is None else format_percent(slowdown, 0)
-    return f"power: at least {format_percent(least, 0)} at {size}, {what}"
-
-
-def _at_least(slowdown: float | None, what: str, rate: Rate | None, least: float) -> Promise:
+def _at_least(rate: Rate, least: float, what: str, note: str = "") -> Promise:
     """A promise of at least `least`; broken only if the interval excludes it, and undecided after too few trials."""
-    text = _power_text(slowdown, what, least)
-    if rate is None or not rate.trials:
-        return Promise(text, None, "no such slowdown was tried")
-    kept = True if rate.value >= least else False if rate.high < least else None
-    return Promise(text, kept, describe_rate(rate))
-
-
-def describe_rate(rate: Rate) -> str:
-    """`3 of 8000 (0.04 %, 95 % interval 0.01 % to 0.20 %)`."""
+    text = f"power: at least {format_percent(least, 0)} at {what}"
     if not rate.trials:
-        return "none"
-    low, value, high = (format_percent(share, 2) for share in (rate.low, rate.value, rate.high))
-    return f"{rate.hits} of {rate.trials} ({value}, 95 % interval {low} to {high})"
+        return Promise(text, None, note or "no such slowdown was tried")
+    kept = True if rate.value >= least else False if rate.high < least else None
+    return Promise(text, kept, str(rate))

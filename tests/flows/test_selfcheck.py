@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from perfguard import ExitStatus
-from perfguard.selfcheck.delayed.plan import Delay
+from perfguard.selfcheck.delayed import Delay
 from tests.flows.conftest import Project
 
 SUITE = """
@@ -41,7 +41,7 @@ def assert_judged(done: subprocess.CompletedProcess[str]) -> None:
 
 def plan_delays(folder: Path) -> None:
     """Fewer delays than the tuner makes, for the simulated kernel of 2 µs and 2 ns a link."""
-    delays = [Delay(us, aimed, int(500 * us) - 1000, int(500 * us * aimed), aimed, 1e-4)
+    delays = [Delay(us, aimed, int(500 * us) - 1000, int(500 * us * aimed))
               for us in (1000.0,) for aimed in (0.0, 0.1)]  # fmt: skip
     folder.mkdir(parents=True)
     fields = Delay.__struct_fields__
@@ -61,10 +61,10 @@ def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
     assert "session 9 of 9: a fresh process" in first.stderr
     assert "session 10 of 10: a fresh process" in first.stderr  # the delays, and their pilot
     found = json.loads((folder / "selfcheck.json").read_text())
-    assert (found["sessions"], found["cases"], found["apart"]["slower_suites"]["hits"]) == (9, 2, 0)
-    delays = {(one["length_us"], one["aimed"]): one["found"] for one in found["injected"]}
+    assert (found["sessions"], found["cases"], found["suites"]["slower"]["hits"]) == (9, 2, 0)
+    delays = {(one["length_us"], one["aimed"]): one["found"] for one in found["planted"]}
     counted = {key: (rate["hits"], rate["trials"]) for key, rate in delays.items()}
-    assert counted == {(1000.0, 0.0): (0, 9), (1000.0, 0.1): (9, 9)}
+    assert counted == {(1000.0, 0.0): (0, 20), (1000.0, 0.1): (20, 20)}
     assert "a real kernel made slower" in first.stdout
     for name, metrics in [
         ("delayed/session-02", {"device_time_us"}),
@@ -95,7 +95,7 @@ def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
     assert "a fresh process" not in stored.stderr
     after = json.loads((folder / "selfcheck.json").read_text())
     assert (after["sessions"], after["cases"]) == (9, 2)
-    assert after["injected"] == found["injected"]  # those sessions are the same ones
+    assert after["planted"] == found["planted"]  # those sessions are the same ones
 
 
 def test_a_suite_that_guards_nothing(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""Runs of process pairs from sessions: what the judge is given, when it stops, and what its noise lets it find."""
+"""Known answers: a quiet suite, an obvious effect, a loud machine, one in two states, a flickering count."""
 
 from __future__ import annotations
 
@@ -7,40 +7,84 @@ import math
 import msgspec
 import pytest
 
-from perfguard.judge.pair_test import LEAST_PAIRS_ALIKE, MOST_PAIRS, judge_pairs
+from perfguard.judge.pair_test import LEAST_PAIRS_ALIKE, judge_pairs
 from perfguard.judge.statistics import UNLEARNT
-from perfguard.model.records import Word
-from perfguard.selfcheck.draws import Triple
-from perfguard.selfcheck.judging import Timed, judge_run, smallest_found, timed_cases
-from perfguard.selfcheck.sample import gather
-from tests.selfcheck.simulated import simulated_sessions
+from perfguard.model.records import CaseResult, Word
+from perfguard.selfcheck.judging import Judged, Triple, judge_exact_metrics, judge_run, judge_suites, timed_cases
+from perfguard.selfcheck.sessions import gather
+from tests.selfcheck.simulated import TIMER, simulated_sessions
 
-SAMPLE = gather(simulated_sessions(9, 40, noise=0.0005))
-TIMES = timed_cases(SAMPLE)
-PAIRS = (Triple(0, 1, 2), Triple(3, 4, 5), Triple(6, 7, 8))
-CASE = SAMPLE.cases[0]
+QUIET = gather(simulated_sessions(14, 30, noise=0.001))
+PAIRS: list[Triple] = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
+
+
+def rates(judged: Judged) -> dict[float, float]:
+    return {power.slowdown: power.found.value for power in judged.power}
+
+
+def test_a_quiet_suite_raises_no_alarm_and_finds_what_is_injected() -> None:
+    said: list[str] = []
+    found = judge_suites(QUIET, 50, said.append)
+    assert said == ["50 of 50 suites judged"]
+    suites = found.suites
+    assert (suites.cases, suites.slower.hits, suites.slower.trials, suites.undecided.trials) == (30, 0, 50, 1500)
+    assert (suites.faster.hits, suites.undecided.hits, found.accused) == (0, 0, {})
+    assert 2 <= suites.pairs_per_case < 3
+    assert sum(power.found.trials for power in found.power) == 1500  # every case, made slower by one of them
+    power = rates(found)
+    assert power[0.03] == power[0.05] == power[0.1] == 1.0
+    assert power[0.01] < 0.5  # a third of the promise: by construction at the edge
+    assert found.promised == found.power[2].found
+    (timer,) = found.timers
+    assert (timer.metric, timer.timer, timer.cases, timer.power) == ("span_us", TIMER, 30, found.power)
+    assert timer.variation == pytest.approx(0.001, rel=0.3)
+    first, second = (judge_suites(QUIET, 5, lambda _: None) for _ in range(2))
+    assert first == second
+
+
+def test_a_machine_in_two_states_is_undecided_and_accuses_nobody() -> None:
+    """All cases of five of nine sessions are 10 % slower: what is slower in a pair is so by chance."""
+    reports = simulated_sessions(9, 12, noise=0.0005)
+    for number, report in enumerate(reports[:5]):
+        results = [slower(result, 1.1) for result in report.results]
+        reports[number] = msgspec.structs.replace(report, results=results)
+    found = judge_suites(gather(reports), 20, lambda _: None)
+    assert found.accused.total() < 0.1 * 240
+    assert found.suites.undecided.value > 0.5
+    assert found.promised.value < 0.5
+
+
+def slower(result: CaseResult, factor: float) -> CaseResult:
+    count, time = result.readings
+    assert isinstance(time.value, float)
+    return msgspec.structs.replace(result, readings=[count, msgspec.structs.replace(time, value=time.value * factor)])
+
+
+def test_a_loud_suite_says_that_it_cannot_tell() -> None:
+    found = judge_suites(gather(simulated_sessions(9, 12, noise=0.05)), 10, lambda _: None)
+    assert found.suites.undecided.value > 0.9
+    assert found.promised.value < 0.5
 
 
 def test_the_pairs_say_what_the_sessions_read() -> None:
     """ln W - (ln B + ln B')/2 of each triple, through the judge's own test."""
-    time = TIMES[CASE]
+    case, time = next(iter(timed_cases(QUIET).items()))
     values = [math.log(value) for value in time.base]
     slowdowns = [values[work] - (values[base] + values[copy]) / 2 for base, copy, work in PAIRS]
-    verdict = judge_run({CASE: time}, PAIRS, 1)[CASE]
+    verdict = judge_run({case: time}, PAIRS, 1)[case]
     assert verdict.effect == pytest.approx(sum(slowdowns[: verdict.pairs]) / verdict.pairs, abs=1e-12)
     expected = judge_pairs(slowdowns[: verdict.pairs], theta=0.01, family=1, prior=UNLEARNT)
-    assert verdict.word is expected.word
-    assert verdict.interval == pytest.approx(expected.interval, abs=1e-12)
+    assert (verdict.word, verdict.interval) == (expected.word, pytest.approx(expected.interval, abs=1e-12))
 
 
-def test_what_is_decided_is_measured_no_more_and_too_few_pairs_leave_it_open() -> None:
-    times = {**TIMES, CASE: TIMES[CASE].slower(0.10)}
-    verdicts = judge_run(times, PAIRS, len(times))
-    assert (verdicts[CASE].word, verdicts[CASE].pairs) == (Word.SLOWER, 3)
-    others = [verdicts[case] for case in SAMPLE.cases[1:]]
-    assert {verdict.word for verdict in others} == {Word.PASS}
-    assert {verdict.pairs for verdict in others} == {LEAST_PAIRS_ALIKE}  # the third pair was for one case alone
-    assert {verdict.word for verdict in judge_run(TIMES, PAIRS[:1], 40).values()} == {None}
+def test_what_is_decided_takes_no_further_pair_and_too_few_leave_it_open() -> None:
+    times = timed_cases(gather(simulated_sessions(9, 40, noise=0.0005)))
+    case = next(iter(times))
+    verdicts = judge_run({**times, case: times[case].slower(0.10)}, PAIRS, len(times))
+    slow = verdicts.pop(case)
+    assert (slow.word, slow.pairs) == (Word.SLOWER, 3)
+    assert {(verdict.word, verdict.pairs) for verdict in verdicts.values()} == {(Word.PASS, LEAST_PAIRS_ALIKE)}
+    assert {verdict.word for verdict in judge_run(times, PAIRS[:1], 40).values()} == {None}
 
 
 def test_the_first_gated_time_is_judged_whatever_it_is_called() -> None:
@@ -52,25 +96,18 @@ def test_the_first_gated_time_is_judged_whatever_it_is_called() -> None:
         judged = msgspec.structs.replace(time, metric="cpu_time_us", promise=0.10)
         readings = [count, shown, judged, time]
         reports[number] = msgspec.structs.replace(report, results=[msgspec.structs.replace(result, readings=readings)])
-    (time,) = timed_cases(gather(reports)).values()
-    assert time.reading.metric == "cpu_time_us"
-    assert time.theta == pytest.approx(0.1 / 3)
+    (time_,) = timed_cases(gather(reports)).values()
+    assert (time_.reading.metric, time_.promised) == ("cpu_time_us", 0.1)
 
 
-def test_the_smallest_slowdown_found_is_found_and_less_is_not() -> None:
-    """Noise of which the sessions hold exactly the variance: what they promise, pairs of that noise keep."""
-    off = 0.004
-    result = SAMPLE.sessions[0][CASE]
-    base = [50.0 * math.exp(off if number % 2 else -off) for number in range(10)]
-    smallest = smallest_found({CASE: Timed(result, base, base)}, 1)[CASE]
-    quieter = smallest_found({CASE: Timed(result, [50.0, 50.1] * 5, [50.0] * 10)}, 1)[CASE]
-    assert 0.01 < quieter < smallest < 0.03
-    sd = math.sqrt(1.5) * off * math.sqrt(10 / 9)
-    swing = sd * math.sqrt((MOST_PAIRS - 1) / MOST_PAIRS)
-
-    def word(slowdown: float) -> Word | None:
-        slowdowns = [math.log1p(slowdown) + (swing if number % 2 else -swing) for number in range(MOST_PAIRS)]
-        return judge_pairs(slowdowns, theta=0.01, family=1, prior=UNLEARNT).word
-
-    assert word(smallest) is Word.SLOWER
-    assert word(0.009) is not Word.SLOWER
+def test_a_count_that_flickers_is_a_false_alarm() -> None:
+    reports = simulated_sessions(9, 12)
+    assert judge_exact_metrics(gather(reports))[1] == []
+    results = list(reports[3].results)
+    count, *times = results[0].readings
+    results[0] = msgspec.structs.replace(results[0], readings=[msgspec.structs.replace(count, value=2), *times])
+    reports[3] = msgspec.structs.replace(reports[3], results=results)
+    rate, alarms = judge_exact_metrics(gather(reports))
+    assert (rate.hits, rate.trials) == (2, 9)  # where it comes and where it goes
+    assert alarms[0].startswith("session 4: suite case[000]/forward: launches 1 -> 2")
+    assert alarms[1].startswith("session 5: suite case[000]/forward: launches 2 -> 1")

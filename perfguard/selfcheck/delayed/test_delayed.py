@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from perfguard.selfcheck.delayed import Delay, read_plan
 from perfguard.selfcheck.delayed.call import CACHE, delayed, expected, inputs, runs_on
-from perfguard.selfcheck.delayed.plan import Delay, read_plan
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import msgspec
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.cli import main
+from perfguard.model.errors import MeasurementError
 from perfguard.model.records import Report
-from perfguard.selfcheck import command, running
+from perfguard.selfcheck import command
 from perfguard.selfcheck.findings import SCHEMA, Findings
-from perfguard.selfcheck.running import Request, selfcheck
 from perfguard.store.report_file import save_report
 from tests.selfcheck.simulated import HARDWARE, simulated_sessions
 
@@ -27,13 +26,13 @@ def store(folder: Path, reports: list[Report], **fields: Any) -> Path:
     return folder
 
 
-def judge(folder: Path, **fields: Any) -> int:
-    return selfcheck(Request(folder, stored=folder, suites=20, **fields))
+def judge(folder: Path, *arguments: str) -> int:
+    return main(["selfcheck", "--from", str(folder), "--suites", "20", *arguments])
 
 
 def test_quiet_sessions_keep_the_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(tmp_path, simulated_sessions(12, 30, noise=0.001), hardware=CPU)
-    assert judge(tmp_path, output=tmp_path / "out") == ExitStatus.PASSED
+    assert judge(tmp_path, "-o", str(tmp_path / "out")) == ExitStatus.PASSED
     out = capsys.readouterr().out
     assert "a real kernel made slower: not run: needs a GPU" in out
     assert "not shown  power: at least 95 % at 3 %, real kernel: not run: needs a GPU" in out
@@ -42,8 +41,8 @@ def test_quiet_sessions_keep_the_promises(tmp_path: Path, capsys: pytest.Capture
     path = tmp_path / "out" / "selfcheck.json"
     assert f"results: {path}" in out
     found = msgspec.json.decode(path.read_bytes(), type=Findings)
-    assert (found.sessions, found.cases, found.timed_cases, found.stored) == (12, 30, 30, 5)
-    assert (found.schema, found.apart.most_pairs, found.resampled.slower_suites.trials) == (SCHEMA, 4, 20)
+    assert (found.schema, found.sessions, found.cases, found.timed_cases) == (SCHEMA, 12, 30, 30)
+    assert (found.suites.slower.trials, found.seconds_per_case) == (20, pytest.approx(0.1))
     assert (found.first_session[:10], found.last_session[:10]) == ("2026-11-01", "2026-11-12")
 
 
@@ -52,12 +51,10 @@ def test_a_sample_that_breaks_a_promise_is_red(tmp_path: Path, capsys: pytest.Ca
     reports = simulated_sessions(12, 12)
     for number, report in enumerate(reports[::2]):
         results = [
-            msgspec.structs.replace(result, readings=[msgspec.structs.replace(result.readings[0], value=2)])
-            for result in report.results
-        ]
-        results = [
-            msgspec.structs.replace(new, readings=[*new.readings, *old.readings[1:]])
-            for new, old in zip(results, report.results, strict=True)
+            msgspec.structs.replace(
+                each, readings=[msgspec.structs.replace(each.readings[0], value=2), *each.readings[1:]]
+            )
+            for each in report.results
         ]
         reports[2 * number] = msgspec.structs.replace(report, results=results)
     store(tmp_path, reports)
@@ -65,32 +62,31 @@ def test_a_sample_that_breaks_a_promise_is_red(tmp_path: Path, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "BROKEN     false alarms: at most 1 % of sessions, exact metrics: 12 of 12" in out
     assert "session 2: suite case[000]/forward: launches 2 -> 1" in out
-    assert f"not measured: {tmp_path / 'delayed'} is not there" in out
+    assert f"not judged: too few sessions in {tmp_path / 'delayed'}" in out
 
 
 def test_nothing_timed_is_nothing_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reports = simulated_sessions(9, 2)
     untimed = [
         msgspec.structs.replace(
             report, results=[msgspec.structs.replace(r, readings=r.readings[:1]) for r in report.results]
         )
-        for report in reports
+        for report in simulated_sessions(9, 2)
     ]
-    store(tmp_path, untimed, hardware=CPU)
-    assert judge(tmp_path) == ExitStatus.NOTHING_MEASURED
+    assert judge(store(tmp_path, untimed, hardware=CPU)) == ExitStatus.NOTHING_MEASURED
     assert "no timed case was measured alike" in capsys.readouterr().err
 
 
-def test_too_few_sessions_and_contradictions_are_refused(tmp_path: Path) -> None:
+def test_too_few_sessions_and_contradictions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(tmp_path, simulated_sessions(8, 2))
-    with pytest.raises(UsageError, match=r"8 sessions: a judgement needs 9 \(three process pairs of three sessions"):
-        judge(tmp_path)
-    with pytest.raises(UsageError, match=r"^--sessions 8: a judgement needs 9"):
-        selfcheck(Request(tmp_path, sessions=8))
-    with pytest.raises(UsageError, match=r"^--from: .*leave the arguments after -- out"):
-        judge(tmp_path, arguments=("tests",))
-    with pytest.raises(UsageError, match="no such folder"):
-        selfcheck(Request(tmp_path, stored=tmp_path / "absent"))
+    assert judge(tmp_path) == judge(tmp_path, "--", "tests") == judge(tmp_path / "absent") == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().err
+    assert "8 sessions; a judgement needs 9 (three process pairs of three sessions" in said
+    assert "--from: judges stored sessions and starts no pytest; leave the arguments after -- out" in said
+    assert "absent: 0 sessions; a judgement needs 9" in said
+    for given in (["--sessions", "8"], ["--sessions", "many"], ["--suites", "0"]):
+        with pytest.raises(SystemExit, match="4"):
+            main(["selfcheck", *given])
+        assert "give a whole number of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -111,23 +107,7 @@ def test_a_measurement_that_ends_early(
     def fail(*_: object, **__: object) -> None:
         raise raised
 
-    monkeypatch.setattr(running, "measure_sessions", fail)
-    asked = Request(tmp_path, arguments=("tests", "--perfguard-device", "fake"))
-    assert selfcheck(asked) == status
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "measure_sessions", fail)
+    assert main(["selfcheck", "--", "tests", "--perfguard-device", "fake"]) == status
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("given", [["--sessions", "1"], ["--sessions", "many"], ["--suites", "0"]])
-def test_counts_that_cannot_be_are_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    with pytest.raises(SystemExit):
-        parser.parse_args(given)
-    assert "give a whole number" in capsys.readouterr().err
-
-
-def test_what_stands_behind_two_dashes_is_pytests() -> None:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    options = parser.parse_args(["--sessions", "12", "--", "tests", "-k", "a or b"])
-    assert (options.sessions, options.suites, options.pytest_arguments) == (12, 300, ["tests", "-k", "a or b"])
