@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
 import torch
 
 from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
-from perfguard.check.numerics.differences import change_between, real_numbers, unequal_positions
 from perfguard.check.numerics.oracle import free_bytes
-from perfguard.check.numerics.rule import kinds
-from perfguard.check.numerics.trial import Inputs, Trial, expanded, run_trial, transposed, upstream_gradients
-from perfguard.check.numerics.truth import Gradients, Reference, Truth, rmse
+from perfguard.check.numerics.sums import kinds, real_numbers, rmse
+from perfguard.check.numerics.trial import Gradients, Inputs, Trial, expanded, run_trial, transposed
+from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import MeasurementError
 from perfguard.model.records import Accuracy
@@ -77,88 +75,83 @@ def check(call: Call, *, full: bool = True, once_right: Callable[[], None] = lam
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
     inputs = Inputs(call)
-    device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
+    device = inputs.device
     other = [] if device.type == "cpu" else [device]
     kind = {"device_type": device.type} if other else {}
     # Every run draws the same random numbers, and the user's generators keep their state.
     with torch.random.fork_rng(other, **kind):
-        return _Check(call, inputs, device).run(full, once_right)
+        return _Check(call, inputs).run(full, once_right)
 
 
 class _Check:
     """The checks of one call, which collect `problems`."""
 
-    def __init__(self, call: Call, inputs: Inputs, device: torch.device) -> None:
+    def __init__(self, call: Call, inputs: Inputs) -> None:
         self.call = call
         self.inputs = inputs
-        self.device = device
         self.reference = Reference(call, inputs)
+        self.eager, self.upstream = self.reference.eager()
         self.problems: list[str] = []
         self.varying: list[str] = []
         self.names: list[str] | None = None
 
     def run(self, full: bool, once_right: Callable[[], None]) -> Checked:
-        eager, upstream = self._eager()
-        canaries = Canaries(self._spare_bytes())  # from the first call on: a write past an end may kill the process
-        base = self._candidate(upstream, "its first call", poisoned(None, canaries))
-        outside = [f"out of bounds: {words}" for words in canaries.written()]
-        self.problems += outside
+        # Guards from the first call on: a write past an end may kill the process.
+        with self._guards() as canaries:
+            base = self.base = self._candidate("its first call", poisoned(None, canaries))
+        outside = any(problem.startswith("out of bounds: ") for problem in self.problems)
         forward: list[Accuracy] = []
-        backward: list[Accuracy] | None = [] if upstream else None
-        if self._same_structure(base, eager):
-            truth = self.reference.truth(eager, upstream)
+        backward: list[Accuracy] | None = [] if self.upstream else None
+        if self._same_structure():
+            truth = self.truth = self.reference.truth(self.eager, self.upstream)
             exact = truth.exact_scales(base.tensors())
             accuracies = [truth.judge(position, tensor, exact) for position, tensor in enumerate(base.tensors())]
-            accuracies = [_with_hint(accuracy, self._hint(accuracy)) for accuracy in accuracies]
-            self.reference.notes += [words for words in map(_less_accurate, accuracies) if words]
+            accuracies = [self._with_layouts(accuracy) for accuracy in accuracies]
+            self.reference.notes += filter(None, map(_less_accurate, accuracies))
             forward = accuracies[: truth.first_gradient]
-            backward = accuracies[truth.first_gradient :] if upstream else None
-            if outside:
-                return self._found(forward, backward)
-            right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
-            all_right = len(right) == len(accuracies)
-            if all_right:
-                once_right()
-            # Old memory may have held the one poison of a quick check, so a wrong call is repeated with all of them.
-            poisons = VALUES if full or not all_right else VALUES[:1]
-            unsteady = self._repeat(base, truth, upstream, poisons, twice=full)
-            alone = full and not base.modified  # otherwise, copies of the inputs could be written or freed unseen
-            if alone:
-                self._beside(base, truth, upstream, unsteady)
-                self._cached(base, eager, upstream, truth, right)
-            if upstream and full:
-                self._layouts(base, truth, upstream, right)
-        return self._found(forward, backward)
+            backward = accuracies[truth.first_gradient :] if self.upstream else None
+            if not outside:
+                right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
+                self._against_itself(right, len(right) == len(accuracies), full, once_right)
+        problems = list(dict.fromkeys(self.problems))
+        return Checked(forward, backward, problems, self.inputs.describe(), self.reference.notes, self.varying)
 
-    def _found(self, forward: list[Accuracy], backward: list[Accuracy] | None) -> Checked:
-        return Checked(
-            forward,
-            backward,
-            list(dict.fromkeys(self.problems)),
-            self.inputs.describe(),
-            self.reference.notes,
-            self.varying,
-        )
+    def _against_itself(self, right: set[int], all_right: bool, full: bool, once_right: Callable[[], None]) -> None:
+        """`right`: positions of the tensors that the first call got right."""
+        if all_right:
+            once_right()
+        # Old memory may have held the one poison of a quick check, so a wrong call is repeated with all of them.
+        unsteady = self._repeat(VALUES if full or not all_right else VALUES[:1], twice=full)
+        if full and not self.base.modified:  # otherwise, copies of the inputs could be written or freed unseen
+            self._beside(unsteady)
+            self._cached(right)
+        if full and self.upstream:
+            self._layouts(right)
 
-    def _hint(self, accuracy: Accuracy) -> str:
-        """Unusual memory layouts of the inputs, which are a frequent cause of wrong results."""
-        return "; ".join(self.inputs.unusual(accuracy.worst_index)) if accuracy.problem else ""
+    def _with_layouts(self, accuracy: Accuracy) -> Accuracy:
+        """Name unusual memory layouts of the inputs, which are a frequent cause of wrong results."""
+        return with_hint(accuracy, "; ".join(self.inputs.unusual(accuracy.worst_index)) if accuracy.problem else "")
 
-    def _eager(self) -> tuple[Trial, Gradients]:
-        """The reference as it is, and the incoming gradients if there is a backward pass."""
-        eager = self.reference.run([])
-        if not self.inputs.leaf_names or not any(eager.differentiable):
-            return eager, []
-        upstream = upstream_gradients(eager, self.call.seed)
-        return self.reference.run(upstream), upstream
+    @contextmanager
+    def _guards(self) -> Iterator[Canaries]:
+        """Guards for buffers of a call inside. Writes to them are problems."""
+        canaries = Canaries(CANARY_SHARE * free_bytes(self.inputs.device))
+        yield canaries
+        self.problems += [f"out of bounds: {words}" for words in canaries.written()]
 
     def _candidate(
-        self, upstream: Gradients, when: str, around: AbstractContextManager[None] | None = None, *, own: bool = True
+        self,
+        when: str,
+        around: AbstractContextManager[None] | None = None,
+        *,
+        upstream: Gradients | None = None,
+        own: bool = True,
     ) -> Trial:
         """`own`: run on the inputs' own memory. Undeclared writes to it are reported and undone."""
+        incoming = self.upstream if upstream is None else upstream
         try:
             with around or nullcontext():
-                trial = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed, restore=own)
+                trial = run_trial(self.call.fn, self.inputs, incoming, seed=self.call.seed, restore=own)
         except Exception as error:
             error.add_note(f"perfguard: the candidate raised this in {when}")
             raise
@@ -171,7 +164,8 @@ class _Check:
         self.problems += map(_or_declared, trial.modified)
         return trial
 
-    def _same_structure(self, base: Trial, eager: Trial) -> bool:
+    def _same_structure(self) -> bool:
+        base, eager = self.base, self.eager
         if base.names != eager.names:
             got, want = (", ".join(trial.names) or "no tensor" for trial in (base, eager))
             self.problems.append(f"outputs: the candidate returns {got}; the reference returns {want}")
@@ -184,58 +178,61 @@ class _Check:
                 self.problems.append(f"{name}: does not require grad, the reference's does: a detached path")
         return True
 
-    def _repeat(
-        self, base: Trial, truth: Truth, upstream: Gradients, poisons: Sequence[Value], *, twice: bool
-    ) -> set[int]:
+    def _repeat(self, poisons: Sequence[Value], *, twice: bool) -> set[int]:
         """Repeat the call, plain and with fresh memory of each kind, and return the positions whose bits differ.
 
         A tensor that differs without a cause (equal memory, other bits) may differ by less than eager's error.
         """
+        base, truth = self.base, self.truth
         plain = [base]
         if twice:
-            plain.append(self._candidate(upstream, "its second call"))
-        filled = {value: self._filled(value, base, upstream) for value in poisons}
+            plain.append(self._candidate("its second call"))
+        filled = {value: self._filled(value) for value in poisons}
         anchor = filled.get("zero", base)
-        differing = {value: unequal_positions(anchor, trial) for value, trial in filled.items()}
-        suspects = set().union(*differing.values(), *(unequal_positions(anchor, trial) for trial in plain))
+        differing = {value: anchor.unequal(trial) for value, trial in filled.items()}
+        suspects = set().union(*differing.values(), *(anchor.unequal(trial) for trial in plain))
         if not suspects:
             return set()
         # Reversed, so that alternating results are not compared with themselves; twice, so that they rarely agree by
         # chance.
         repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
-        again = [(filled[value], self._filled(value, base, upstream)) for value in repeated]
-        moving = set().union(*(unequal_positions(first, later) for first, later in again))
+        again = [(filled[value], self._filled(value)) for value in repeated]
+        moving = set().union(*(first.unequal(later) for first, later in again))
         everywhere = [*plain, *filled.values(), *(later for _, later in again)]
         if moving:
-            everywhere += [self._candidate(upstream, "a later call") for _ in range(RUNS - len(everywhere))]
+            everywhere += [self._candidate("a later call") for _ in range(RUNS - len(everywhere))]
         for position in sorted(suspects):
-            name = truth.names[position]
             depends = next((value for value in filled if position in differing[value]), None)
             if position not in moving and depends is not None:
-                change = change_between(anchor, filled[depends], position, truth.groups)
+                change = anchor.change_to(filled[depends], position, truth.groups)
                 with_memory = f"with fresh memory filled with {FILLED[depends]}"
-                self.problems.append(f"{name}: depends on old memory: {change} {with_memory}")
-                continue
-            what = "the first call differs from later ones" if position not in moving else "differs from run to run"
-            others = [trial for trial in everywhere[1:] if position in unequal_positions(base, trial)]
-            number = f"{len(others)} of {len(everywhere) - 1} further runs differ" if position in moving else ""
-            self._tell(truth, position, what, number, [self._spread(base, trial, truth, position) for trial in others])
+                self.problems.append(f"{truth.names[position]}: depends on old memory: {change} {with_memory}")
+            else:
+                others = [trial for trial in everywhere[1:] if position in base.unequal(trial)]
+                self._tell_varying(position, others, len(everywhere) - 1 if position in moving else None)
         return suspects
 
-    def _tell(self, truth: Truth, position: int, what: str, number: str, spreads: Sequence[tuple[float, str]]) -> None:
+    def _tell_varying(self, position: int, others: Sequence[Trial], further: int | None) -> None:
         """Report a tensor that varies from run to run: a problem if by more than eager's own error, otherwise a
-        note."""
-        if not spreads:
-            return
-        spread, words = max(spreads, key=lambda each: each[0])
-        about = "; ".join(filter(None, (number, words)))
-        if spread > truth.eager_error(position):
-            self.problems.append(f"{truth.names[position]}: {what}: {about}")
-        elif number:
-            self.varying.append(truth.names[position])
-            self.reference.notes.append(f"{truth.names[position]}: {what}, by less than eager's own error: {about}")
+        note.
 
-    def _spread(self, old: Trial, new: Trial, truth: Truth, position: int) -> tuple[float, str]:
+        Args:
+            others: the runs in which it differs from the first.
+            further: number of runs after the first; None if these do not differ from each other.
+        """
+        if not others:
+            return
+        name, allowed = self.truth.names[position], self.truth.eager_error(position)
+        what = "the first call differs from later ones" if further is None else "differs from run to run"
+        number = "" if further is None else f"{len(others)} of {further} further runs differ; "
+        spread, words = max((self._spread(self.base, trial, position) for trial in others), key=lambda each: each[0])
+        if spread > allowed:
+            self.problems.append(f"{name}: {what}: {number}{words}")
+        elif number:
+            self.varying.append(name)
+            self.reference.notes.append(f"{name}: {what}, by less than eager's own error: {number}{words}")
+
+    def _spread(self, old: Trial, new: Trial, position: int) -> tuple[float, str]:
         """Difference of one tensor between two calls, as a number and in words."""
         a, b = old.tensors()[position], new.tensors()[position]
         if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
@@ -243,108 +240,100 @@ class _Check:
         spread = rmse(b, a)
         if not torch.equal(*(kinds(real_numbers(tensor).double()) for tensor in (a, b))):
             spread = math.inf
-        words = f"by RMSE {spread:.3g}, eager's own error is {truth.eager_error(position):.3g}"
-        return spread, f"{words}; {change_between(old, new, position, truth.groups)}"
+        words = f"by RMSE {spread:.3g}, eager's own error is {self.truth.eager_error(position):.3g}"
+        return spread, f"{words}; {old.change_to(new, position, self.truth.groups)}"
 
-    def _filled(self, value: Value, base: Trial, upstream: Gradients) -> Trial:
+    def _filled(self, value: Value) -> Trial:
         """A call with fresh and recycled memory filled with `value`."""
-        kept = [tensor for tensor in base.tensors() if tensor is not None] + self.inputs.tensors
-        recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.device, value)
-        return self._candidate(upstream, f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
+        kept = [tensor for tensor in self.base.tensors() if tensor is not None] + self.inputs.tensors
+        recycle({tensor.numel() * tensor.element_size() for tensor in kept}, self.inputs.device, value)
+        return self._candidate(f"a call with fresh memory filled with {FILLED[value]}", poisoned(value))
 
-    def _spare_bytes(self) -> float:
-        return CANARY_SHARE * free_bytes(self.device)
-
-    def _beside(self, base: Trial, truth: Truth, upstream: Gradients, unsteady: set[int]) -> None:
+    def _beside(self, unsteady: set[int]) -> None:
         """A call on inputs between guards: memory beside them must be neither read nor written.
 
         A result may differ because of its new place. It is reported only if it depends on what the guards hold: by more
         than eager's own error, or in the same way each time. Atomic additions differ by chance, and by less.
         """
-        trial, number = self._surrounded(upstream, lambda _: GUARD)
-        if trial is None or not set(unequal_positions(base, trial)) - unsteady:
+        truth, zeros = self.truth, partial(_fill_of_one, -1)
+        trial = self._surrounded(lambda _: GUARD)
+        if trial is None or not set(self.base.unequal(trial)) - unsteady:
             return
-        zeros = partial(_fill_of_one, -1)
-        anchor, _ = self._surrounded(upstream, zeros)
-        for buffer in range(number):
-            nan = partial(_fill_of_one, buffer)
-            trial, _ = self._surrounded(upstream, nan)
+        anchor = self._surrounded(zeros)
+        for number, beside in enumerate(self.inputs.storage_names):
+            nan = partial(_fill_of_one, number)
+            trial = self._surrounded(nan)
             if trial is None or anchor is None:
                 return
-            suspects = sorted(set(unequal_positions(anchor, trial)) - unsteady)
-            large = {at for at in suspects if self._spread(anchor, trial, truth, at)[0] > truth.eager_error(at)}
+            suspects = sorted(set(anchor.unequal(trial)) - unsteady)
+            large = {at for at in suspects if self._spread(anchor, trial, at)[0] > truth.eager_error(at)}
             moving: set[int] = set()
             for first, fills in [(anchor, zeros), (trial, nan)] * 2 if large != set(suspects) else []:
-                later, _ = self._surrounded(upstream, fills)
-                moving.update(suspects if later is None else unequal_positions(first, later))
+                later = self._surrounded(fills)
+                moving.update(suspects if later is None else first.unequal(later))
             for position in suspects:
-                if position in moving and position not in large:
-                    continue
-                change = change_between(anchor, trial, position, truth.groups)
-                beside = self.inputs.storage_names[buffer]
-                words = f"{truth.names[position]}: depends on memory beside {beside}: {change} where that holds NaN"
-                self.problems.append(words)
+                if position in large or position not in moving:
+                    change = anchor.change_to(trial, position, truth.groups)
+                    words = f"depends on memory beside {beside}: {change} where that holds NaN"
+                    self.problems.append(f"{truth.names[position]}: {words}")
 
-    def _surrounded(self, upstream: Gradients, fills: Callable[[int], int]) -> tuple[Trial | None, int]:
-        """A call on copies of the inputs between guards, and the number of buffers; None if memory is short."""
-        canaries = Canaries(self._spare_bytes())
-        with self.inputs.surrounded(canaries, fills) as buffers:
+    def _surrounded(self, fills: Callable[[int], int]) -> Trial | None:
+        """A call on copies of the inputs between guards; None if memory is short, or without inputs in memory."""
+        with self._guards() as canaries, self.inputs.surrounded(canaries, fills) as buffers:
             if not buffers:
-                return None, 0
-            trial = self._candidate(upstream, "a call with NaN in the memory beside its inputs", own=False)
-        self.problems += [f"out of bounds: {words}" for words in canaries.written()]
-        return trial, buffers
+                return None
+            return self._candidate("a call with NaN in the memory beside its inputs", own=False)
 
-    def _cached(self, base: Trial, eager: Trial, upstream: Gradients, truth: Truth, right: set[int]) -> None:
+    def _cached(self, right: set[int]) -> None:
         """A call on the same memory with its rows reversed: a result that stays bitwise equal must do so in eager, too.
 
         A cache by address passes every other check, in the time of a dictionary lookup. The call may not accept inputs
         in this order, so an exception is no finding.
         """
-        with self.inputs.moved() as any_moved:
-            if not any_moved:
-                return
-            try:
-                moved = run_trial(self.call.fn, self.inputs, upstream, seed=self.call.seed, restore=False)
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
-                return
-        if moved.names != base.names:
+        moved = self._on_reversed_rows(
+            lambda: run_trial(self.call.fn, self.inputs, self.upstream, seed=self.call.seed, restore=False)
+        )
+        if moved is None or moved.names != self.base.names:
             return
-        same = right.difference(unequal_positions(base, moved))
-        if not same:
+        same = right.difference(self.base.unequal(moved))
+        wanted = self._on_reversed_rows(lambda: self.reference.run(self.upstream, restore=False)) if same else None
+        if wanted is None:
             return
-        with self.inputs.moved():
-            try:
-                wanted = self.reference.run(upstream, restore=False)
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
-                return
         for position in sorted(same):
-            old, new = eager.tensors()[position], wanted.tensors()[position]
+            old, new = self.eager.tensors()[position], wanted.tensors()[position]
             if old is not None and new is not None and _moves(old, new):
                 self.problems.append(
-                    f"{truth.names[position]}: returns cached results: stays bitwise the same where the inputs' rows "
-                    "are reversed in place, the reference's changes; compute it in every call"
+                    f"{self.truth.names[position]}: returns cached results: stays bitwise the same where the inputs' "
+                    "rows are reversed in place, the reference's changes; compute it in every call"
                 )
 
-    def _layouts(self, base: Trial, truth: Truth, upstream: Gradients, right: set[int]) -> None:
+    def _on_reversed_rows(self, run: Callable[[], Trial]) -> Trial | None:
+        """`run` on the inputs with their rows reversed in place; None if nothing was reversed, or if it refuses."""
+        with self.inputs.moved() as any_moved:
+            try:
+                return run() if any_moved else None
+            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+                return None
+
+    def _layouts(self, right: set[int]) -> None:
         """Calls with incoming gradients of other strides. Stride 0 changes the values, so those need another truth."""
-        swapped = [None if gradient is None else transposed(gradient) for gradient in upstream]
-        spread = [None if gradient is None else expanded(gradient) for gradient in upstream]
-        layouts = {"transposed, at an odd storage offset": swapped, "expanded (stride 0)": spread}
-        if self.inputs.gives_gradients:  # a repeated row has no memory of its own to overwrite
-            del layouts["expanded (stride 0)"]
-        for layout, incoming in layouts.items():
+        layouts = [("transposed, at an odd storage offset", transposed)]
+        if not self.inputs.gives_gradients:  # a repeated row has no memory of its own to overwrite
+            layouts.append(("expanded (stride 0)", expanded))
+        for layout, change in layouts:
+            incoming = [None if gradient is None else change(gradient) for gradient in self.upstream]
             if all(gradient is None or gradient.ndim == 0 for gradient in incoming):
                 continue
             try:
-                trial = self._candidate(incoming, f"a call with incoming gradients {layout}")
+                trial = self._candidate(f"a call with incoming gradients {layout}", upstream=incoming)
             except Exception as error:
                 self.problems.append(f"backward: raises with incoming gradients {layout}: {error}")
                 continue
-            if incoming is spread:
-                values = [None if gradient is None else gradient.contiguous() for gradient in spread]
+            truth = self.truth
+            if change is expanded:
+                values = [None if gradient is None else gradient.contiguous() for gradient in incoming]
                 truth = self.reference.truth(self.reference.run(values), values)
-            elif not unequal_positions(base, trial):
+            elif not self.base.unequal(trial):
                 continue
             for position in range(truth.first_gradient, len(truth.names)):
                 problem = truth.judge(position, trial.tensors()[position]).problem
@@ -359,10 +348,6 @@ def _or_declared(modified: str) -> str:
         return modified
     place = found[1] or f'"{GRADIENTS}"'
     return f"{modified}; where that is meant, declare it: clobbers=({place},)"
-
-
-def _with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
-    return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {hint}") if hint else accuracy
 
 
 def _less_accurate(accuracy: Accuracy) -> str:

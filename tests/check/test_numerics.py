@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.check.numerics.fp8_codes import FP8_DTYPES, compare_codes, compare_scales
-from perfguard.check.numerics.jagged import jagged
+from perfguard.check.numerics.fp8_codes import compare_codes, compare_scales
+from perfguard.check.numerics.hints import jagged
 from perfguard.check.numerics.oracle import NARROW, Widen, fits_in_float64, run_wide, unrounded_codes
-from perfguard.check.numerics.rule import Groups, compare
+from perfguard.check.numerics.rule import compare
+from perfguard.check.numerics.sums import FP8_DTYPES, Groups
 from perfguard.model.call import Tolerance
 from perfguard.model.records import Accuracy
 from perfguard.tensors import seeding

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from perfguard.check.correctness import check
-from perfguard.check.numerics.patterns import looks_like
+from perfguard.check.numerics.hints import looks_like
 from perfguard.model.call import Call
 
 X = torch.randn(32, 32, generator=torch.Generator().manual_seed(0))

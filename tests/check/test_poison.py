@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from perfguard.check.memory import ALLOCATORS, CODES, LARGE, RAW_BYTES, VALUES, Canaries, Value, fill, poisoned, recycle
-from perfguard.check.numerics.fp8_codes import FP8_DTYPES
+from perfguard.check.numerics.sums import FP8_DTYPES
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -194,13 +194,28 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
 
 
 def derived_call(call: Call, derivation: Derivation) -> Call:
-    """The call on derived inputs; one tensor in two places remains one tensor."""
+    """The call on derived inputs."""
+
+    def change(place: int, tensor: torch.Tensor) -> torch.Tensor | None:
+        text = derivation.text(place)
+        return derived_tensor(tensor, text) if text else None
+
+    return with_tensors(call, change)
+
+
+def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Call:
+    """The call on other tensors; one tensor in two places remains one tensor.
+
+    Args:
+        change: place among all leaves and the tensor there -> the tensor in its place; None leaves it.
+    """
     leaves, spec = torch_utils.tree_flatten((call.args, dict(call.kwargs)))
     made: dict[int, torch.Tensor] = {}
     for place, leaf in enumerate(leaves):
-        text = derivation.text(place)
-        if isinstance(leaf, torch.Tensor) and text and id(leaf) not in made:
-            made[id(leaf)] = derived_tensor(leaf, text)
+        if isinstance(leaf, torch.Tensor) and id(leaf) not in made:
+            changed = change(place, leaf)
+            if changed is not None:
+                made[id(leaf)] = changed
     args, kwargs = torch_utils.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
     groups = made.get(id(call.groups), call.groups)
     return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups)

@@ -1,6 +1,8 @@
 """The oracle on inputs close to the derived ones, whose results a correct kernel may also give.
 
-If its results jump, the input is at a tie or an edge of the reference.
+If its results jump, the input is at a tie or an edge of the reference. Inputs that differ by a rounding do not reveal
+every tie: a sigmoid or softmax that has reached 1 stays there. So the reference also runs with ties broken the other
+way.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ import torch
 
 from perfguard._compat.torch_internals import schema_of
 from perfguard._compat.torch_utils import DispatchMode
-from perfguard.check.numerics.fp8_codes import FP8_DTYPES
-from perfguard.check.numerics.trial import Inputs, Trial
-from perfguard.check.numerics.truth import Gradients, Reference
+from perfguard.check.hard_inputs.derivation import with_tensors
+from perfguard.check.hard_inputs.values import takes_values
+from perfguard.check.numerics.sums import FP8_DTYPES
+from perfguard.check.numerics.trial import Gradients, Inputs, Trial
+from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call
 
 FLUSHED = 2.0**-125  # twice the least normal float32; smaller values may count as zero
@@ -43,25 +47,6 @@ class Nearby:
     chosen: Tensors
     bounded: Tensors | None
 
-    @property
-    def both(self) -> tuple[Tensors, Tensors]:
-        return self.rounded, self.untied
-
-
-class _Changed(Inputs):
-    """The inputs with changed floats, in float64."""
-
-    def __init__(self, call: Call, change: _Change) -> None:
-        super().__init__(call)
-        generators = {t.device: torch.Generator(t.device).manual_seed(call.seed) for t in self.tensors}
-        made: dict[int, torch.Tensor] = {}
-        for leaf in self.tensors:
-            if leaf.is_floating_point() and leaf.dtype not in FP8_DTYPES and leaf.itemsize > 1 and id(leaf) not in made:
-                signs = torch.randint(0, 2, leaf.shape, generator=generators[leaf.device], device=leaf.device)
-                values = change(leaf.detach().double(), signs.double() * 2 - 1)
-                made[id(leaf)] = values.requires_grad_(leaf.requires_grad)
-        self._leaves = [made.get(id(leaf), leaf) for leaf in self._leaves]
-
 
 def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
     """Run the oracle close to the inputs of `call`.
@@ -69,35 +54,57 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
     Raises:
         MeasurementError: the reference raises on these inputs.
     """
-    floats = [tensor for tensor in call_tensors(call) if tensor.dtype.is_floating_point and tensor.itemsize > 1]
+    inputs = Inputs(call)
+    floats = [tensor for tensor in inputs.tensors if tensor.dtype.is_floating_point and tensor.itemsize > 1]
     exact = bool(floats) and all(tensor.dtype is torch.float64 for tensor in floats)
     coded = any(tensor.dtype in FP8_DTYPES for tensor in eager.outputs)
     off = 2.0**-50 if exact else _ROUNDINGS
     tie = _TIE_OF_FLOAT32 if coded or call.oracle == "float32" else _TIE
 
     def run(change: _Change) -> Tensors:
-        return Reference(call, _Changed(call, change)).oracle(eager, upstream)
+        changed = _changed(call, change)
+        return Reference(changed, Inputs(changed)).oracle(eager, upstream)
 
     infinite = any(bool(tensor.isinf().any()) for tensor in floats)
-    return Nearby(
-        run(lambda values, signs: values * (1 + off * signs) + FLUSHED * signs),
-        run(lambda values, signs: values + tie * signs * (1 + values.abs().nan_to_num(0.0, 0.0))),
-        _choosing_otherwise(call, upstream),
-        run(lambda values, _: values.clamp(-_HUGE, _HUGE)) if infinite else None,
-    )
-
-
-def _choosing_otherwise(call: Call, upstream: Gradients) -> Tensors:
+    rounded = run(lambda values, signs: values * (1 + off * signs) + FLUSHED * signs)
+    untied = run(lambda values, signs: values + tie * signs * (1 + values.abs().nan_to_num(0.0, 0.0)))
     with LastOfEqual():
-        return Reference(call, Inputs(call)).run(upstream).tensors()
+        chosen = Reference(call, inputs).run(upstream).tensors()
+    bounded = run(lambda values, _: values.clamp(-_HUGE, _HUGE)) if infinite else None
+    return Nearby(rounded, untied, chosen, bounded)
 
 
-def call_tensors(call: Call) -> list[torch.Tensor]:
-    """All tensors among the inputs of `call`."""
-    return Inputs(call).tensors
+def _changed(call: Call, change: _Change) -> Call:
+    """The call on changed floats, in float64."""
+    generators: dict[torch.device, torch.Generator] = {}
+
+    def made(_: int, leaf: torch.Tensor) -> torch.Tensor | None:
+        if not takes_values(leaf):
+            return None
+        if leaf.device not in generators:
+            generators[leaf.device] = torch.Generator(leaf.device).manual_seed(call.seed)
+        signs = torch.randint(0, 2, leaf.shape, generator=generators[leaf.device], device=leaf.device)
+        values = change(leaf.detach().double(), signs.double() * 2 - 1)
+        return values.requires_grad_(leaf.requires_grad)
+
+    return with_tensors(call, made)
 
 
-aten = torch.ops.aten
+# -- ties broken the other way -----------------------------------------------------------------------------------------
+
+_aten = torch.ops.aten
+_OF_ALL = (_aten.argmax.default, _aten.argmin.default)
+_CHOOSING = frozenset(
+    (
+        *_OF_ALL,
+        _aten.topk.default,
+        _aten.sort.default,
+        _aten.sort.stable,
+        _aten.max.dim,
+        _aten.min.dim,
+        _aten.kthvalue.default,
+    )
+)
 
 
 class LastOfEqual(DispatchMode):
@@ -122,17 +129,3 @@ class LastOfEqual(DispatchMode):
         found = func(tensor.flip(dim), dim=dim, **given)
         last = tensor.shape[dim] - 1
         return last - found if isinstance(found, torch.Tensor) else (found[0], last - found[1])
-
-
-_OF_ALL = (aten.argmax.default, aten.argmin.default)
-_CHOOSING = frozenset(
-    (
-        *_OF_ALL,
-        aten.topk.default,
-        aten.sort.default,
-        aten.sort.stable,
-        aten.max.dim,
-        aten.min.dim,
-        aten.kthvalue.default,
-    )
-)

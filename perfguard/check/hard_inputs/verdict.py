@@ -12,20 +12,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby
 from perfguard.check.hard_inputs.values import takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
-from perfguard.check.numerics.differences import real_numbers
-from perfguard.check.numerics.fp8_codes import FP8_DTYPES
 from perfguard.check.numerics.oracle import free_bytes
-from perfguard.check.numerics.rule import FINITE, NAN, ROUNDING, Groups, kinds, sum_groups
-from perfguard.check.numerics.trial import Inputs, Trial, run_trial, surrounded_gradient, upstream_gradients
-from perfguard.check.numerics.truth import Gradients, Reference, Truth, rmse
+from perfguard.check.numerics.sums import (
+    FINITE,
+    FP8_DTYPES,
+    NAN,
+    ROUNDING,
+    Groups,
+    kinds,
+    real_numbers,
+    rmse,
+    sum_groups,
+)
+from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
+from perfguard.check.numerics.truth import Reference, Truth
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError
-from perfguard.tensors.bits import bits
 
 MULTIPLE = 4.0  # of eager's error
 NEARBY = 64.0  # of the change by inputs that are off by a rounding
@@ -37,8 +45,6 @@ JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ti
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
 AT_AN_EDGE = "at a tie or an edge of the reference"
 
-Tensor = torch.Tensor
-Maybe = Tensor | None
 Usual = Mapping[str, float]
 #: exceptions by which a reference refuses its inputs
 REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
@@ -61,8 +67,12 @@ class Outcome:
     backward: bool = False
 
 
+class _LeftOut(Exception):
+    """The input is outside the call's domain, for this reason."""
+
+
 @dataclass(frozen=True)
-class Rule:
+class _Rule:
     """The requirements on results.
 
     Attributes:
@@ -83,76 +93,64 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
     outputs of another structure mean that the reference interpreted the inputs differently.
 
     Args:
-        usual: `Rule.usual`.
+        usual: the RMS of each tensor on the given inputs.
     """
+    try:
+        return _compared(call, derivation, usual)
+    except _LeftOut as left:
+        return Outcome(left_out=str(left))
+
+
+def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) -> Outcome:
     inputs = Inputs(call)
     reference = Reference(call, inputs)
-    refused = Outcome(left_out="the reference raises")
-    try:
-        eager, upstream = _eager(call, inputs, reference, derivation)
-    except REFUSALS as error:
-        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
-            raise
-        return refused
+    with _defines_the_domain():
+        eager, upstream = _eager(reference, derivation)
     if derivation.text(INCOMING) and not upstream:
-        return Outcome(left_out="there are no gradients")
-    if derivation.text(INCOMING) and any(each is not None and bool(_not_finite(each).any()) for each in upstream):
-        return Outcome(left_out="incoming gradients overflow")
-    trial, outcome = _candidate(call, eager, upstream, derivation)
-    if trial is None or _same_bits(trial, eager):
-        return outcome
-    infinite, finite = (_any(inputs, torch.isinf), not _any(inputs, _not_finite))
-    try:
+        raise _LeftOut("there are no gradients")
+    if derivation.text(INCOMING) and any(each is not None and not bool(each.isfinite().all()) for each in upstream):
+        raise _LeftOut("incoming gradients overflow")
+    trial = _candidate(call, eager, upstream, derivation)
+    if isinstance(trial, str):
+        return Outcome(problem=trial)
+    if not trial.unequal(eager):
+        return Outcome()
+    floats = [tensor for tensor in inputs.tensors if takes_values(tensor)]
+    rule = _Rule(any(bool(tensor.isinf().any()) for tensor in floats), derivation.saturates)
+    with _defines_the_domain():
         truth = reference.truth(eager, upstream)
-        rule = Rule(infinite, derivation.saturates)
         if not _wrong(trial, truth, truth.oracle, rule).problem:
-            return outcome
+            return Outcome()
         near = nearby(call, eager, upstream)
-    except REFUSALS as error:
-        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
-            raise
-        return refused
-    if unclear := _outside(truth, near, finite):
-        return Outcome(left_out=unclear)
+    finite = all(bool(tensor.isfinite().all()) for tensor in floats)
+    for position in range(len(truth.eager)):
+        _check_domain(position, truth, near, finite)
     return _wrong(trial, truth, near.rounded, replace(rule, usual=usual()))
 
 
-def _eager(call: Call, inputs: Inputs, reference: Reference, derivation: Derivation) -> tuple[Trial, Gradients]:
+@contextmanager
+def _defines_the_domain() -> Iterator[None]:
+    """Runs of the reference. Inputs that it refuses are outside the domain."""
+    try:
+        yield
+    except REFUSALS as error:
+        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
+            raise
+        raise _LeftOut("the reference raises") from error
+
+
+def _eager(reference: Reference, derivation: Derivation) -> tuple[Trial, Gradients]:
     """The reference's results, and the incoming gradients; no gradients if nothing is differentiable."""
-    eager = reference.run([])
-    if derivation.forward_only or not inputs.leaf_names or not any(eager.differentiable):
-        return eager, []
-    incoming = derivation.text(INCOMING)
-    given = upstream_gradients(eager, call.seed)
-    upstream = [None if each is None else derived_tensor(each, incoming) for each in given]
-    return reference.run(upstream), upstream
-
-
-def _any(inputs: Inputs, is_so: Callable[[Tensor], Tensor]) -> bool:
-    return any(bool(is_so(tensor).any()) for tensor in inputs.tensors if takes_values(tensor))
-
-
-def _not_finite(tensor: Tensor) -> Tensor:
-    return ~tensor.isfinite()
-
-
-def _same_bits(trial: Trial, eager: Trial) -> bool:
-    pairs = zip(trial.tensors(), eager.tensors(), strict=True)
-    return all(
-        (a is None) == (b is None) and (a is None or b is None or (a.dtype == b.dtype and _equal(bits(a), bits(b))))
-        for a, b in pairs
-    )
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a, b)
+    if derivation.forward_only:
+        return reference.run([]), []
+    return reference.eager(lambda gradient: derived_tensor(gradient, derivation.text(INCOMING)))
 
 
 def usual_scales(call: Call) -> Usual:
     """The RMS of the reference's outputs and gradients by name; empty if it raises."""
     inputs = Inputs(call)
     try:
-        eager, upstream = _eager(call, inputs, Reference(call, inputs), Derivation(()))
+        eager, upstream = _eager(Reference(call, inputs), Derivation(()))
     except REFUSALS as error:
         if _device_is_lost(error):
             raise
@@ -162,97 +160,24 @@ def usual_scales(call: Call) -> Usual:
     return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and _by_rule(tensor)}
 
 
-def _by_rule(tensor: Tensor) -> bool:
-    return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
+def _device_is_lost(error: BaseException) -> bool:
+    """Whether the device no longer responds, so that later results are meaningless."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or "HIP error" in str(error)
 
 
-def _outside(truth: Truth, near: Nearby, finite: bool) -> str:
-    """The reason why the input lies outside the domain, or ''.
-
-    Args:
-        finite: whether all inputs are finite. NaN, for example from the logarithm of a negative probability, then means
-            that they are outside the domain.
-    """
-    for position, eager in enumerate(truth.eager):
-        if eager is None or eager.numel() == 0:
-            continue
-        if not _by_rule(eager):
-            coded = eager.dtype in FP8_DTYPES
-            if not coded and _unstable(eager, near.chosen[position]):
-                return AT_AN_EDGE
-            if _unstable(eager, near.rounded[position]) or (not coded and _unstable(eager, near.untied[position])):
-                return AT_AN_EDGE
-            continue
-        if truth.is_scale(position):
-            moved = near.rounded[position]
-            if moved is None or bool(((moved - eager).abs() > SCALE_MOVES * eager.abs()).any()):
-                return AT_AN_EDGE
-        want = truth.oracle[position]
-        oracle = eager if want is None else want
-        e, o, m, u = (real_numbers(t) for t in (eager, oracle, *(_or(each[position], oracle) for each in near.both)))
-        kind = kinds(o.to(e.dtype).double())
-        if not torch.equal(kinds(e.double()), kind):
-            return "reference and oracle disagree on what is finite"
-        if finite and bool((kind == NAN).any()):
-            return "the reference makes NaN of finite inputs"
-        if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
-            return AT_AN_EDGE
-        rms, error, shift = _errors(e, o, m, truth)
-        if bool((error > LOST * rms + NEARBY * shift + _least(e.dtype)).any()):
-            return "reference and oracle are far apart"
-        whole, jump = rms.square().mean().sqrt(), _errors(u, o, m, truth)[1]
-        jump = jump.maximum(_errors(real_numbers(_or(near.chosen[position], eager)), e, e, truth)[1])
-        if not truth.is_scale(position) and bool((jump > JUMP * whole + NEARBY * shift + _least(e.dtype)).any()):
-            return AT_AN_EDGE
-        if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
-            return AT_AN_EDGE
-    return ""
+# -- the candidate -----------------------------------------------------------------------------------------------------
 
 
-def _or(tensor: Maybe, other: Tensor) -> Tensor:
-    return other if tensor is None or tensor.shape != other.shape else tensor
-
-
-def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
-    """Whether a finite result for infinite inputs is the reference's choice, and not the limit for huge inputs."""
-    finite = oracle.double().isfinite()
-    if not bool(finite.any()):
-        return False
-    o, b = (torch.where(finite, t.double(), 0.0) for t in (oracle, bounded))
-    return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
-
-
-def _unstable(eager: Tensor, moved: Maybe) -> bool:
-    """Whether integers change at all, or codes by more than a step, on inputs nearby."""
-    if moved is None or moved.shape != eager.shape:
-        return True
-    if eager.dtype in FP8_DTYPES:
-        a, b = eager.float(), moved.float()
-        step = ROUNDING[eager.dtype] * 2
-        return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
-    return not torch.equal(eager, moved.to(eager.dtype))
-
-
-def _errors(candidate: Tensor, oracle: Tensor, moved: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
-    """Per group: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
-    groups = Groups(candidate.shape, truth.tolerance.group_dim if truth.tolerance else None)
-    sums = sum_groups(candidate, moved, oracle, groups)
-    return tuple((each / sums.count).sqrt() for each in (sums.oracle, sums.candidate, sums.eager))  # type: ignore
-
-
-def _least(dtype: torch.dtype) -> float:
-    info = torch.finfo(dtype)
-    return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
-
-
-def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Derivation) -> tuple[Trial | None, Outcome]:
-    """The candidate's results in memory filled with NaN; None and an outcome if there is nothing to compare.
+def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Derivation) -> Trial | str:
+    """The candidate's results in memory filled with NaN, or its problem.
 
     Inputs lie between guards, which expose reads beside them. On a CPU, unmapped memory there could end the process.
+
+    Raises:
+        _LeftOut: the candidate may refuse the input, or means something else by it than the reference.
     """
     inputs = Inputs(call)
-    device = next((tensor.device for tensor in inputs.tensors), torch.device("cpu"))
-    canaries = Canaries(_CANARY_SHARE * free_bytes(device))
+    canaries = Canaries(_CANARY_SHARE * free_bytes(inputs.device))
     try:
         with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
@@ -262,17 +187,22 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
         if _device_is_lost(error):
             raise
         if derivation.may_be_refused and not isinstance(error, SLIPS):
-            return None, Outcome(left_out="the candidate raises")
+            raise _LeftOut("the candidate raises") from error
         said = str(error).splitlines()
-        return None, Outcome(problem=f"raises {type(error).__name__}{f': {said[0]}' if said else ''}")
-    problem = next((f"out of bounds: {words}" for words in canaries.written()), "")
-    problem = problem or next(iter(trial.modified), "")
-    if not problem and not _same_shapes(trial, eager):
+        return f"raises {type(error).__name__}{f': {said[0]}' if said else ''}"
+    for words in canaries.written():
+        return f"out of bounds: {words}"
+    for words in trial.modified:
+        return words
+    ours, theirs = ([(name, each.shape) for name, each in zip(t.names, t.outputs, strict=True)] for t in (trial, eager))
+    if ours != theirs:
         if derivation.cuts:
-            return None, Outcome(left_out="other results than the reference's by shape")
-        problem = "outputs: other tensors than the reference's"
-    problem = problem or _other_dtype(trial, eager)
-    return (None, Outcome(problem=problem)) if problem else (trial, Outcome())
+            raise _LeftOut("other results than the reference's by shape")
+        return "outputs: other tensors than the reference's"
+    for name, got, want in zip(trial.names, trial.outputs, eager.outputs, strict=True):
+        if got.dtype != want.dtype:
+            return f"{name}: is {got.dtype}, the reference's {want.dtype}"
+    return trial
 
 
 @contextmanager
@@ -290,36 +220,148 @@ def _between_guards(
         ]
 
 
-def _same_shapes(trial: Trial, eager: Trial) -> bool:
-    if trial.names != eager.names:
+# -- the domain --------------------------------------------------------------------------------------------------------
+
+
+def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> None:
+    """Compare one tensor of eager with the oracle, there and nearby.
+
+    Args:
+        finite: whether all inputs are finite. NaN, for example from the logarithm of a negative probability, then means
+            that they are outside the domain.
+
+    Raises:
+        _LeftOut: the input lies outside the domain.
+    """
+    eager, rounded, untied = truth.eager[position], near.rounded[position], near.untied[position]
+    chosen, scale = near.chosen[position], truth.is_scale(position)
+    if eager is None or eager.numel() == 0:
+        return
+    if not _by_rule(eager):
+        moved = (rounded,) if eager.dtype in FP8_DTYPES else (chosen, rounded, untied)
+        if any(_unstable(eager, each) for each in moved):
+            raise _LeftOut(AT_AN_EDGE)
+        return
+    if scale and (rounded is None or bool(((rounded - eager).abs() > SCALE_MOVES * eager.abs()).any())):
+        raise _LeftOut(AT_AN_EDGE)
+    oracle = _or(truth.oracle[position], eager)
+    e, o, m, u = (real_numbers(t) for t in (eager, oracle, _or(rounded, oracle), _or(untied, oracle)))
+    kind = kinds(o.to(e.dtype).double())
+    if not torch.equal(kinds(e.double()), kind):
+        raise _LeftOut("reference and oracle disagree on what is finite")
+    if finite and bool((kind == NAN).any()):
+        raise _LeftOut("the reference makes NaN of finite inputs")
+    if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
+        raise _LeftOut(AT_AN_EDGE)
+    rms, error, shift = _errors(e, o, m, truth)
+    if bool((error > LOST * rms + NEARBY * shift + _least(e.dtype)).any()):
+        raise _LeftOut("reference and oracle are far apart")
+    whole, jump = rms.square().mean().sqrt(), _errors(u, o, m, truth)[1]
+    jump = jump.maximum(_errors(real_numbers(_or(chosen, eager)), e, e, truth)[1])
+    if not scale and bool((jump > JUMP * whole + NEARBY * shift + _least(e.dtype)).any()):
+        raise _LeftOut(AT_AN_EDGE)
+    if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
+        raise _LeftOut(AT_AN_EDGE)
+
+
+def _by_rule(tensor: Tensor) -> bool:
+    return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
+
+
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    return other if tensor is None or tensor.shape != other.shape else tensor
+
+
+def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
+    """Whether a finite result for infinite inputs is the reference's choice, and not the limit for huge inputs."""
+    finite = oracle.double().isfinite()
+    if not bool(finite.any()):
         return False
-    return all(a.shape == b.shape for a, b in zip(trial.outputs, eager.outputs, strict=True))
+    o, b = (torch.where(finite, t.double(), 0.0) for t in (oracle, bounded))
+    return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
 
 
-def _other_dtype(trial: Trial, eager: Trial) -> str:
-    for name, ours, theirs in zip(trial.names, trial.outputs, eager.outputs, strict=False):
-        if ours.dtype != theirs.dtype:
-            return f"{name}: is {ours.dtype}, the reference's {theirs.dtype}"
-    return ""
+def _unstable(eager: Tensor, moved: Tensor | None) -> bool:
+    """Whether integers change at all, or codes by more than a step, on inputs nearby."""
+    if moved is None or moved.shape != eager.shape:
+        return True
+    if eager.dtype in FP8_DTYPES:
+        a, b = eager.float(), moved.float()
+        step = ROUNDING[eager.dtype] * 2
+        return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
+    return not torch.equal(eager, moved.to(eager.dtype))
 
 
-def _wrong(trial: Trial, truth: Truth, near: Sequence[Maybe], rule: Rule) -> Outcome:
+def _errors(candidate: Tensor, oracle: Tensor, moved: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
+    """Per group: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
+    return sum_groups(candidate, moved, oracle, _groups(candidate, truth)).roots()
+
+
+def _groups(tensor: Tensor, truth: Truth) -> Groups:
+    return Groups(tensor.shape, truth.tolerance.group_dim if truth.tolerance else None)
+
+
+def _least(dtype: torch.dtype) -> float:
+    info = torch.finfo(dtype)
+    return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
+
+
+# -- the comparison ----------------------------------------------------------------------------------------------------
+
+
+def _wrong(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: _Rule) -> Outcome:
     """The outcome with the problem of the first wrong tensor, if any."""
     tensors = trial.tensors()
     exact = truth.exact_scales(tensors)
     for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
         oracle, moved = truth.oracle[position], near[position]
-        if got is None or eager is None or got.numel() == 0 or not _by_rule(eager) or truth.is_scale(position):
+        by_rule = got is not None and eager is not None and got.numel() and _by_rule(eager)
+        if got is None or eager is None or not by_rule or truth.is_scale(position):
             problem = truth.judge(position, got, exact).problem
         elif got.shape != eager.shape or got.dtype != eager.dtype:
             problem = truth.judge(position, got).problem
         else:
             want = eager if oracle is None else oracle
-            tensors_of_one = (got, eager, want, want if moved is None else moved)
-            problem = _far(tensors_of_one, truth, position, rule)
+            problem = _far((got, eager, want, want if moved is None else moved), truth, position, rule)
         if problem:
             return Outcome(problem=problem, backward=position >= truth.first_gradient)
     return Outcome()
+
+
+def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: _Rule) -> str:
+    """The problem of a tensor that is further from the oracle than roundings explain, or ''.
+
+    Args:
+        tensors: the candidate's, eager's, the oracle's, and the oracle's for inputs off by a rounding.
+    """
+    c, e, o, m = map(real_numbers, tensors)
+    name, gradient = truth.names[position], position >= truth.first_gradient
+    unlike = _unlike(c, o.to(c.dtype), rule.infinite)
+    if bool(unlike.any()):
+        index = [int(each) for each in unlike.nonzero()[0]]
+        values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
+        number = f"{int(unlike.sum())} of {c.numel()} elements"
+        return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
+    if rule.saturated and gradient:
+        return ""
+    rms, error, shift = _errors(c, o, m, truth)
+    _, by_eager, _ = _errors(e, o, m, truth)
+    if gradient:  # if terms of a sum over rows cancel, their roundings scale with other groups
+        rms = rms.maximum(rms.square().mean().sqrt())
+    least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
+    given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
+    limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)
+    limit = limit + NEGLIGIBLE * rule.usual.get(name, 0.0)
+    if not bool((error > limit).any()):
+        return ""
+    groups = _groups(c, truth)
+    group = int((error / limit).argmax())
+    a, b = groups.select(c, group), groups.select(o, group)
+    element = int((a.double() - b.double()).abs().nan_to_num(0.0, 0.0, 0.0).argmax())
+    return (
+        f"{name}: RMSE {float(error[group]):.3g} in {groups.label(group)}, limit {float(limit[group]):.3g}; worst at "
+        f"{groups.index(group, element)}: got {float(a[element]):.6g}, want {float(b[element]):.6g}"
+    )
 
 
 def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
@@ -332,45 +374,3 @@ def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
     if not infinite:
         return kind != due
     return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
-
-
-def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> str:
-    """The problem of a tensor that is further from the oracle than roundings explain, or ''.
-
-    Args:
-        tensors: the candidate's, eager's, the oracle's, and the oracle's for inputs off by a rounding.
-    """
-    c, e, o, m = map(real_numbers, tensors)
-    name = truth.names[position]
-    unlike = _unlike(c, o.to(c.dtype), rule.infinite)
-    if bool(unlike.any()):
-        index = [int(each) for each in unlike.nonzero()[0]]
-        values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
-        number = f"{int(unlike.sum())} of {c.numel()} elements"
-        return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
-    if rule.saturated and position >= truth.first_gradient:
-        return ""
-    rms, error, shift = _errors(c, o, m, truth)
-    _, by_eager, _ = _errors(e, o, m, truth)
-    if position >= truth.first_gradient:  # if terms of a sum over rows cancel, their roundings scale with other groups
-        rms = rms.maximum(rms.square().mean().sqrt())
-    least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
-    given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
-    limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)
-    limit = limit + NEGLIGIBLE * rule.usual.get(name, 0.0)
-    wrong = error > limit
-    if not bool(wrong.any()):
-        return ""
-    groups = Groups(c.shape, truth.tolerance.group_dim if truth.tolerance else None)
-    group = int((error / limit).argmax())
-    a, b = groups.select(c, group), groups.select(o, group)
-    element = int((a.double() - b.double()).abs().nan_to_num(0.0, 0.0, 0.0).argmax())
-    return (
-        f"{name}: RMSE {float(error[group]):.3g} in {groups.label(group)}, limit {float(limit[group]):.3g}; worst at "
-        f"{groups.index(group, element)}: got {float(a[element]):.6g}, want {float(b[element]):.6g}"
-    )
-
-
-def _device_is_lost(error: BaseException) -> bool:
-    """Whether the device no longer responds, so that later results are meaningless."""
-    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or "HIP error" in str(error)

@@ -11,44 +11,28 @@ from dataclasses import dataclass
 
 import torch
 
-from perfguard.check.numerics.rule import (
+from perfguard.check.numerics.hints import constant_factor, factor_text
+from perfguard.check.numerics.rule import PHI, unlike_metadata
+from perfguard.check.numerics.sums import (
     CHUNK,
-    PHI,
     ROUNDING,
     Groups,
-    constant_factor,
+    decibels,
     dtype_name,
-    factor_text,
     first_true,
     kinds,
     sum_groups,
-    unlike_metadata,
     unravel,
 )
 from perfguard.model.call import Tolerance
 from perfguard.model.records import Accuracy
 from perfguard.tensors.bits import bits
 
-#: formats that use the bits of negative zero for NaN
-NO_NEGATIVE_ZERO = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
-FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, *NO_NEGATIVE_ZERO)
 FP8_MULTIPLE = 3.0  # k
 TIE_ULPS = 4.0  # a scale may be 2 float32 ulps off, and the product adds another rounding
 SCALE_ULPS = 2
 EPSILON = 2.0**-23
 MANTISSA = (1 << 23) - 1
-
-
-@dataclass
-class Differences:
-    """Counts of differing codes, and the row-major position of the worst."""
-
-    far: int = 0  # more than one step, or finite in only one of the two
-    steps: int = 0  # one step, no tie near
-    ties: int = 0
-    exact: int = 0  # one step, at the exact middle between two codes, where only the rounding rule decides
-    away: int = 0  # of these, the ones of too large a magnitude
-    worst: int | None = None  # the first of `far`, else the first of `steps`
 
 
 def compare_codes(
@@ -85,7 +69,7 @@ def compare_codes(
     k = tolerance.k if tolerance and tolerance.k is not None else FP8_MULTIPLE
     phi = tolerance.phi if tolerance and tolerance.phi is not None else PHI
     limit = None if unrounded is None else k * eager_rmse + phi * ROUNDING[candidate.dtype] * rms
-    sqnr = 20 * math.log10(rms / rmse) if rms > 0 and rmse > 0 else None
+    sqnr = decibels(rms, rmse)
     least_sqnr = tolerance.min_sqnr_db if tolerance else None
 
     words = []
@@ -95,7 +79,7 @@ def compare_codes(
             f"near, {found.far} of them by more than one step"
         )
         if found.exact:
-            words.append(_at_middles(found))
+            words.append(found.at_middles())
         strange = int((kinds(candidate.float()) != kinds(eager.float())).sum())
         if strange:
             words.append(f"{strange} are NaN or Inf unlike the reference's")
@@ -103,17 +87,17 @@ def compare_codes(
         words.append(f"RMSE {rmse:.3g}, limit {limit:.3g}")
     elif least_sqnr is not None and sqnr is not None and sqnr < least_sqnr:
         words.append(f"SQNR under the tolerance's {least_sqnr:g} dB")
-    wrong, index, got, want = bool(words), [], "", ""
-    if wrong and found.worst is not None:
-        index = unravel(found.worst, eager.shape)
-        got, want = _code(candidate, index), _code(eager, index)
-        before = "" if unrounded is None else f" ({float(unrounded[tuple(index)]):.9g} before rounding)"
-        words.append(f"worst at {index}: got {got}, want {want}{before}")
-    if wrong and sqnr is not None:
-        words.append(f"SQNR {sqnr:.1f} dB")
-    factor = constant_factor(total) if wrong else None
-    if factor:
-        words.append(f"looks scaled by {factor_text(factor)} (its cosine of 1.00 hides that)")
+    index, got, want = [], "", ""
+    if words:
+        if found.worst is not None:
+            index = unravel(found.worst, eager.shape)
+            got, want = _code(candidate, index), _code(eager, index)
+            before = "" if unrounded is None else f" ({float(unrounded[tuple(index)]):.9g} before rounding)"
+            words.append(f"worst at {index}: got {got}, want {want}{before}")
+        if sqnr is not None:
+            words.append(f"SQNR {sqnr:.1f} dB")
+        if factor := constant_factor(total):
+            words.append(f"looks scaled by {factor_text(factor)} (its cosine of 1.00 hides that)")
     return Accuracy(
         output=name,
         dtype=dtype_name(candidate),
@@ -125,7 +109,7 @@ def compare_codes(
         got=got,
         want=want,
         ties=found.ties,
-        problem=f"{name}: {'; '.join(words)}" if wrong else "",
+        problem=f"{name}: {'; '.join(words)}" if words else "",
     )
 
 
@@ -136,13 +120,13 @@ def compare_scales(candidate: torch.Tensor, eager: torch.Tensor, *, name: str) -
         return Accuracy(output=name, dtype=dtype_name(candidate), problem=problem)
     same = (bits(candidate) == bits(eager)) | (candidate.isnan() & eager.isnan())
     exact = powers_of_two(eager)
-    ulps = (_ordered(candidate) - _ordered(eager)).abs()
-    near = ~torch.tensor(exact, device=eager.device) & (kinds(candidate) == 0) & (kinds(eager) == 0)
-    wrong = ~(same | (near & (ulps <= SCALE_ULPS)))
-    number = int(wrong.sum())
+    if not exact:
+        ulps = (_ordered(candidate) - _ordered(eager)).abs()
+        same |= (kinds(candidate) == 0) & (kinds(eager) == 0) & (ulps <= SCALE_ULPS)
+    number = int((~same).sum())
     if not number:
         return Accuracy(output=name, dtype=dtype_name(candidate))
-    index = first_true(wrong)
+    index = first_true(~same)
     got, want = float(candidate[tuple(index)]), float(eager[tuple(index)])
     rule = "powers of two must be equal" if exact else f"at most {SCALE_ULPS} float32 ulps are allowed"
     factor = f", {got / want:.4g} times that" if want and math.isfinite(got / want) else ""
@@ -165,20 +149,33 @@ def powers_of_two(scales: torch.Tensor) -> bool:
     return bool((powers | ~scales.isfinite()).all()) and bool(powers.any())
 
 
-def _at_middles(found: Differences) -> str:
-    way = "away from zero" if found.away == found.exact else "towards zero" if not found.away else "the other way"
-    return f"{found.exact} of them at the very middle between two codes, where it rounds {way} and not to the even code"
+@dataclass
+class _Differences:
+    """Counts of differing codes, and the row-major position of the worst."""
+
+    far: int = 0  # more than one step, or finite in only one of the two
+    steps: int = 0  # one step, no tie near
+    ties: int = 0
+    exact: int = 0  # one step, at the exact middle between two codes, where only the rounding rule decides
+    away: int = 0  # of these, the ones of too large a magnitude
+    worst: int | None = None  # the first of `far`, else the first of `steps`
+
+    def at_middles(self) -> str:
+        """Text on the codes that differ at the exact middle."""
+        way = "away from zero" if self.away == self.exact else "towards zero" if not self.away else "the other way"
+        number = f"{self.exact} of them at the very middle between two codes"
+        return f"{number}, where it rounds {way} and not to the even code"
 
 
 def _differences(
     candidate: torch.Tensor, eager: torch.Tensor, unrounded: torch.Tensor | None, exact_scales: bool
-) -> Differences:
-    found = Differences()
-    tensors = [t.reshape(-1) for t in (candidate, eager)]
+) -> _Differences:
+    found = _Differences()
+    codes = [t.reshape(-1) for t in (candidate, eager)]
     values = None if unrounded is None else unrounded.reshape(-1)
     first_step: int | None = None
     for start in range(0, eager.numel(), CHUNK):
-        c, e = (t[start : start + CHUNK] for t in tensors)
+        c, e = (t[start : start + CHUNK] for t in codes)
         if torch.equal(bits(c), bits(e)):
             continue
         value_c, value_e = c.float(), e.float()

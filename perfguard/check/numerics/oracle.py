@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from perfguard._compat.torch_utils import DispatchMode
-from perfguard.check.numerics.fp8_codes import FP8_DTYPES
+from perfguard.check.numerics.sums import FP8_DTYPES
 
 Result = TypeVar("Result")
 

@@ -9,23 +9,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from perfguard._compat import torch_utils
 from perfguard.check.memory import GUARD, GUARD_BYTES, Canaries, within
+from perfguard.check.numerics.hints import Jagged
 from perfguard.check.numerics.oracle import widened
-from perfguard.check.numerics.rule import dtype_name
+from perfguard.check.numerics.sums import dtype_name, first_true, real_numbers
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.tensors.bits import bits
 from perfguard.tensors.seeding import seed_all
 from perfguard.tensors.snapshot import Snapshot, storage_key
 
+Gradients = Sequence[torch.Tensor | None]  # incoming: one for each output; None where an output needs none
+
 _WRAP = 1 << 31  # offsets from here on do not fit a signed 32-bit integer
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @dataclass
@@ -44,62 +48,100 @@ class Trial:
         """Outputs, written arguments and gradients, in this order."""
         return [*self.outputs, *self.written, *self.gradients]
 
+    def unequal(self, other: Trial) -> list[int]:
+        """Positions whose tensors differ in any bit, or where one is missing."""
+        pairs = enumerate(zip(self.tensors(), other.tensors(), strict=True))
+        return [position for position, (a, b) in pairs if not _same_bits(a, b)]
+
+    def change_to(self, after: Trial, position: int, groups: Jagged | None) -> str:
+        """`3 of 64 elements change, the first at [1, 2] from 0.5 to nan`."""
+        old, new = self.tensors()[position], after.tensors()[position]
+        if old is None or new is None or old.shape != new.shape or old.dtype != new.dtype:
+            return "presence, shape or dtype change"
+        unequal = bits(old) != bits(new)
+        index = first_true(unequal)
+        where = groups.where(unequal.reshape(*old.shape, -1).any(-1)) if groups else ""
+        first, then = (float(real_numbers(tensor)[tuple(index)]) for tensor in (old, new))
+        return (
+            f"{int(unequal.sum())} of {unequal.numel()} elements change{f', {where}' if where else ''}, "
+            f"the first at {index} from {first:.6g} to {then:.6g}"
+        )
+
+
+def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(bits(a), bits(b))
+
+
+@dataclass(frozen=True)
+class _Input:
+    """One leaf of the flattened arguments.
+
+    Attributes:
+        name: `argument 0['w']`.
+        written: whether the call may write it, and what is written is compared like an output.
+        writable: whether the call may write it at all.
+    """
+
+    name: str
+    value: Any
+    written: bool
+    writable: bool
+
 
 class Inputs:
     """The inputs of a call: their names, their spec as text, and their tensors for each run."""
 
     def __init__(self, call: Call) -> None:
         flat, self._spec = torch_utils.tree_flatten_with_path((call.args, dict(call.kwargs)))
-        self._leaves = [leaf for _, leaf in flat]
-        self._names = ["argument " + _path(path[1:]) for path, _ in flat]
-        places = [_key(path[1]) if len(path) > 1 and _key(path[0]) == 0 else None for path, _ in flat]  # in args
-        self._mutable = [place in call.mutates for place in places]
-        self._writable = [place in (*call.mutates, *call.clobbers) and place is not None for place in places]
+        self._inputs = []
+        for path, leaf in flat:
+            place = _key(path[1]) if len(path) > 1 and _key(path[0]) == 0 else None  # in args
+            writable = place is not None and place in (*call.mutates, *call.clobbers)
+            self._inputs.append(_Input("argument " + _path(path[1:]), leaf, place in call.mutates, writable))
         self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
         self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
         parameters = self.module.named_parameters() if self.module else ()
         self.parameters = [(name, value) for name, value in parameters if value.requires_grad]
-        self.leaf_names = [
-            name
-            for name, leaf in zip(self._names, self._leaves, strict=True)
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
-        ] + [f"parameter {name}" for name, _ in self.parameters]
-        self.written_names = [
-            f"{name} (written)"
-            for name, leaf, mutable in zip(self._names, self._leaves, self._mutable, strict=True)
-            if isinstance(leaf, torch.Tensor) and mutable
-        ]
+        self.leaf_names = [each.name for each in self._of_tensors if each.value.requires_grad]
+        self.leaf_names += [f"parameter {name}" for name, _ in self.parameters]
+        self.written_names = [f"{each.name} (written)" for each in self._of_tensors if each.written]
+
+    @property
+    def _of_tensors(self) -> list[_Input]:
+        return [each for each in self._inputs if isinstance(each.value, torch.Tensor)]
 
     @functools.cached_property
     def saved(self) -> Snapshot:
         """The inputs' bytes at the first access of this property."""
-        return Snapshot(
-            [
-                (name, leaf.detach(), writable)
-                for name, leaf, writable in zip(self._names, self._leaves, self._writable, strict=True)
-                if isinstance(leaf, torch.Tensor)
-            ]
-        )
+        return Snapshot([(each.name, each.value.detach(), each.writable) for each in self._of_tensors])
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All tensors, in order."""
-        return [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        return [each.value for each in self._of_tensors]
+
+    @property
+    def device(self) -> torch.device:
+        """That of the first tensor; the CPU without one."""
+        return next((tensor.device for tensor in self.tensors), torch.device("cpu"))
 
     @property
     def names(self) -> list[str]:
         """Names of all inputs, in the order of the flattened arguments: `argument 0['w']`."""
-        return self._names
+        return [each.name for each in self._inputs]
 
     @property
     def storage_names(self) -> list[str]:
         """Name of the first input in each buffer of `surrounded`."""
-        return [self._names[places[0]] for places in self._places_by_storage()]
+        return [self.names[places[0]] for places in self._places_by_storage()]
 
     def _places_by_storage(self) -> list[list[int]]:
         """For each storage, the positions of its tensors in the flattened inputs."""
         places: dict[tuple[str, int], list[int]] = {}
-        for place, leaf in enumerate(self._leaves):
+        for place, each in enumerate(self._inputs):
+            leaf = each.value
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel():
                 places.setdefault(storage_key(leaf), []).append(place)
         return list(places.values())
@@ -107,14 +149,13 @@ class Inputs:
     def bind(self, wide: torch.dtype | None = None) -> tuple[Any, Any, list[torch.Tensor], list[torch.Tensor]]:
         """Fresh aliases (with `wide`: copies): args, kwargs, tensors that require grad, tensors to be written."""
         leaves, differentiable, written = [], [], []
-        for leaf, mutable in zip(self._leaves, self._mutable, strict=True):
+        for each in self._inputs:
+            leaf = each.value
             if isinstance(leaf, torch.Tensor):
-                needs_grad = leaf.requires_grad
                 leaf = leaf.detach() if wide is None else widened(leaf.detach(), wide)
-                leaf = leaf.requires_grad_(needs_grad)
-                if needs_grad:
-                    differentiable.append(leaf)
-                if mutable:
+                if each.value.requires_grad:
+                    differentiable.append(leaf.requires_grad_())
+                if each.written:
                     written.append(leaf)
             leaves.append(leaf)
         args, kwargs = torch_utils.tree_unflatten(leaves, self._spec)
@@ -145,26 +186,29 @@ class Inputs:
         Args:
             fills: number of a buffer -> the byte that fills it outside of the inputs.
         """
-        own, storages = self._leaves, self._places_by_storage()
-        leaves = list(own)
+        own, storages = self._inputs, self._places_by_storage()
+        inputs = list(own)
         for number, places in enumerate(storages):
-            made = canaries.storage([own[place] for place in places], self._names[places[0]], fills(number))
+            made = canaries.storage([own[place].value for place in places], own[places[0]].name, fills(number))
             if made is None:
                 yield 0
                 return
             for place in places:
-                leaves[place] = _copied_within(made, own[place].detach()).requires_grad_(own[place].requires_grad)
-        self._leaves = leaves
+                leaf = own[place].value
+                copy = _copied_within(made, leaf.detach()).requires_grad_(leaf.requires_grad)
+                inputs[place] = replace(own[place], value=copy)
+        self._inputs = inputs
         try:
             yield len(storages)
         finally:
-            self._leaves = own
+            self._inputs = own
 
     def unusual(self, index: Sequence[int]) -> list[str]:
         """Texts on inputs with an unusual memory layout, as possible causes of a wrong result at `index`."""
         words = []
-        for name, leaf in zip(self._names, self._leaves, strict=True):
-            if not isinstance(leaf, torch.Tensor) or leaf.numel() == 0 or leaf.is_contiguous():
+        for each in self._of_tensors:
+            name, leaf = each.name, each.value
+            if leaf.numel() == 0 or leaf.is_contiguous():
                 continue
             strides = ",".join(map(str, leaf.stride()))
             words.append(f"{name} is not contiguous: strides ({strides})")
@@ -179,14 +223,13 @@ class Inputs:
         Identical in every process. Parameters of modules are counted by dtype.
         """
         words = []
-        for name, leaf in zip(self._names, self._leaves, strict=True):
-            keyword = name.removeprefix("argument ")
-            prefix = "" if keyword[0].isdigit() else f"{keyword}="
-            words.append(prefix + (_describe_tensor(leaf) if isinstance(leaf, torch.Tensor) else _describe(leaf)))
+        for each in self._inputs:
+            keyword = each.name.removeprefix("argument ")
+            words.append(("" if keyword[0].isdigit() else f"{keyword}=") + _described(each.value))
         if self.module:
-            counts: dict[str, int] = {}
+            counts: Counter[str] = Counter()
             for parameter in self.module.parameters():
-                counts[dtype_name(parameter)] = counts.get(dtype_name(parameter), 0) + parameter.numel()
+                counts[dtype_name(parameter)] += parameter.numel()
             words += [f"parameters {dtype}[{count}]" for dtype, count in sorted(counts.items())]
         return "; ".join(words)
 
@@ -194,7 +237,7 @@ class Inputs:
 def run_trial(
     fn: Callable[..., Any],
     inputs: Inputs,
-    upstream: Sequence[torch.Tensor | None] = (),
+    upstream: Gradients = (),
     *,
     seed: int,
     wide: torch.dtype | None = None,
@@ -228,7 +271,7 @@ def run_trial(
             modified=[*saved.freed(), *saved.changes()] if saved else [],
         )
         trial.gradients = _backward(tensors, upstream, leaves)
-        if saved and any(gradient is not None for gradient in upstream):
+        if saved and named:
             after = [words for words in [*saved.freed(), *saved.changes()] if words not in trial.modified]
             trial.modified += [f"{words} in the backward pass" for words in [*after, *incoming.changes()]]
         trial.written = [tensor.detach().clone() for tensor in written]
@@ -237,6 +280,21 @@ def run_trial(
         incoming.restore()
         if saved:
             saved.restore()
+
+
+def _backward(
+    outputs: Sequence[torch.Tensor], upstream: Gradients, leaves: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    pairs = [
+        (output, gradient if gradient.dtype is output.dtype else gradient.to(output.dtype))
+        for output, gradient in zip(outputs, upstream, strict=False)
+        if gradient is not None and output.requires_grad
+    ]
+    if not pairs or not leaves:
+        return [None] * len(leaves) if upstream else []
+    roots, incoming = zip(*pairs, strict=True)
+    gradients = torch.autograd.grad(roots, list(leaves), incoming, allow_unused=True)
+    return [None if gradient is None else gradient.detach().clone() for gradient in gradients]
 
 
 def surrounded_gradient(gradient: torch.Tensor | None, name: str, canaries: Canaries) -> torch.Tensor | None:
@@ -282,27 +340,17 @@ def transposed(gradient: torch.Tensor) -> torch.Tensor:
     return view.copy_(gradient)
 
 
-def _backward(
-    outputs: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None], leaves: Sequence[torch.Tensor]
-) -> list[torch.Tensor | None]:
-    pairs = [
-        (output, gradient if gradient.dtype is output.dtype else gradient.to(output.dtype))
-        for output, gradient in zip(outputs, upstream, strict=False)
-        if gradient is not None and output.requires_grad
-    ]
-    if not pairs or not leaves:
-        return [None] * len(leaves) if upstream else []
-    roots, incoming = zip(*pairs, strict=True)
-    gradients = torch.autograd.grad(roots, list(leaves), incoming, allow_unused=True)
-    return [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+def _distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """A view without the repetitions of dimensions of stride 0."""
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(dim, 0, min(1, tensor.shape[dim]))
+    return tensor
 
 
 def _reverse(tensor: torch.Tensor) -> bool:
     """Reverse a tensor in place along its first dimension of more than one element; returns whether it succeeded."""
-    view = tensor.detach()
-    for dim, stride in enumerate(view.stride()):
-        if stride == 0:
-            view = view.narrow(dim, 0, min(1, view.shape[dim]))
+    view = _distinct(tensor.detach())
     dims = [dim for dim, size in enumerate(view.shape) if size > 1]
     if view.numel() == 0 or not dims:
         return False
@@ -317,12 +365,8 @@ def _reverse(tensor: torch.Tensor) -> bool:
 def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """A copy of `tensor` in a guarded buffer. Only its elements are copied, or the whole storage if they overlap."""
     place = within(guarded, tensor)
-    to, source = place, tensor
-    for dim, stride in enumerate(tensor.stride()):
-        if stride == 0:
-            to, source = to.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
     try:
-        bits(to).copy_(bits(source))
+        bits(_distinct(place)).copy_(bits(_distinct(tensor)))
     except RuntimeError:  # elements that overlap in memory
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
         guarded[GUARD_BYTES : GUARD_BYTES + whole.numel()].copy_(whole)
@@ -331,9 +375,7 @@ def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 def _path(path: Sequence[Any]) -> str:
     """(0,) -> '0', ('mask',) -> 'mask', (0, 'w', 1) -> "0['w'][1]"."""
-    if not path:
-        return ""
-    return f"{_key(path[0])}{torch_utils.keystr(tuple(path[1:]))}"
+    return f"{_key(path[0])}{torch_utils.keystr(tuple(path[1:]))}" if path else ""
 
 
 def _key(entry: Any) -> Any:
@@ -341,14 +383,12 @@ def _key(entry: Any) -> Any:
     return getattr(entry, "idx", getattr(entry, "key", getattr(entry, "name", entry)))
 
 
-def _describe_tensor(tensor: torch.Tensor) -> str:
-    text = f"{dtype_name(tensor)}[{','.join(str(size) for size in tensor.shape)}]"
-    if not tensor.is_contiguous():
-        text += f" strides ({','.join(str(stride) for stride in tensor.stride())})"
-    return text + (" grad" if tensor.requires_grad else "")
-
-
-def _describe(value: object) -> str:
-    """repr without addresses; functions and classes by name."""
-    name = getattr(value, "__qualname__", None)
-    return str(name) if name else ADDRESS.sub("", repr(value))
+def _described(value: Any) -> str:
+    """A tensor's spec; else repr without addresses, functions and classes by name."""
+    if not isinstance(value, torch.Tensor):
+        name = getattr(value, "__qualname__", None)
+        return str(name) if name else _ADDRESS.sub("", repr(value))
+    text = f"{dtype_name(value)}[{','.join(str(size) for size in value.shape)}]"
+    if not value.is_contiguous():
+        text += f" strides ({','.join(str(stride) for stride in value.stride())})"
+    return text + (" grad" if value.requires_grad else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,17 +9,15 @@ from typing import Any
 import msgspec
 import torch
 
-from perfguard.check.numerics.fp8_codes import FP8_DTYPES, compare_codes, compare_scales, powers_of_two
-from perfguard.check.numerics.jagged import Jagged, jagged
+from perfguard.check.numerics.fp8_codes import compare_codes, compare_scales, powers_of_two
+from perfguard.check.numerics.hints import Jagged, jagged, looks_like
 from perfguard.check.numerics.oracle import fits_in_float64, run_wide, unrounded_codes, widened
-from perfguard.check.numerics.patterns import looks_like
-from perfguard.check.numerics.rule import Groups, compare, dtype_name, sum_groups
-from perfguard.check.numerics.trial import Inputs, Trial, run_trial
+from perfguard.check.numerics.rule import compare
+from perfguard.check.numerics.sums import FP8_DTYPES, dtype_name, rmse
+from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError
 from perfguard.model.records import Accuracy
-
-Gradients = Sequence[torch.Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -41,24 +38,12 @@ class Truth:
             return accuracy
         mask = torch.zeros(candidate.shape, dtype=torch.bool)
         mask[tuple(accuracy.worst_index[: candidate.ndim])] = True
-        where = self.groups.where(mask)
-        return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {where}") if where else accuracy
-
-    def exact_scales(self, tensors: Sequence[torch.Tensor | None]) -> bool:
-        """Whether there are scales, all of them powers of two and equal to the reference's."""
-        positions = [position for position in range(self.first_gradient) if self.is_scale(position)]
-        pairs = [(tensors[position], self.eager[position]) for position in positions]
-        return bool(pairs) and all(
-            got is not None and want is not None and torch.equal(got, want) and powers_of_two(want)
-            for got, want in pairs
-        )
+        return with_hint(accuracy, self.groups.where(mask))
 
     def _judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool) -> Accuracy:
         name, eager, oracle = self.names[position], self.eager[position], self.oracle[position]
-        if eager is None and candidate is None:
-            return Accuracy(output=name, dtype="none")
         if eager is None or candidate is None:
-            return self._judge_missing(name, oracle if eager is None else eager, candidate)
+            return _judge_missing(name, oracle if eager is None else eager, candidate)
         if eager.dtype in FP8_DTYPES:
             return compare_codes(
                 candidate, eager, oracle, name=name, tolerance=self.tolerance, exact_scales=exact_scales
@@ -68,24 +53,21 @@ class Truth:
         gradient = position >= self.first_gradient
         truth = eager if oracle is None else oracle
         accuracy = compare(candidate, eager, truth, name=name, tolerance=self.tolerance, gradient=gradient)
-        if accuracy.problem and accuracy.limit is not None and not candidate.is_complex():
-            pattern = looks_like(candidate, truth, accuracy.limit)
-            accuracy = msgspec.structs.replace(accuracy, problem="; ".join(filter(None, (accuracy.problem, pattern))))
         if gradient and accuracy.problem and not bool(candidate.any()):
             problem = f"{name}: is zero everywhere, the oracle's RMS is {rmse(truth):.3g}"
             return msgspec.structs.replace(accuracy, problem=problem)
+        if accuracy.problem and accuracy.limit is not None and not candidate.is_complex():
+            return with_hint(accuracy, looks_like(candidate, truth, accuracy.limit))
         return accuracy
 
-    def _judge_missing(self, name: str, wanted: torch.Tensor | None, candidate: torch.Tensor | None) -> Accuracy:
-        """Judge a gradient that only one side has, which is right if it is zero."""
-        problem = ""
-        if candidate is None and wanted is not None and rmse(wanted):
-            problem = f"{name}: no gradient for {name.removeprefix('gradient of ')}; the reference's RMS is "
-            problem += f"{rmse(wanted):.3g}"
-        elif candidate is not None and rmse(candidate):
-            problem = f"{name}: RMS {rmse(candidate):.3g}, but the reference has no gradient there"
-        there = wanted if candidate is None else candidate
-        return Accuracy(output=name, dtype="none" if there is None else dtype_name(there), problem=problem)
+    def exact_scales(self, tensors: Sequence[torch.Tensor | None]) -> bool:
+        """Whether there are scales, all of them powers of two and equal to the reference's."""
+        positions = [position for position in range(self.first_gradient) if self.is_scale(position)]
+        pairs = [(tensors[position], self.eager[position]) for position in positions]
+        return bool(pairs) and all(
+            got is not None and want is not None and torch.equal(got, want) and powers_of_two(want)
+            for got, want in pairs
+        )
 
     def is_scale(self, position: int) -> bool:
         """Whether the rule for scales applies: float32 beside codes, unless the tolerance sets k or phi."""
@@ -151,6 +133,20 @@ class Reference:
             parameters=[parameters[name] for name in trained],
             restore=restore,
         )
+
+    def eager(self, incoming: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[Trial, Gradients]:
+        """The reference as it is, and incoming gradients if there is a backward pass.
+
+        Args:
+            incoming: changes the random incoming gradients.
+        """
+        eager = self.run([])
+        if not self.inputs.leaf_names or not any(eager.differentiable):
+            return eager, []
+        upstream = upstream_gradients(eager, self.call.seed)
+        if incoming is not None:
+            upstream = [None if gradient is None else incoming(gradient) for gradient in upstream]
+        return self.run(upstream), upstream
 
     def truth(self, eager: Trial, upstream: Gradients) -> Truth:
         """The truth from `eager`, a run with these incoming gradients, and from further runs.
@@ -236,16 +232,20 @@ class Reference:
             self.notes.append(note)
 
 
-def rmse(a: torch.Tensor, b: torch.Tensor | None = None) -> float:
-    """RMS of a - b, or of a, over the finite elements."""
-    if a.numel() == 0:
-        return 0.0
-    if a.is_complex():
-        a, b = torch.view_as_real(a), None if b is None else torch.view_as_real(b)
-    zeros = torch.zeros((), dtype=torch.float32, device=a.device).expand(a.shape)
-    other = zeros if b is None else b
-    values = a if a.is_floating_point() and a.element_size() > 1 else a.double()
-    return math.sqrt(float(sum_groups(values, other, other, Groups(a.shape)).candidate.sum()) / a.numel())
+def with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
+    """The accuracy with a hint after its problem, if there is one."""
+    return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {hint}") if hint else accuracy
+
+
+def _judge_missing(name: str, wanted: torch.Tensor | None, candidate: torch.Tensor | None) -> Accuracy:
+    """Judge a gradient that at most one side has, which is right if it is zero."""
+    there = wanted if candidate is None else candidate
+    rms, problem = 0.0 if there is None else rmse(there), ""
+    if rms and candidate is None:
+        problem = f"{name}: no gradient for {name.removeprefix('gradient of ')}; the reference's RMS is {rms:.3g}"
+    elif rms:
+        problem = f"{name}: RMS {rms:.3g}, but the reference has no gradient there"
+    return Accuracy(output=name, dtype="none" if there is None else dtype_name(there), problem=problem)
 
 
 def _shapes(trial: Trial) -> list[torch.Size | None]:
