@@ -255,8 +255,7 @@ def _explanation(result: CaseResult, first: Verdict, verbose: bool) -> list[str]
         more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in said else text)
         more += [_because(line) for line in more_lines(verdict)]
     said = "\n".join([one_line(first), *more])
-    notes = [*result.notes, *(reading.note for reading in result.readings if reading.note)]
-    return [*more, *(f"note: {note}" for note in notes if note not in said)]
+    return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
 
 
 def _because(line: str) -> str:

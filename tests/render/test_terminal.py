@@ -11,6 +11,7 @@ from perfguard.model.records import (
     SCHEMA,
     Accuracy,
     BaseTree,
+    Better,
     Case,
     CaseResult,
     Conditions,
@@ -139,6 +140,16 @@ def test_whatever_is_wrong_with_a_case_it_takes_five_lines() -> None:
         assert sum("reproduce: " in line for line in text) == 1
         full = "\n".join(lines(of(case), verbose=True))
         assert all(f"m{number} 1 -> 2" in full for number in range(30))
+
+
+def test_a_note_on_kernels_that_never_were_is_not_told() -> None:
+    """Of plain PyTorch in the lane `cpu`: it launches no Triton kernel, and never did."""
+    none = Reading("sm_90.asked", Unit.TEXT, {}, better=Better.SAME, target="sm_90", note="sm_90: no kernel any more")
+    some = msgspec.structs.replace(none, value={"double": "none"}, note="sm_90: double: told")
+    case = result("a", Verdict(Word.CHANGED, "copies", "copies 0 -> 1"))
+    text = "\n".join(lines(of(msgspec.structs.replace(case, readings=[none, some]))))
+    assert "note: sm_90: double: told" in text
+    assert "any more" not in text
 
 
 def test_the_clock_is_told_where_it_disagrees() -> None:

@@ -214,6 +214,12 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0  # spent on the case
     device: int = 0  # index among several devices of one kind
 
+    @property
+    def all_notes(self) -> list[str]:
+        """The remarks on the case and on its readings, but for readings that say that no part is there."""
+        told = [reading.note for reading in self.readings if reading.note and not reading.tells_of_nothing]
+        return [*self.notes, *told]
+
     def reading(self, metric: str) -> Reading | None:
         """The reading named `metric`, if the session has it."""
         return next((reading for reading in self.readings if reading.metric == metric), None)

@@ -48,7 +48,7 @@ def cases(found: Survey, histories: Histories = NO_HISTORY) -> list[dict[str, An
                     "share": result.throughput.copy_fraction if result.throughput else None,
                     "rates": _rates(result),
                     "numerics": [_numerics(result, place) for place in range(len(result.accuracy))],
-                    "notes": [clean(note, MOST_REASON) for note in _notes(result)],
+                    "notes": [clean(note, MOST_REASON) for note in result.all_notes],
                 }
             )
     return records
@@ -180,7 +180,3 @@ def _numerics(result: CaseResult, place: int) -> list[str]:
     ):
         cells.append("" if value is None else text.format(value))
     return [clean(cell, MOST_REASON) for cell in [*cells, accuracy.problem]]
-
-
-def _notes(result: CaseResult) -> list[str]:
-    return [*result.notes, *(reading.note for reading in result.readings if reading.note)]
