@@ -6,7 +6,6 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -83,27 +82,11 @@ def was_imported_as_interpreter() -> bool:
     return not isinstance(standard.cdiv, FUNCTION.get())
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """One tuner's choice.
-
-    Attributes:
-        chosen: the configuration, in Triton's notation.
-        spread: relative slowdown of the second best at the time of choosing; None if fewer than two were timed.
-        seconds: duration of the last choice; None if there was none in this process.
-    """
-
-    kernel: str
-    chosen: str
-    spread: float | None
-    seconds: float | None
-
-
-def tuners_of(run: Callable[[], object]) -> list[Tuned]:
-    """The tuners that `run` reaches, in this order, each once. They must have been called before."""
+def tuned_configurations(run: Callable[[], object]) -> dict[str, str]:
+    """Kernel -> the configuration that its tuner has chosen, of those that `run` reaches. It must have run before."""
     with tuners_met() as tuners:
         run()
-    return [_choice(tuner) for tuner in tuners]
+    return {tuner.base_fn.__name__: str(tuner.best_config) for tuner in tuners}
 
 
 @contextmanager
@@ -124,19 +107,6 @@ def tuners_met() -> Iterator[list[Any]]:
 
     with mock.patch.object(autotuner, "run", noted):
         yield met
-
-
-def _choice(tuner: Any) -> Tuned:
-    timings = getattr(tuner, "configs_timings", None) or {}
-    # Triton stores quantiles of each configuration, the median first, or a single number from another benchmark.
-    medians = sorted(float(each[0] if isinstance(each, list | tuple) else each) for each in timings.values())
-    finite = [median for median in medians if 0 < median < float("inf")]
-    return Tuned(
-        kernel=tuner.base_fn.__name__,
-        chosen=str(tuner.best_config),
-        spread=round(finite[1] / finite[0] - 1, 3) if len(finite) > 1 else None,
-        seconds=getattr(tuner, "bench_time", None),
-    )
 
 
 def pinned(number: int) -> AbstractContextManager[Any]:

@@ -29,15 +29,12 @@ class _Other:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-def check_configurations(call: Call, once_right: Callable[[], None] = lambda: None) -> Checked:
+def check_configurations(call: Call) -> Checked:
     """`check(call)` and, if that is right, the same for every other configuration, gradients included.
 
     Other configurations are those in `call.configurations` and those of every autotuned kernel that the call runs. If
     the first check was not cheap and `call.every` is not set, they are skipped with a note. Each configuration that
     does not fit the device has a note, too.
-
-    Args:
-        once_right: called after the first right call of the candidate.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
@@ -45,7 +42,7 @@ def check_configurations(call: Call, once_right: Callable[[], None] = lambda: No
     """
     started = time.thread_time()  # CPU time, so that other processes do not decide what is checked
     with tuners_met() as tuners:
-        checked = check(call, once_right=once_right)
+        checked = check(call)
     seconds = time.thread_time() - started
     if checked.wrong:
         return checked

@@ -59,7 +59,7 @@ class Checked:
         return [accuracy.problem for accuracy in accuracies if accuracy.problem] + self.problems
 
 
-def check(call: Call, *, full: bool = True, once_right: Callable[[], None] = lambda: None) -> Checked:
+def check(call: Call, *, full: bool = True) -> Checked:
     """Run the candidate and check all its outputs, written arguments and gradients.
 
     Args:
@@ -68,7 +68,6 @@ def check(call: Call, *, full: bool = True, once_right: Callable[[], None] = lam
             then a Module with as many of them, or any function of the same module object.
         full: False skips the second call, the layouts of incoming gradients and, if the first call is right, all
             poisons but NaN.
-        once_right: called after the first call of the candidate if that was right, before further calls.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
@@ -80,7 +79,7 @@ def check(call: Call, *, full: bool = True, once_right: Callable[[], None] = lam
     kind = {"device_type": device.type} if other else {}
     # Every run draws the same random numbers, and the user's generators keep their state.
     with torch.random.fork_rng(other, **kind):
-        return _Check(call, inputs).run(full, once_right)
+        return _Check(call, inputs).run(full)
 
 
 class _Check:
@@ -95,7 +94,7 @@ class _Check:
         self.varying: list[str] = []
         self.names: list[str] | None = None
 
-    def run(self, full: bool, once_right: Callable[[], None]) -> Checked:
+    def run(self, full: bool) -> Checked:
         # Guards from the first call on: a write past an end may kill the process.
         with self._guards() as canaries:
             base = self.base = self._candidate("its first call", poisoned(None, canaries))
@@ -112,14 +111,12 @@ class _Check:
             backward = accuracies[truth.first_gradient :] if self.upstream else None
             if not outside:
                 right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
-                self._against_itself(right, len(right) == len(accuracies), full, once_right)
+                self._against_itself(right, len(right) == len(accuracies), full)
         problems = list(dict.fromkeys(self.problems))
         return Checked(forward, backward, problems, self.inputs.describe(), self.reference.notes, self.varying)
 
-    def _against_itself(self, right: set[int], all_right: bool, full: bool, once_right: Callable[[], None]) -> None:
+    def _against_itself(self, right: set[int], all_right: bool, full: bool) -> None:
         """`right`: positions of the tensors that the first call got right."""
-        if all_right:
-            once_right()
         # Old memory may have held the one poison of a quick check, so a wrong call is repeated with all of them.
         unsteady = self._repeat(VALUES if full or not all_right else VALUES[:1], twice=full)
         if full and not self.base.modified:  # otherwise, copies of the inputs could be written or freed unseen

@@ -175,34 +175,23 @@ def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
 
 
-@dataclass(frozen=True, eq=False)
-class Followed:
-    """A call whose launches are followed, run in the same `steps`. Each call has one such object.
+def traced_step(call: Call, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
+    """One of the `steps` with `kwargs` added to the call's own, for a recorder of its launches.
 
-    Incoming gradients are uninitialised memory, since no launch depends on their values. `entering` is called with the
-    pass that begins.
+    Incoming gradients are uninitialised memory, since no launch depends on their values.
     """
+    chosen = replace(call, kwargs={**call.kwargs, **kwargs}, walk=())
+    steps(chosen, entering, _unset)[0]()
 
-    call: Call
 
-    def configurations(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """As `Call.choices`."""
-        return self.call.choices
-
-    def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
-        """One step with `kwargs` added to the call's own: forward, and backward if outputs depend on what requires
-        grad."""
-        chosen = replace(self.call, kwargs={**self.call.kwargs, **kwargs}, walk=())
-        steps(chosen, entering, _unset)[0]()
-
-    def walk(self, entering: Callable[[Pass], None]) -> None:
-        """The same on the inputs of each step of the walk; afterwards a module's buffers are as they were."""
-        put_back = _buffers_kept(self.call)
-        try:
-            for step in steps(self.call, entering, _unset)[1:]:
-                step()
-        finally:
-            put_back()
+def traced_walk(call: Call, entering: Callable[[Pass], None]) -> None:
+    """The same on the inputs of each step of the walk; afterwards a module's buffers are as they were."""
+    put_back = _buffers_kept(call)
+    try:
+        for step in steps(call, entering, _unset)[1:]:
+            step()
+    finally:
+        put_back()
 
 
 def copies(call: Call, direction: Pass) -> Copies:

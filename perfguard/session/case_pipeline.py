@@ -15,7 +15,6 @@ from perfguard.measure.metrics import read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.replay import (
-    Followed,
     backward,
     clobbered_kept,
     copies,
@@ -103,7 +102,6 @@ class Runner:
     hands: Hands = Hands()
     copy_bytes_per_second: float | None = None
     _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
-    _followed: Followed | None = None
     _checked_seconds: float = 0.0  # CPU time of the last call's check
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
@@ -113,12 +111,7 @@ class Runner:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
-        try:
-            results = self._measured(call, case)
-        finally:
-            if self.hands.binaries is not None:
-                self.hands.binaries.leave()
-        return self._on_hard_inputs(call, results)
+        return self._on_hard_inputs(call, self._measured(call, case))
 
     def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
         """Add the verdicts on derived inputs. They run last, so that nothing of them is compiled, counted or timed with
@@ -140,11 +133,6 @@ class Runner:
         results[at] = msgspec.structs.replace(results[at], readings=[], throughput=None, verdicts=[verdict])
         return results
 
-    def _begin(self, call: Call) -> None:
-        """Begin to compile the call's launches, while the check makes its other calls."""
-        if self.hands.binaries is not None and self.plan.exact:
-            self.hands.binaries.begin(self._follow(call), self.device)
-
     def _measured(self, call: Call, case: Case) -> list[CaseResult]:
         started = time.monotonic()
         from perfguard.check.all_configs import (
@@ -153,7 +141,7 @@ class Runner:
         from perfguard.check.numerics.trial import Inputs
 
         began = time.thread_time()
-        checked = check_configurations(call, lambda: self._begin(call)) if self.plan.numerics else None
+        checked = check_configurations(call) if self.plan.numerics else None
         self._checked_seconds = time.thread_time() - began
         results = []
         for direction in _passes(call, checked):
@@ -229,7 +217,7 @@ class Runner:
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if timed else 0,  # only timers use it
             collect=self.hands.collect(case),
-            followed=self._follow(call),
+            call=call,
             binaries=self.hands.binaries,
             # The parent counts over the steps; fresh processes only measure times.
             steps=steps(call) if self.plan.numerics and case.direction == "forward" else (),
@@ -247,12 +235,6 @@ class Runner:
         wanted = call.cold_start and call.timed and not self.plan.exact_only and case.direction == "forward"
         depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
         return (lambda: start(case, depths)) if wanted and start is not None else None
-
-    def _follow(self, call: Call) -> Followed:
-        """One object for both passes of a call, so that its launches are inspected once."""
-        if self._followed is None or self._followed.call is not call:
-            self._followed = Followed(call)
-        return self._followed
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Compute throughput from the declared work, and refuse times that no memory could deliver."""

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.measure.replay import Followed, backward, copies, forward, steps, touched_bytes
+from perfguard.measure.replay import backward, copies, forward, steps, touched_bytes, traced_step, traced_walk
 from perfguard.model.call import Call
 from perfguard.model.errors import DeviceError
 
@@ -192,9 +192,8 @@ def test_both_walks_take_the_same_steps() -> None:
         step()
     compiled = module.seen[3:6]
     module.seen = []
-    followed = Followed(call)
-    followed.once({}, passes.append)
-    followed.walk(passes.append)
+    traced_step(call, {}, passes.append)
+    traced_walk(call, passes.append)
     assert module.seen == compiled == [([0.0] * 3, 4, False), ([7.0] * 3, 5, False), ([7.0] * 3, 2, False)]
     assert passes == ["forward", "backward"] * 3
 
@@ -202,9 +201,8 @@ def test_both_walks_take_the_same_steps() -> None:
 def test_what_comes_after_a_walk_finds_a_module_and_its_inputs_as_they_were() -> None:
     module = Counted()
     call = walked(module)
-    followed = Followed(call)
-    followed.walk(lambda _: None)
-    followed.once({"candidate": 1}, lambda _: None)
+    traced_walk(call, lambda _: None)
+    traced_step(call, {"candidate": 1}, lambda _: None)
     assert module.seen[-1] == ([0.0] * 3, 4, True)
     assert torch.equal(call.args[0], torch.ones(4, 3))
     assert module.weight.grad is None
@@ -214,5 +212,5 @@ def test_a_walk_that_raises_puts_buffers_back() -> None:
     module = Counted()
     call = Call(module, (torch.ones(4, 3),), reference=module, walk=(walked(module).walk[0], (None,)))
     with pytest.raises(TypeError):
-        Followed(call).walk(lambda _: None)
+        traced_walk(call, lambda _: None)
     assert module.load.tolist() == [0.0] * 3

@@ -11,7 +11,7 @@ from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Device
-from perfguard.measure.replay import Followed, backward, seeded
+from perfguard.measure.replay import backward, seeded
 from perfguard.measure.timers.blocks import collect
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.call import Call, Work
@@ -173,40 +173,26 @@ def test_another_collector_gathers_the_blocks_of_the_cases_it_wants(device: fake
     assert gathered == ["device_time_us", "host_time_us"]
 
 
-def test_compilers_begin_once_the_candidate_was_right_and_are_asked_when_all_is_checked(
-    device: fake.FakeDevice,
-) -> None:
+def test_binaries_are_read_of_right_calls_on_the_tests_own_inputs(device: fake.FakeDevice) -> None:
     seen: list[str] = []
 
     class Watched(Binaries):
-        def begin(self, followed: Followed, device: Device) -> None:
-            seen.append("begun")
-
-        def of(self, followed: Followed, device: Device) -> list[OnTarget]:
-            seen.append("asked")
+        def of(self, call: Call, device: Device) -> list[OnTarget]:
+            seen.append("read")
             return []
-
-        def leave(self) -> None:
-            seen.append("left")
 
     def double(x: torch.Tensor) -> torch.Tensor:
         seen.append("called")
         return 2 * x
 
-    watched = Watched(("sm_90",), Compiler(Path("unused")))
-    runner = Runner(device, Settings(case_seconds=0.1), hands=Hands(binaries=watched))
+    runner = Runner(
+        device, Settings(case_seconds=0.1), hands=Hands(binaries=Watched(("sm_90",), Compiler(Path("unused"))))
+    )
     runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 2 * x), CASE)
-    assert seen[:3] == ["called", "begun", "called"]
-    assert "asked" in seen[3:]
-    assert seen.count("begun") == seen.count("left") == 1
-    assert set(seen[seen.index("left") + 1 :]) <= {"called"}  # hard inputs: nothing of them is compiled
+    assert seen.count("read") == 1  # nothing of hard inputs is compiled
     seen.clear()
     runner.measure(Call(double, (torch.randn(8, 4),), lambda x: 3 * x), CASE)
-    assert set(seen) == {"called", "left"}  # wrong
-    seen.clear()
-    with pytest.raises(IndexError):
-        runner.measure(Call(lambda x: x[99], (torch.randn(8, 4),), lambda x: x), CASE)
-    assert seen == ["left"]
+    assert "read" not in seen  # wrong
 
 
 def test_what_the_candidate_raises_comes_through(runner: Runner) -> None:

@@ -1,12 +1,13 @@
 """The compiling process, with one request and one answer per line. Back ends may abort, hang or leak here.
 
-`python -m perfguard.measure.binaries.compile_worker`, started by `compiler`. It must define
-kernels for Triton's compiler, so TRITON_INTERPRET is not in its environment. TRITON_DISABLE_LINE_INFO keeps paths and
-line numbers out of binaries.
+`python -m perfguard.measure.binaries.compile_worker`, started by `compiler`. It must define kernels for Triton's
+compiler, so TRITON_INTERPRET is not in its environment. TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of
+binaries.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -21,9 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from perfguard._compat.triton_internals import FUNCTION, drive
-from perfguard.measure.binaries.kernel_facts import read_facts
-from perfguard.measure.binaries.launch_recorder import Driver
-from perfguard.measure.binaries.launch_records import Built, Facts, Launch
+from perfguard.measure.binaries.kernel_facts import Built, Facts, read_facts
+from perfguard.measure.binaries.launch_recorder import Driver, Launch
 from perfguard.measure.binaries.targets import Target, target_of
 
 
@@ -53,10 +53,10 @@ def answer(request: Request) -> Built:
         return _compiled(kernel, request.launch.data, target_of(request.target))
     except Exception as error:
         passing = isinstance(error, OSError | MemoryError | ImportError | subprocess.SubprocessError)
-        return Built(Facts(error=f"does not compile: {type(error).__name__}: {_told(str(error))}", passing=passing))
+        return Built(Facts(error=f"does not compile: {type(error).__name__}: {_reason(str(error))}", passing=passing))
 
 
-def _told(text: str) -> str:
+def _reason(text: str) -> str:
     """The line with the error, without folders, which differ between machines."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "Repro command" not in line]
     blamed = [line for line in lines if re.search(r"\b(error|fatal)\b", line, re.IGNORECASE)]
@@ -94,14 +94,11 @@ def _kernel(launch: Launch) -> Any:
 
 def _module(launch: Launch) -> ModuleType:
     """The module, found by its name, or by its file if pytest has named it differently."""
-    known = sys.modules.get(launch.module)
-    if known is None:
-        try:
-            known = importlib.import_module(launch.module)
-        except ImportError:
-            known = None
-    if known is not None and _is_from(known, launch.file):
-        return known
+    with contextlib.suppress(ImportError):
+        known = importlib.import_module(launch.module)
+        file = getattr(known, "__file__", None)
+        if file is not None and Path(file).resolve() == Path(launch.file).resolve():
+            return known
     specification = importlib.util.spec_from_file_location(launch.module, launch.file)
     if specification is None or specification.loader is None:
         raise ImportError(f"{launch.file}: cannot be imported")
@@ -109,11 +106,6 @@ def _module(launch: Launch) -> ModuleType:
     sys.modules[launch.module] = module
     specification.loader.exec_module(module)
     return module
-
-
-def _is_from(module: ModuleType, file: str) -> bool:
-    own = getattr(module, "__file__", None)
-    return own is not None and Path(own).resolve() == Path(file).resolve()
 
 
 if __name__ == "__main__":

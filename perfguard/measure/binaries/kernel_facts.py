@@ -10,15 +10,84 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from perfguard._compat.triton_internals import CUOBJDUMP, NVDISASM
-from perfguard.measure.binaries.asked_for import asked, written
-from perfguard.measure.binaries.disassembly import Code, mean_bits, read_gcn, read_sass, split_sass
-from perfguard.measure.binaries.launch_records import Built, Facts
+from perfguard.measure.binaries.disassembly import Code, asked, mean_bits, read_gcn, read_sass, split_sass, written
 from perfguard.measure.binaries.sectors import sector_bytes
 from perfguard.measure.binaries.targets import Target
 
 _REGISTER_UNIT = 256  # granularity of a warp's registers on NVIDIA
+
+
+class Facts(Struct, frozen=True, omit_defaults=True):
+    """The resources and contents of a compiled kernel. Instructions are counted in the code, not as executed.
+
+    Attributes:
+        error: the compiler's last output if there is no binary; nothing else is set then.
+        passing: the error may be transient, of the machine and not the kernel, and is worth another try.
+        binary: hash of the machine code.
+        registers: of a thread (AMD: vector registers, accumulation registers among them).
+        spills: instructions that move spilled or local values (AMD: vector registers that were spilled).
+        stack_bytes: of a thread, in memory: spilled registers and local arrays.
+        shared_bytes: of a block.
+        resident_warps: most warps on a processor; None if a block does not fit.
+        load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 without any.
+        sector_bytes: mean bytes that its tiles use of each 32-byte sector they touch; 0 if unknown.
+        fp64: instructions that compute in float64, or convert to or from it.
+        special: instructions with their own units: matrices, conversions to fp8, copy engines.
+        mix: instructions by kind.
+        asked: the operations that the author requests by name (`perfguard.measure.binaries.disassembly`).
+        written: hash of the code before the compiler's first pass, without names of files and lines.
+    """
+
+    error: str = ""
+    passing: bool = False
+    binary: str = ""
+    threads: int = 0
+    registers: int = 0
+    spills: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    resident_warps: int | None = None
+    load_bits: float = 0.0
+    store_bits: float = 0.0
+    sector_bytes: float = 0.0
+    fp64: int = 0
+    special: list[str] = []
+    mix: dict[str, int] = {}
+    asked: str = ""
+    written: str = ""
+
+    @property
+    def instructions(self) -> int:
+        """Total number of instructions."""
+        return sum(self.mix.values())
+
+
+class Built(Struct, frozen=True, omit_defaults=True):
+    """The result of one compilation. `code`: instructions still to be disassembled and counted."""
+
+    facts: Facts
+    code: bytes = b""
+
+
+def unfit(facts: Facts, target: Target) -> str:
+    """The reason why a block cannot run on the target, `needs 96 KB, gfx942 has 64 KB`; empty if it can. Compilers do
+    not check this: a block that fits on no processor still compiles."""
+    if facts.error:
+        return facts.error
+    if facts.threads > target.block_threads:
+        return f"{facts.threads:,} threads, limit {target.block_threads:,}"
+    if facts.shared_bytes > target.block_shared_bytes:
+        needs, has = facts.shared_bytes / 1024, target.block_shared_bytes / 1024
+        return f"needs {needs:.4g} KB, {target.name} has {has:.4g} KB"
+    if facts.resident_warps is None:
+        return (
+            f"needs {facts.registers} registers in each of {facts.threads:,} threads, "
+            f"{target.name} has {target.registers or 0:,}"
+        )
+    return ""
 
 
 def read_facts(compiled: Any, target: Target) -> Built:
@@ -29,42 +98,39 @@ def read_facts(compiled: Any, target: Target) -> Built:
     """
     from perfguard.measure.devices.fingerprints import instructions, machine_code
 
-    metadata = compiled.metadata
+    metadata, assembly = compiled.metadata, compiled.asm
     threads = metadata.num_warps * target.warp_width
     # A warp-specialised kernel adds warps to the requested ones.
     threads = max(threads, (getattr(metadata, "total_num_warps", None) or 0) * target.warp_width)
-    # Gluon's kernels have no ttir.
-    used = sector_bytes(compiled.asm["ttir"]) if "ttir" in compiled.asm else 0.0
+    binary = assembly["cubin" if target.backend == "cuda" else "hsaco"]
+    facts = Facts(
+        binary=machine_code(binary) or "",
+        threads=threads,
+        sector_bytes=sector_bytes(assembly["ttir"]) if "ttir" in assembly else 0.0,  # Gluon's kernels have no ttir
+        asked=asked(assembly),
+        written=written(assembly),
+    )
     if target.backend == "cuda":
-        binary = compiled.asm["cubin"]
         usage = _resources(binary)
         registers, stack, shared = (int(re.findall(rf"{name}:(\d+)", usage)[0]) for name in ("REG", "STACK", "SHARED"))
         shared = max(metadata.shared, shared)
-        facts = Facts(
-            binary=machine_code(binary) or "",
-            threads=threads,
+        facts = msgspec.structs.replace(
+            facts,
             registers=registers,
             stack_bytes=stack,
             shared_bytes=shared,
             resident_warps=_nvidia_warps(target, threads, registers, shared),
-            sector_bytes=used,
-            asked=asked(compiled.asm),
-            written=written(compiled.asm),
         )
         return Built(facts, instructions(binary))
-    binary, text = compiled.asm["hsaco"], compiled.asm["amdgcn"]
+    text = assembly["amdgcn"]
     occupancy = re.findall(r"^;\s*Occupancy:\s*(\d+)", text, re.MULTILINE)
-    facts = Facts(
-        binary=machine_code(binary) or "",
-        threads=threads,
+    facts = msgspec.structs.replace(
+        facts,
         registers=_amd(text, "vgpr_count"),
         spills=_amd(text, "vgpr_spill_count"),
         stack_bytes=_amd(text, "private_segment_fixed_size"),
         shared_bytes=metadata.shared,
         resident_warps=_amd_warps(target, threads, int(occupancy[0]) if occupancy else 8, metadata.shared),
-        sector_bytes=used,
-        asked=asked(compiled.asm),
-        written=written(compiled.asm),
     )
     return Built(_counted(facts, read_gcn(text)))
 

@@ -6,53 +6,127 @@ import inspect
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 from unittest import mock
+
+from msgspec import Struct
 
 from perfguard._compat.torch_compiler import is_compiler_loaded
 from perfguard._compat.triton_internals import AUTOTUNER, FUNCTION, INTERPRETED, KNOBS, TARGET, driven_by
-from perfguard.measure.binaries.asked_for import unspecialised
-from perfguard.measure.binaries.launch_records import Launch, Pass, Recording, Tuning
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import Target
+from perfguard.measure.replay import traced_step, traced_walk
+from perfguard.model.call import Call
+from perfguard.model.records import Pass
 
-Trace = Callable[["Recorder"], None]  # makes the calls, and sets their pass and configuration in the recorder
+
+class Launch(Struct, frozen=True):
+    """One launch of a kernel, specialised for one target as by the just-in-time compiler.
+
+    Attributes:
+        module, file, function: where the kernel is defined; `function` is its qualified name.
+        data: the specialisation from Triton's own hook, as JSON; Triton can compile from it.
+        configuration: the number of the configuration; None for the plain call's choice.
+        twin: for the plain call's choice, the number of the identical configuration.
+        source: hash of the code that the kernel may depend on, without comments, paths and line numbers.
+        unspecialised: parameters that the decorator excludes from specialisation.
+        interpretable: whether Triton's interpreter can run the kernel; it cannot run Gluon.
+    """
+
+    module: str
+    file: str
+    function: str
+    data: str
+    direction: Pass = "forward"
+    configuration: int | None = None
+    twin: int | None = None
+    source: str = ""
+    unspecialised: tuple[str, ...] = ()
+    interpretable: bool = True
+
+    @property
+    def kernel(self) -> str:
+        """The function's own name."""
+        return self.function.rpartition(".")[2]
+
+    @property
+    def specialisation(self) -> tuple[str, ...]:
+        """Equal for launches of the same binary in the same pass."""
+        return self.direction, self.file, self.function, self.data
 
 
-class Followed(Protocol):
-    """A call that a recorder can follow. `entering` is called with each pass that begins."""
+class Tuning(Struct, frozen=True):
+    """An autotuner that a call reached: the kernel, and the key under which it would look up its choice."""
 
-    def once(self, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
-        """Call once, with `kwargs` overriding its own."""
+    kernel: str
+    key: str
+    configurations: int
+    direction: Pass = "forward"
 
-    def walk(self, entering: Callable[[Pass], None]) -> None:
-        """Call with each of its further inputs, if it has any."""
 
-    def configurations(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Pairs of a table entry's name, or "", and the keyword arguments that choose a configuration."""
+class Recording(Struct):
+    """The launches of one call on one target.
+
+    Attributes:
+        walked: the launches of its walk, including the plain call's; empty if the walk makes no launch.
+        tunings: one for each key that tuners would see on the walk.
+        problem: the reason why the call could not be followed to its end.
+        entries: names of the table's entries by configuration number; empty if no table was named.
+        memory_operators: torch's operators that fill, copy or read memory in the plain call, by pass and in order.
+        arguments: for the plain call's launches of kernels that cannot be interpreted, by pass and kernel and in
+            order: grid, numbers, shapes and strides, as text.
+    """
+
+    launches: list[Launch] = []
+    walked: list[Launch] = []
+    tunings: list[Tuning] = []
+    problem: str = ""
+    entries: list[str] = []
+    memory_operators: dict[Pass, list[str]] = {}
+    arguments: dict[Pass, dict[str, list[str]]] = {}
+
+
+def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
+    """What a call launches on a `target`, real or pretended; operators run on the host, or where their inputs lie."""
+    from perfguard.measure.binaries.absent_gpu import Unwritten
+
+    recorder = Recorder(target, sources)
+    unwritten = Unwritten(on_the_host, recorder.note_operator)
+    with unwritten, recorder.recording_launches(), _uncompiled(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an earlier call has already warned
+        try:
+            recorder.follow(call)
+        except Exception as error:
+            first_line = str(error).strip().partition("\n")[0]
+            recorder.recording.problem = f"{type(error).__name__}: {first_line}"
+    return recorder.recording
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled functions eagerly while inside: the compiler's kernels are not followed, but the functions' own
+    launches are."""
+    import torch
+
+    return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
 
 
 class Recorder:
-    """Replaces Triton's launchers while `recording`. Each launch is recorded with `direction` and `configuration`."""
+    """Replaces Triton's launchers while `recording_launches`. Each launch is noted with its pass and configuration."""
 
-    def __init__(self, target: Target, sources: Sources | None = None) -> None:
+    def __init__(self, target: Target, sources: Sources) -> None:
         self.target = target
-        self.direction: Pass = "forward"
-        self.configuration: int | None = None
-        self.launches: list[Launch] = []
-        self.walked: list[Launch] = []
-        self.tunings: list[Tuning] = []
-        self.entries: list[str] = []
-        self.memory_operators: dict[Pass, list[str]] = {}
-        self.arguments: dict[Pass, dict[str, list[str]]] = {}
+        self.recording = Recording()
+        self._sources = sources
+        self._direction: Pass = "forward"
+        self._configuration: int | None = None
         self._plain = True  # True during the plain call, without configuration and walk
-        self._sources = sources or Sources()
+        self._launches = self.recording.launches  # where launches are noted
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording_launches(self) -> Iterator[None]:
         """Record launches instead of making them while inside; autotuned kernels in each of their configurations."""
         function, runtime = FUNCTION.get(), KNOBS.get()
         launch = function.run
@@ -67,65 +141,62 @@ class Recorder:
         def tuned(tuner: Any, *args: Any, **kwargs: Any) -> None:
             self._tune(tuner, args, kwargs)
 
-        before = runtime.jit_cache_hook
-        with driven_by(Driver(self.target)):
-            runtime.jit_cache_hook = self._note
-            try:
-                with (
-                    mock.patch.object(function, "run", launched),
-                    mock.patch.object(INTERPRETED.get(), "run", interpreted),
-                    mock.patch.object(AUTOTUNER.get(), "run", tuned),
-                    mock.patch.dict(os.environ),
-                ):
-                    os.environ.pop("TRITON_INTERPRET", None)
-                    yield
-            finally:
-                runtime.jit_cache_hook = before
+        with (
+            driven_by(Driver(self.target)),
+            mock.patch.object(runtime, "jit_cache_hook", self._note),
+            mock.patch.object(function, "run", launched),
+            mock.patch.object(INTERPRETED.get(), "run", interpreted),
+            mock.patch.object(AUTOTUNER.get(), "run", tuned),
+            mock.patch.dict(os.environ),
+        ):
+            os.environ.pop("TRITON_INTERPRET", None)
+            yield
 
-    def follow(self, followed: Followed) -> None:
+    def follow(self, call: Call) -> None:
         """Follow the plain call, its walk and its configurations."""
-
-        def enter(direction: Pass) -> None:
-            self.direction = direction
-
-        followed.once({}, enter)
+        recording = self.recording
+        traced_step(call, {}, self._enter)
         self._plain = False
-        plain = list(self.launches)
-        followed.walk(enter)
-        if len(self.launches) > len(plain):
-            self.walked, self.launches = self.launches, plain
-        found, tunings = list(self.launches), list(self.tunings)
-        configurations = followed.configurations()  # may make calls to find the configurations
-        self.launches = found
-        for number, (name, chosen) in enumerate(configurations):
-            self.configuration = number
-            self.entries.append(name)
-            followed.once(chosen, enter)
-        self.tunings = tunings
-
-    def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
-        """Triton's hook before a compilation. True skips the compilation and the launch."""
-        function = fn.jit_function.fn
-        file = inspect.getsourcefile(function) or ""
-        self.launches.append(
-            Launch(
-                module=fn.module,
-                file=os.path.abspath(file),
-                function=fn.name,
-                data=canonical(compile["specialization_data"]),
-                direction=self.direction,
-                configuration=self.configuration,
-                source=self._sources.hash_of(fn.module),
-                unspecialised=unspecialised(fn.jit_function.params),
-                interpretable=_is_interpretable(fn.jit_function),
-            )
-        )
-        return True
+        self._launches = walked = list(recording.launches)
+        traced_walk(call, self._enter)
+        if len(walked) > len(recording.launches):
+            recording.walked = walked
+        tunings = list(recording.tunings)
+        self._launches = []  # to find the configurations may take calls
+        choices = call.choices
+        self._launches = recording.launches
+        for number, (name, chosen) in enumerate(choices):
+            self._configuration = number
+            recording.entries.append(name)
+            traced_step(call, chosen, self._enter)
+        recording.tunings = tunings
 
     def note_operator(self, name: str) -> None:
         """Record an operator of torch's that fills, copies or reads memory."""
         if self._plain:
-            self.memory_operators.setdefault(self.direction, []).append(name)
+            self.recording.memory_operators.setdefault(self._direction, []).append(name)
+
+    def _enter(self, direction: Pass) -> None:
+        self._direction = direction
+
+    def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
+        """Triton's hook before a compilation. True skips the compilation and the launch."""
+        kernel = fn.jit_function
+        launch = Launch(
+            module=fn.module,
+            file=os.path.abspath(inspect.getsourcefile(kernel.fn) or ""),
+            function=fn.name,
+            data=_canonical(compile["specialization_data"]),
+            direction=self._direction,
+            configuration=self._configuration,
+            source=self._sources.hash_of(fn.module),
+            unspecialised=tuple(
+                each.name for each in kernel.params if each.do_not_specialize and not each.is_constexpr
+            ),
+            interpretable=_is_interpretable(kernel),
+        )
+        self._launches.append(launch)
+        return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
         if not self._plain or _is_interpretable(kernel):
@@ -133,30 +204,31 @@ class Recorder:
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
         size = grid(bound) if callable(grid) else grid
         text = f"grid={tuple(size)} " + " ".join(f"{name}={_described(value)}" for name, value in bound.items())
-        self.arguments.setdefault(self.direction, {}).setdefault(kernel.fn.__name__, []).append(text)
+        arguments = self.recording.arguments.setdefault(self._direction, {})
+        arguments.setdefault(kernel.fn.__name__, []).append(text)
 
     def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note the tuning, and launch every configuration that the tuner would time."""
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         given = {**tuner.nargs, **kwargs}
         key = [str(given[name]) for name in tuner.keys if name in given]
         key += [
             str(value.dtype) for name, value in given.items() if name in tuner.arg_names and hasattr(value, "dtype")
         ]
-        configurations = tuner.configs
+        kept = tuner.configs
         if tuner.early_config_prune:
             kept = tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)
-            configurations = [configuration for configuration in tuner.configs if configuration in kept]
-        self.tunings.append(
-            Tuning(tuner.base_fn.__name__, ", ".join(key), len(configurations), direction=self.direction)
+        numbered = [(number, each) for number, each in enumerate(tuner.configs) if each in kept]
+        self.recording.tunings.append(
+            Tuning(tuner.base_fn.__name__, ", ".join(key), len(numbered), direction=self._direction)
         )
-        outer = self.configuration
-        for number, configuration in enumerate(tuner.configs):
-            if configuration in configurations:
-                self.configuration = number if len(tuner.configs) > 1 else outer
-                if configuration.pre_hook is not None:
-                    configuration.pre_hook({**given, **configuration.all_kwargs()})
-                tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
-        self.configuration = outer
+        outer = self._configuration
+        for number, configuration in numbered:
+            self._configuration = number if len(tuner.configs) > 1 else outer
+            if configuration.pre_hook is not None:
+                configuration.pre_hook({**given, **configuration.all_kwargs()})
+            tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
+        self._configuration = outer
         tuner.nargs = None  # as after Triton's own run
 
 
@@ -183,7 +255,7 @@ def compiled_form(kernel: Any) -> Any:
     return _forms[id(kernel)][1]
 
 
-def canonical(data: str) -> str:
+def _canonical(data: str) -> str:
     """The specialisation without its key: equal text for equal work."""
     described = json.loads(data)
     described.pop("key", None)
@@ -224,40 +296,3 @@ class Driver:
             "warpSize": self.target.warp_width,
             "max_num_regs": self.target.registers or 65536,
         }
-
-
-def record_here(trace: Trace, target: Target, sources: Sources | None = None) -> Recording:
-    """The launches of `trace` on the GPU of its inputs, which is a `target`."""
-    return record(trace, target, sources, on_the_host=False)
-
-
-def record(trace: Trace, target: Target, sources: Sources | None, *, on_the_host: bool) -> Recording:
-    """What `trace` launches on a `target`, real or pretended; operators run on the host, or where their inputs lie."""
-    from perfguard.measure.binaries.pretended_gpu import Unwritten
-
-    recorder = Recorder(target, sources)
-    unwritten = Unwritten(on_the_host, recorder.note_operator)
-    problem = ""
-    with unwritten, recorder.recording(), _uncompiled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an earlier call has already warned
-        try:
-            trace(recorder)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    return Recording(
-        recorder.launches,
-        recorder.walked,
-        recorder.tunings,
-        problem,
-        recorder.entries,
-        recorder.memory_operators,
-        recorder.arguments,
-    )
-
-
-def _uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled functions eagerly while inside: the compiler's kernels are not followed, but the functions' own
-    launches are."""
-    import torch
-
-    return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()

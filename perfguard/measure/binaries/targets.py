@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfguard.measure.binaries.launch_records import Facts
 from perfguard.model.errors import UsageError
 
 KB = 1 << 10
@@ -87,21 +86,3 @@ def target_of(name: str) -> Target:
     if name not in TARGETS:
         raise UsageError(f"[tool.perfguard] targets: {name!r} is not known; known: {', '.join(TARGETS)}")
     return TARGETS[name]
-
-
-def unfit(facts: Facts, target: Target) -> str:
-    """The reason why a block cannot run on the target, `needs 96 KB, gfx942 has 64 KB`; empty if it can. Compilers do
-    not check this: a block that fits on no processor still compiles."""
-    if facts.error:
-        return facts.error
-    if facts.threads > target.block_threads:
-        return f"{facts.threads:,} threads, limit {target.block_threads:,}"
-    if facts.shared_bytes > target.block_shared_bytes:
-        needs, has = facts.shared_bytes / 1024, target.block_shared_bytes / 1024
-        return f"needs {needs:.4g} KB, {target.name} has {has:.4g} KB"
-    if facts.resident_warps is None:
-        return (
-            f"needs {facts.registers} registers in each of {facts.threads:,} threads, "
-            f"{target.name} has {target.registers or 0:,}"
-        )
-    return ""

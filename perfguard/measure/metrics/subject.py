@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.devices.activity import Activity
-from perfguard.measure.replay import Followed
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
-from perfguard.model.call import Outputs
+from perfguard.model.call import Call, Outputs
 from perfguard.model.records import Pass, Reading
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Subject:
         copies: n passes like `run`, each on its own inputs (`timers.timing.Workload`); None if they cannot be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
         collect: collects the blocks of a timed metric; another process may conduct it.
-        followed: the call for recorders of its launches, the same object for both passes.
+        call: the guarded call, for recorders of its launches; the same object for both passes.
         binaries: compiles for targets; if None, their metrics are not read.
         steps: the whole case from scratch (forward, then backward if there are gradients), on its own inputs and then
             on each of its walk. Empty if compilation is not checked, and in backward cases, as the forward case has it.
@@ -61,7 +60,7 @@ class Subject:
     copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
     bytes: int = 0
     collect: Collect = collect
-    followed: Followed | None = None
+    call: Call | None = None
     binaries: Binaries | None = None
     steps: Sequence[Callable[[], object]] = ()
     settings: Mapping[str, str] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ import pytest
 
 from perfguard.measure.binaries import compiler as compiling
 from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.binaries.launch_records import Built, Facts, Launch
+from perfguard.measure.binaries.kernel_facts import Built, Facts
+from perfguard.measure.binaries.launch_recorder import Launch
 from perfguard.measure.binaries.targets import Target
 
 # Answers as the worker does, after what its argument asks for.
@@ -113,30 +115,14 @@ def test_a_damaged_cache_is_made_anew(compiler: Compiler) -> None:
     assert Compiler(compiler.folder).facts([wanted]) == first
 
 
-def test_what_was_begun_is_waited_for_and_not_compiled_twice(compiler: Compiler) -> None:
-    wanted = [("sm_90", launch("a")), ("gfx942", launch("a"))]
-    compiler.begin(wanted)
-    facts = compiler.facts([*wanted, ("sm_90", launch("b"))])
-    assert {each.registers for each in facts.values()} == {7}
-    assert compiler.compiled == 3
-
-
-def test_what_nobody_waits_for_is_left_and_can_be_asked_for_later(compiler: Compiler) -> None:
-    compiler.__dict__["_size"] = 1  # one compiler, which hangs over the first
-    compiler.seconds = 0.5
-    wanted = [("sm_90", launch(behaviour)) for behaviour in ("hang", "a", "b")]
-    compiler.begin(wanted)
-    compiler.leave()
-    assert compiler.compiled <= 1  # none where the compiler had not been asked yet
-    assert [facts.registers for facts in compiler.facts(wanted[1:]).values()] == [7, 7]
-    compiler.close()
-
-
-def test_what_another_process_has_made_meanwhile_is_taken_from_the_cache(compiler: Compiler, tmp_path: Path) -> None:
+def test_a_kernel_that_another_process_compiles_meanwhile_is_taken_from_the_cache(
+    compiler: Compiler, tmp_path: Path
+) -> None:
     compiler.__dict__["_size"] = 1
     late = ("sm_90", launch("b"))
-    compiler.begin([("sm_90", launch(f"wait for {tmp_path / 'file'}")), late])
-    Compiler(compiler.folder).facts([late])
-    (tmp_path / "file").touch()
-    assert compiler.facts([late])[late].registers == 7
+    with ThreadPoolExecutor(1) as background:
+        both = background.submit(compiler.facts, [("sm_90", launch(f"wait for {tmp_path / 'file'}")), late])
+        Compiler(compiler.folder).facts([late])
+        (tmp_path / "file").touch()
+        assert both.result()[late].registers == 7
     assert compiler.compiled == 1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.measure.binaries.kernel_facts import _amd_warps, _nvidia_warps
-from perfguard.measure.binaries.launch_records import Facts
-from perfguard.measure.binaries.targets import KB, TARGETS, target_of, unfit
+from perfguard.measure.binaries.kernel_facts import Facts, _amd_warps, _nvidia_warps, unfit
+from perfguard.measure.binaries.targets import KB, TARGETS, target_of
 from perfguard.model.errors import UsageError
 
 

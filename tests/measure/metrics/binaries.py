@@ -15,9 +15,8 @@ from perfguard.judge.exact import judge_exact
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.devices import open_device
-from perfguard.measure.metrics import autotune, binary
+from perfguard.measure.metrics import binary
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.replay import Followed
 from perfguard.model.call import Call
 from perfguard.model.records import Pass, Reading, Verdict, Word
 
@@ -119,11 +118,8 @@ class Reader:
         return self.read_call(call, targets, direction)
 
     def read_call(self, call: Call, targets: tuple[str, ...], direction: Pass = "forward") -> dict[str, Reading]:
-        subject = Subject(
-            call.run, direction=direction, followed=Followed(call), binaries=Binaries(targets, self.compiler)
-        )
-        readings = [*binary.read(subject, self.device), *autotune.read(subject, self.device)]
-        return {reading.metric: reading for reading in readings}
+        subject = Subject(call.run, direction=direction, call=call, binaries=Binaries(targets, self.compiler))
+        return {reading.metric: reading for reading in binary.read(subject, self.device)}
 
 
 def changed(before: Mapping[str, Reading], after: Mapping[str, Reading]) -> dict[str, Verdict]:

@@ -1,0 +1,244 @@
+"""Recordings for targets without a device here: forked processes follow the call and pretend to have the device.
+
+In such a process tensors in host memory claim to be on a GPU of another architecture. Operators still run on the host,
+where the data is. Only Python's queries of tensors and of torch.cuda are answered as on the target. It needs a process
+of its own: torch remembers that a GPU was requested, and the user's code may as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import msgspec
+import torch
+
+from perfguard._compat.torch_compiler import load_compiler
+from perfguard._compat.torch_internals import has_custom_operators, own_implementation
+from perfguard._compat.torch_utils import DispatchMode
+from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
+from perfguard.measure.binaries.launch_recorder import Recording, compiled_form, record
+from perfguard.measure.binaries.source_hash import Described, Sources
+from perfguard.measure.binaries.targets import Target
+from perfguard.measure.devices.operators import COPIES, READS
+from perfguard.model.call import Call
+
+
+def record_elsewhere(call: Call, targets: Sequence[Target], seconds: float, sources: Sources) -> list[Recording]:
+    """The launches that a call would make on each of `targets`, which need not be present.
+
+    The calls are made in forked processes, so that no state of the pretended device remains. There are as many at once
+    as there are cores.
+
+    Args:
+        seconds: time limit of a process.
+        sources: known hashes of modules; those of the launches are added.
+    """
+    _import_what_launches_need()
+    waiting = list(targets)
+    children: list[_Child] = []
+    recordings = []
+    while waiting or children:
+        while waiting and len(children) < len(os.sched_getaffinity(0)):
+            children.append(_Child(call, waiting.pop(0), sources))
+        answer = children.pop(0).answer(seconds)
+        recordings.append(answer.recording)
+        _learn(answer, sources)
+    return recordings
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """A child's recording. `read`: modules first read by the child, which may be the only process that loaded them."""
+
+    recording: Recording
+    read: dict[str, Described] = {}
+
+
+def _learn(answer: _Answer, sources: Sources) -> None:
+    """Keep the child's knowledge of modules and kernels, which dies with it, for the next children."""
+    interpreted = INTERPRETED.get()
+    sources.known.update(answer.read)
+    for module, function in {(launch.module, launch.function) for launch in answer.recording.launches}:
+        kernel = getattr(sys.modules.get(module), function, None)
+        if type(kernel) is interpreted:
+            compiled_form(kernel)
+
+
+@functools.cache
+def _import_what_launches_need() -> None:
+    """Import the compiler's front end once, not in each child, with the modules that torch's custom operators, if any,
+    import when called.
+
+    If Triton was imported as an interpreter, its other modules can only be imported in the same way.
+    """
+    interpreted = {"TRITON_INTERPRET": "1"} if was_imported_as_interpreter() else {}
+    with mock.patch.dict(os.environ, interpreted):
+        for private in OF_LAUNCHES:
+            private.get()
+        if has_custom_operators():
+            load_compiler()
+
+
+class _Child:
+    """A process that follows the call on one target."""
+
+    def __init__(self, call: Call, target: Target, sources: Sources) -> None:
+        self._started = time.monotonic()
+        self._answers, write = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive a fork; the child needs none
+            self._process = os.fork()
+        if self._process == 0:
+            os.close(self._answers)
+            _answer(call, target, write, sources)
+        os.close(write)
+
+    def answer(self, seconds: float) -> _Answer:
+        """The child's answer; it is killed `seconds` after its start."""
+        with os.fdopen(self._answers, "rb") as answers:
+            data = self._read_all(answers.fileno(), self._started + seconds)
+        _, status = os.waitpid(self._process, 0)
+        if data:
+            return msgspec.json.decode(data, type=_Answer)
+        code = os.waitstatus_to_exitcode(status)
+        late = code == -signal.SIGKILL
+        problem = f"took longer than {seconds:g} s" if late else f"its process ended with {code}"
+        return _Answer(Recording(problem=problem))
+
+    def _read_all(self, pipe: int, end: float) -> bytes:
+        data = b""
+        while select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
+            part = os.read(pipe, 1 << 20)
+            if not part:
+                return data
+            data += part
+        os.kill(self._process, signal.SIGKILL)
+        return b""
+
+
+def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:
+    """Run the child: record, write the answer, and exit."""
+    gc.disable()  # a collection would write to all memory shared with the parent, and so copy it
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(quiet, stream)
+    try:
+        torch.set_num_threads(1)  # the parent's thread pool does not survive the fork
+        known = set(sources.known)
+        with pretended(target):
+            recording = record(call, target, sources, on_the_host=True)
+        read = {name: described for name, described in sources.known.items() if name not in known}
+        with os.fdopen(write, "wb") as answer:
+            answer.write(msgspec.json.encode(_Answer(recording, read)))
+    finally:
+        os._exit(0)
+
+
+@contextmanager
+def pretended(target: Target) -> Iterator[None]:
+    """Put every tensor on `cuda:0`, a `target`, while inside. Operators need `Unwritten` to run."""
+    device = torch.device("cuda", 0)
+    answers: dict[str, Any] = {
+        "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
+        "get_device_capability": target.capability, "get_device_name": target.chip,
+        "get_device_properties": _properties(target), "get_arch_list": [target.name], "synchronize": None,
+        "empty_cache": None, "set_device": None, "_lazy_init": None, "_exchange_device": 0,
+        "_maybe_exchange_device": 0, "current_stream": SimpleNamespace(cuda_stream=0, device=device),
+        "is_current_stream_capturing": False, "is_bf16_supported": True,
+        "get_sync_debug_mode": 0, "set_sync_debug_mode": None,
+    }  # fmt: skip
+    hip = target.backend == "hip"
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, _always(answer), create=True))
+        stack.enter_context(mock.patch.object(torch.version, "hip", "7.0" if hip else None))
+        stack.enter_context(mock.patch.object(torch.version, "cuda", None if hip else "13.0"))
+        for name, answer in (("device", device), ("is_cuda", True), ("is_cpu", False)):
+            stack.enter_context(mock.patch.object(torch.Tensor, name, property(_always(answer))))
+        for name in ("tensor", "as_tensor"):  # no dispatch mode sees them
+            stack.enter_context(mock.patch.object(torch, name, _on_the_host(getattr(torch, name))))
+        yield
+
+
+def _always(answer: Any) -> Any:
+    return lambda *_, **__: answer
+
+
+def _on_the_host(function: Any) -> Any:
+    """The function with its `device` argument dropped, unless it is "meta"."""
+
+    def called(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        meta = device is not None and torch.device(device).type == "meta"
+        return function(*args, device=device if meta else None, **kwargs)
+
+    return called
+
+
+def _properties(target: Target) -> SimpleNamespace:
+    """The known properties of the chip; any other name raises AttributeError, which names it."""
+    major, minor = target.capability
+    return SimpleNamespace(
+        name=target.chip,
+        major=major,
+        minor=minor,
+        multi_processor_count=target.processors,
+        warp_size=target.warp_width,
+        max_threads_per_multi_processor=target.warps * target.warp_width,
+        shared_memory_per_block_optin=target.block_shared_bytes,
+        shared_memory_per_multiprocessor=target.shared_bytes,
+        regs_per_multiprocessor=target.registers or 65536,
+        gcnArchName=target.name,
+    )
+
+
+_FRESH = ("empty", "new_empty")  # operators whose result is uninitialised
+_FILLS = {
+    f"aten.{name}" for name in (
+        "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
+        "full", "full_like", "new_full", "fill_",
+    )
+}  # fmt: skip
+_MEMORY = COPIES | _FILLS | READS
+
+
+class Unwritten(DispatchMode):
+    """Fills uninitialised memory with zeros; with `on_the_host`, operators for a GPU run on the host.
+
+    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid, and differ in
+    every run.
+    """
+
+    def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
+        """`note` is called with each operator that fills, copies or reads memory, e.g. `aten.clone`."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_the_host = on_the_host
+        self.note = note
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        own = own_implementation(func)
+        if own is not None:  # a user's operator: its own calls must pass through here too
+            with self:
+                return own(*args, **kwargs)
+        if str(func.overloadpacket) in _MEMORY:
+            self.note(str(func.overloadpacket))
+        device = kwargs.get("device")
+        if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":
+            kwargs["device"] = torch.device("cpu")
+        if self.on_the_host and kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        result = func(*args, **kwargs)
+        if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):
+            result.zero_()
+        return result
