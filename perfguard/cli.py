@@ -23,7 +23,7 @@ _COMMANDS = {
     "accept": ("perfguard.github.accept.accept", "write what a report measured into the baselines, with a reason"),
     "comment": ("perfguard.github.post.command", "judge what GPU lanes uploaded and tell it in the pull request"),
     "compare": (
-        "perfguard.session.compare.compare",
+        "perfguard.session.compare_command",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",
     ),
     "selfcheck": (

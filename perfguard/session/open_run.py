@@ -24,8 +24,8 @@ from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTi
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.cold_start import starter
 from perfguard.session.load_baselines import load_lane, lost_suites
-from perfguard.session.pairing.base_commit import find_base
 from perfguard.session.pairing.worker import Worker
+from perfguard.session.pairing.worktrees import find_base
 from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
 

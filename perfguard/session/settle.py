@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
 from perfguard.judge.pair_test import RIVAL_PROCESSES
 from perfguard.judge.run_verdicts import CaseId, case_id, screen_session
 from perfguard.judge.update_plan import plan, recordable
+from perfguard.model.errors import UsageError
 from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word
+from perfguard.model.units import counted
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import FreshSessions, measure_fresh
-from perfguard.session.pairing.outcome import Track
-from perfguard.session.pairing.pair_times import Counts, pair_times
+from perfguard.session.pairing.lockstep import Track
+from perfguard.session.pairing.pairs import Site, out_of_time
+from perfguard.session.pairing.processes import Interrupts
+from perfguard.session.pairing.tally import Tally
+from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
+FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
+_GROWTH = 4  # size of a batch / size of the one before
+
 Tell = Callable[[str], None]
+Asked = Mapping[Track, tuple[CaseResult, Verdict]]
 
 
 def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
@@ -94,20 +108,55 @@ class _Settling:
                 self._measure_fresh(slower, RIVAL_PROCESSES, exact=False)
 
     def beside_base(self) -> None:
-        """Let process pairs measure the times in question beside the base, until they are decided or the time is
-        over."""
+        """Let process pairs measure the times in question beside the base, until they are decided or `pair_minutes`
+        are over."""
         run, suspects = self.run, self._suspects()
+        base, settings = run.lane.base.commit, run.config.settings
         asked = {
             Track(*case_id(result), verdict.metric): (result, verdict)
             for result, verdict in suspects
             if not _has_rival(result, verdict)
         }
-        if not asked or run.lane.base.commit is None:
+        if not asked or base is None:
             return
-        timed = sum(any(reading.timed for reading in result.readings) for result in run.measured.values())
-        counts = Counts(timed, family=len(suspects))
-        slug, base = run.device.identity.slug, run.lane.base.commit
-        self._keep(pair_times(asked, base, self.command, slug, run.config, counts, self.tell, self._keep))
+        tally = Tally({track: result for track, (result, _) in asked.items()}, family=len(suspects))
+        deadline = time.monotonic() + 60 * settings.pair_minutes
+        try:
+            problem = (
+                self._pair(asked, base, tally, deadline)
+                if settings.pair_minutes
+                else "[tool.perfguard] pair_minutes is 0"
+            )
+        except KeyboardInterrupt:
+            self._keep(tally.pairing(base, "interrupted"))
+            raise
+        except UsageError as error:
+            problem = str(error)
+        self._keep(tally.pairing(base, problem))
+
+    def _pair(self, asked: Asked, base: str, tally: Tally, deadline: float) -> str:
+        """Measure process pairs, and return the reason if times are left."""
+        run, command = self.run, self.command
+        repository = find_repository(run.config.root)
+        if not command.folder.resolve().is_relative_to(repository.root.resolve()):
+            command = with_fields(command, folder=run.config.root)
+        settings, slug = run.config.settings, run.device.identity.slug
+        with (
+            Interrupts() as interrupts,
+            Site(repository, command, slug, settings, interrupts, self.tell) as site,
+            interrupts.armed(),
+        ):
+            self.tell(f"{counted(len(asked), 'time')} in question: measured beside {base[:12]} by turns")
+            site.lay_out(base)
+            for track, (result, _) in asked.items():
+                if not site.has("base", result.case.nodeid, run.config.root):
+                    tally.times[track].give_up("new since the base")
+            for batch in in_batches(asked):
+                site.measure(tally, batch, deadline)
+                self._keep(tally.pairing(base, ""))
+                if tally.problem or time.monotonic() > deadline:
+                    return tally.problem or out_of_time(settings)
+        return ""
 
     def _keep(self, pairing: Pairing) -> None:
         """Keep the readings so far, which stay valid if the run ends now."""
@@ -143,3 +192,22 @@ class _Settling:
 def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
     reading = result.reading(verdict.metric)
     return reading is not None and reading.rival > 0
+
+
+def in_batches(asked: Asked) -> list[list[Track]]:
+    """The times in question in batches. Test functions take turns, each with the time that moved most against its
+    record, so that every kernel has a result before the time is over."""
+    functions: dict[tuple[str, str], list[Track]] = defaultdict(list)
+    for track in sorted(asked, key=lambda track: -_moved(asked[track][1])):
+        functions[track.suite, track.key.partition("[")[0]].append(track)
+    turns = itertools.zip_longest(*functions.values())
+    tracks = [track for turn in turns for track in turn if track is not None]
+    batches, size = [], FIRST
+    while tracks:
+        batches.append(tracks[:size])
+        tracks, size = tracks[size:], size * _GROWTH
+    return batches
+
+
+def _moved(verdict: Verdict) -> float:
+    return abs(math.log(verdict.ratio)) if verdict.ratio else 0.0

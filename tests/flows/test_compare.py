@@ -93,7 +93,7 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     checkout.project.test_file(TEST.replace("[64, 96]", "[64, 128]"))
     status, said = checkout.compare("--json", "found.json", "main", "--", "test_suite.py")
     assert status == ExitStatus.REGRESSED, said
-    gone = r"process pair 2: 2 of 2 times undecided, 0:\d\d gone, about \d:\d\d to \d:\d\d to go"
+    gone = r"process pair 2: 2 times in question, 0:\d\d gone, about \d:\d\d to \d:\d\d to go"
     assert re.search(gone, said), said
     rows = {(row["case"], row["metric"]): row for row in checkout.rows()}
     slower = rows["double[64]/forward", "device_time_us"]

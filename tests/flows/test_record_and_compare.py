@@ -62,7 +62,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
         [
             "perfguard: 2 times in question: measured beside * by turns",
             "perfguard: process pair 1: 2 times in question",
-            "perfguard: process pair 2: 2 of 2 times undecided, 0:?? gone, about *:?? to *:?? to go",
+            "perfguard: process pair 2: 2 times in question, 0:?? gone, about *:?? to *:?? to go",
             "2 SLOWER; 3 process pairs with *",
             "SLOWER  double?*?/forward  device_time_us * µs -> 5* µs (+*, 95 % +* to +*)",
             "    in 3 process pairs; no exact metric moved",

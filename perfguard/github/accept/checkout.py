@@ -8,8 +8,7 @@ from pathlib import Path
 
 from perfguard.model.errors import UsageError
 from perfguard.model.records import Report
-from perfguard.session.pairing.base_commit import changed_code
-from perfguard.session.pairing.worktrees import find_repository
+from perfguard.session.pairing.worktrees import changed_code, find_repository
 
 _SHA = re.compile(r"[0-9a-f]{7,64}")
 

@@ -1,16 +1,19 @@
-"""Live pytest processes: their start in the worktrees, and their output."""
+"""The live pytest processes of a pair: their start in the worktrees, their output, and signals meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
+from types import FrameType
+from typing import Any, Literal, Self
 
 from msgspec.structs import replace
 
@@ -18,7 +21,6 @@ from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import Report
 from perfguard.session.child import ChildCommand, Conductor, Request, read_answer, write_request
 from perfguard.session.fresh_processes import stop
-from perfguard.session.pairing.interrupts import Interrupts
 
 # The merge base, a second checkout of it (the control), the working tree. The names have one length, since the length
 # of a path or variable can shift a program in memory and so change its time.
@@ -32,8 +34,73 @@ _PATIENCE_SECONDS = 60.0
 _MOST_PAD = 32 * 2**20  # bytes: the position in memory can decide times, so it is drawn for each process
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Turns the first signal into KeyboardInterrupt while `armed`, and swallows all others.
+
+    ::
+
+        with Interrupts() as interrupts:
+            try:
+                with interrupts.armed():
+                    work()
+            finally:
+                clean_up()
+
+    No signal interrupts `clean_up()`: the handler disarms itself before it raises, and `armed()` disarms it on
+    every other way out; a signal in between raises inside the `try`.
+    """
+
+    def __init__(self) -> None:
+        self._armed = False
+        self._before: dict[signal.Signals, Any] = {}
+        self.received = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        if self._armed:
+            self._armed = False
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        """Inside this block a signal raises KeyboardInterrupt, once."""
+        try:
+            self._armed = True
+            self._raise_late()
+            yield
+        finally:
+            self._armed = False
+
+    @contextlib.contextmanager
+    def delayed(self) -> Iterator[None]:
+        """Inside `armed()`: a signal waits until the end of this block, unless the block raises."""
+        self._armed = False
+        try:
+            yield
+        finally:
+            self._armed = not self.received
+        self._raise_late()
+
+    def _raise_late(self) -> None:
+        if self.received:
+            self._armed = False
+            raise KeyboardInterrupt
+
+
 @dataclass
-class Worker:
+class Player:
     """One live process and the connection to it."""
 
     side: Side
@@ -59,13 +126,8 @@ class Worker:
         return f"{describe(self.side)}: pytest {how}{self.last_words()}"
 
     def last_words(self) -> str:
-        """The last lines of its output, on lines of their own."""
-        try:
-            text = (self.folder / _OUTPUT).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-        lines = text.strip().splitlines()[-_LAST_LINES:]
-        return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
+        """The end of its output, to be appended to a sentence."""
+        return _last_lines(self.folder / _OUTPUT)
 
     def report(self, slug: str) -> Report | None:
         """Its report; None if it measured nothing.
@@ -89,10 +151,10 @@ def describe(side: Side) -> str:
     return {"base": "the base", "copy": "the second checkout of the base", "work": "the working tree"}[side]
 
 
-def start_worker(
-    command: ChildCommand, side: Side, session: Path, request: Request, interrupts: Interrupts, started: list[Worker]
+def start_player(
+    command: ChildCommand, side: Side, session: Path, request: Request, interrupts: Interrupts, started: list[Player]
 ) -> None:
-    """Start the worker of one side, which answers into `session`. It is appended to `started` at once, so that no
+    """Start the process of one side, which answers into `session`. It is appended to `started` at once, so that no
     signal can intervene."""
     assert command.worktree is not None
     own, original = str(command.worktree.folder), str(command.worktree.original)
@@ -107,7 +169,7 @@ def start_worker(
                 line, cwd=command.start, env=variables, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-            started.append(Worker(side, session, process, Connection(ours.detach())))
+            started.append(Player(side, session, process, Connection(ours.detach())))
 
 
 def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, interrupts: Interrupts) -> None:
@@ -132,9 +194,17 @@ def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, int
         if process is not None:
             stop(process)
     if status != 0:
-        said: Sequence[str] = output_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = "\n".join(f"    {line}" for line in said[-_LAST_LINES:])
         raise UsageError(
             f"--setup {setup!r}: ended with status {status} in the worktree of {describe(side)}; "
-            f"mend the command; it said:\n{last}"
+            f"mend the command; it said{_last_lines(output_path)}"
         )
+
+
+def _last_lines(path: Path) -> str:
+    """The last lines of an output, on lines of their own."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    lines = text.strip().splitlines()[-_LAST_LINES:]
+    return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""

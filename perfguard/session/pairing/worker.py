@@ -88,18 +88,6 @@ Message = Ready | Entered | Announced | Measured
 Order = Measure | Go
 
 
-def read_message(data: bytes) -> Message:
-    """A worker's message from its bytes."""
-    message: Message = msgspec.json.decode(data, type=Message)
-    return message
-
-
-def read_order(data: bytes) -> Order:
-    """A conductor's order from its bytes."""
-    order: Order = msgspec.json.decode(data, type=Order)
-    return order
-
-
 @dataclass
 class Worker:
     """This process as the worker of a process pair. Create it with `join`."""
@@ -136,7 +124,7 @@ class Worker:
 
     def hear(self) -> Order:
         try:
-            order = read_order(self.connection.recv_bytes())
+            order: Order = msgspec.json.decode(self.connection.recv_bytes(), type=Order)
         except (EOFError, OSError):
             raise _gone() from None
         if isinstance(order, Go) and order.timers:

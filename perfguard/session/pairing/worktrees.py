@@ -1,14 +1,15 @@
-"""The repository side of process pairs: merge base, a snapshot of the working tree, detached worktrees."""
+"""The repository side of process pairs: the base of a working tree, a snapshot of it, detached worktrees."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from perfguard.model.errors import UsageError
+from perfguard.model.records import BaseTree
 from perfguard.session.child import environment
 
 _IDENTITY = {
@@ -16,6 +17,13 @@ _IDENTITY = {
     for role in ("AUTHOR", "COMMITTER")
     for part, value in (("NAME", "perfguard"), ("EMAIL", "perfguard@localhost"))
 }
+
+
+# Files that no test runs. Text files are not among them, since requirements are often one.
+_DOCUMENTS = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf"}
+# Outputs of tools beside the code, which git may not ignore.
+_OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
+_TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
 
 
 @dataclass(frozen=True)
@@ -183,3 +191,44 @@ def _git(
         )  # fmt: skip
     except FileNotFoundError as error:
         raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error
+
+
+def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
+    """The commit that the working tree around `folder` is compared with.
+
+    Args:
+        wanted: a branch, tag or commit: its merge base with HEAD; "": HEAD itself.
+        data: folders of perfguard's own (baselines, reports), whose contents are no code.
+    """
+    try:
+        repository = find_repository(folder)
+        commit = repository.merge_base(wanted or "HEAD")
+        code = changed_code(repository, commit, data)
+        new = [path for path in repository.untracked() if not _is_output(PurePosixPath(path))]
+        return BaseTree(commit, equal=not code and not _code(repository, new, data))
+    except UsageError as error:
+        return BaseTree(problem=str(error))
+
+
+def changed_code(repository: Repository, commit: str, data: Sequence[Path]) -> list[str]:
+    """Tracked files, documents and those in `data` left out, in which the working tree differs from `commit`.
+
+    Raises:
+        UsageError: git fails.
+    """
+    return _code(repository, repository.changed_since(commit), data)
+
+
+def _code(repository: Repository, paths: Sequence[str], data: Sequence[Path]) -> list[str]:
+    top = repository.root.resolve()
+    return [
+        path
+        for path in paths
+        if PurePosixPath(path).suffix.lower() not in _DOCUMENTS
+        and not any(Path(top, path).is_relative_to(folder.resolve()) for folder in data)
+    ]
+
+
+def _is_output(path: PurePosixPath) -> bool:
+    tools = any(part in _TOOLS or part.endswith(".egg-info") for part in path.parts)
+    return tools or path.suffix.lower() in _OUTPUTS or path.name.startswith(".coverage")

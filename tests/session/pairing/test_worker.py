@@ -30,7 +30,6 @@ from perfguard.session.pairing.worker import (
     Worker,
     foreign_module,
     join,
-    read_message,
 )
 from tests.store.test_report_file import CASE
 
@@ -49,7 +48,7 @@ class Line:
     def heard(self) -> list[Message]:
         found = []
         while self.connection.poll(0):
-            found.append(read_message(self.connection.recv_bytes()))
+            found.append(msgspec.json.decode(self.connection.recv_bytes(), type=Message))
         return found
 
 

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.model.errors import UsageError
-from perfguard.session.pairing.conductor import Limit, conduct
-from perfguard.session.pairing.outcome import Outcome, Track
+from perfguard.session.pairing.lockstep import Limit, Outcome, Track, conduct
 from perfguard.session.pairing.processes import SIDES, Side
-from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Ready, read_order
+from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
 
 TIMER = "queue-cold"
 ROUNDS = 3
@@ -99,7 +98,7 @@ class Script:
                 say(Measured(self.block(key, self.stage.time), self.mhz))
 
     def _hear(self, end: Connection) -> object:
-        order = read_order(end.recv_bytes())
+        order: Order = msgspec.json.decode(end.recv_bytes(), type=Order)
         if isinstance(order, Go):
             self.known.append((order.key, order.timers))
         return order
@@ -121,8 +120,8 @@ def play(
         script.thread.start()
     try:
         until = Limit(time.monotonic() + limit, "the limit is over", hangs)
-        return conduct(scripts, wanted, limit=until, progress=lambda track: None, chance=random.Random(seed),
-                       common_only=common_only)  # fmt: skip
+        chance = random.Random(seed)
+        return conduct(scripts, wanted, pair=1, limit=until, chance=chance, common_only=common_only)  # type: ignore[arg-type]
     finally:
         for script in scripts:
             script.connection.close()
@@ -139,11 +138,11 @@ def scripts(common: list[str], **work: object) -> list[Script]:
 def test_a_slower_side_is_measured_in_turns() -> None:
     players = scripts(["a", "b"], block=lambda key, time: 55.0 if key == "b" else 50.0)
     outcome = play(*players)
-    assert set(outcome.differences) == {track("a"), track("b")}
-    assert outcome.differences[track("a")].change == 0
-    assert outcome.differences[track("b")].change == pytest.approx(math.log(1.1))
-    assert outcome.differences[track("b")].control == 0
-    assert (outcome.differences[track("b")].base_us, outcome.differences[track("b")].work_us) == (50.0, 55.0)
+    assert set(outcome.readings) == {track("a"), track("b")}
+    assert outcome.readings[track("a")].change == 0
+    assert outcome.readings[track("b")].change == pytest.approx(math.log(1.1))
+    assert outcome.readings[track("b")].control == 0
+    assert (outcome.readings[track("b")].base_us, outcome.readings[track("b")].work_us) == (50.0, 55.0)
     assert not players[0].stage.crowded
     blocks = players[0].stage.order[-6 * ROUNDS :]
     for at in range(0, 6 * ROUNDS, 6):  # there and back
@@ -162,9 +161,9 @@ def test_who_comes_first_is_drawn() -> None:
 
 def test_a_round_that_could_not_be_read_is_measured_again() -> None:
     players = scripts(["a"], block=lambda key, time: None if time == 20 else 50.0)
-    assert play(*players).differences[track("a")].change == 0
-    never = play(*scripts(["a"], block=lambda key, time: None))
-    assert (never.differences, never.unread) == ({}, {track("a")})
+    assert play(*players).readings[track("a")].change == 0
+    never = play(*scripts(["a", "b"], block=lambda key, time: None if key == "a" else 50.0))
+    assert (set(never.readings), never.unread) == ({track("b")}, {track("a")})
 
 
 def test_the_others_are_told_the_base_s_timers_before_they_choose_theirs() -> None:
@@ -180,18 +179,15 @@ def test_the_clock_stands_beside_the_times() -> None:
     players = scripts(["a"], mhz=1700.0)
     for player in players[:2]:
         player.mhz = 1800.0
-    difference = play(*players).differences[track("a")]
+    difference = play(*players).readings[track("a")]
     assert (difference.base_mhz, difference.work_mhz) == (1800.0, 1700.0)
 
 
 def test_what_one_side_lacks_is_left_out_on_all() -> None:
     outcome = play(*scripts(["b", "a"], keys=["new", "a", "b"]), common_only=True)
-    assert set(outcome.differences) == {track("a"), track("b")}
+    assert set(outcome.readings) == {track("a"), track("b")}
+    assert outcome.uncollected["base"] == {"test_base.py": "ImportError"}
     assert outcome.tests == {"base": {"a", "b"}, "copy": {"a", "b"}, "work": {"new", "a", "b"}}
-
-
-def test_what_a_side_could_not_collect_is_passed_on() -> None:
-    assert play(*scripts(["a"])).uncollected["base"] == {"test_base.py": "ImportError"}
 
 
 def test_drift_cancels() -> None:
@@ -199,7 +195,7 @@ def test_drift_cancels() -> None:
     players = scripts(["a"])
     for player in players:
         player.block = lambda key, time: 50.0 * math.exp(0.004 * time)
-    difference = play(*players).differences[track("a")]
+    difference = play(*players).readings[track("a")]
     assert difference.change == pytest.approx(0, abs=1e-12)
     assert difference.control == pytest.approx(0, abs=1e-12)
 
@@ -214,7 +210,7 @@ def test_where_the_lowest_count_all_sides_wait_for_a_quiet_moment() -> None:
         player.block = lambda key, time, us=us, chance=chance: (
             us * (1 if chance.random() < 0.2 else chance.uniform(2, 3))
         )
-    difference = play(*players).differences[track("a")]
+    difference = play(*players).readings[track("a")]
     assert difference.change == pytest.approx(math.log(1.1))
     assert difference.control == 0
     assert (difference.base_us, difference.work_us) == (50.0, pytest.approx(55.0))
@@ -223,7 +219,7 @@ def test_where_the_lowest_count_all_sides_wait_for_a_quiet_moment() -> None:
 def test_what_is_not_wanted_gets_one_block_and_no_more() -> None:
     players = scripts(["a", "b"])
     outcome = play(*players, wanted=lambda found: False)
-    assert outcome.differences == {}
+    assert outcome.readings == {}
     assert players[0].stage.order == [*SIDES, *SIDES]
 
 
@@ -239,38 +235,32 @@ def test_sides_that_part_come_together_again(extra: list[str], gone: int, at: in
     other[at:at] = extra
     outcome = play(*scripts(keys, keys=other))
     assert outcome.problem == ""
-    assert set(outcome.differences) <= {track(key) for key in keys}
-    assert len(outcome.differences) >= len(keys) - 1 - 3 * (len(extra) + 1)
-    assert all(difference.change == 0 for difference in outcome.differences.values())
+    assert set(outcome.readings) <= {track(key) for key in keys}
+    assert len(outcome.readings) >= len(keys) - 1 - 3 * (len(extra) + 1)
+    assert all(difference.change == 0 for difference in outcome.readings.values())
 
 
 def test_another_timer_is_not_compared_but_told() -> None:
     outcome = play(*scripts(["a"], timer="graph-cold-u64-r12"))
-    assert outcome.differences == {}
+    assert outcome.readings == {}
     assert outcome.timers[track("a")] == {"base": TIMER, "copy": TIMER, "work": "graph-cold-u64-r12"}
-
-
-def test_blocks_that_cannot_be_read_are_told() -> None:
-    outcome = play(*scripts(["a", "b"], block=lambda key, time: None if key == "a" else 50.0))
-    assert outcome.unread == {track("a")}
-    assert set(outcome.differences) == {track("b")}
 
 
 def test_a_call_that_raises_while_it_is_measured_costs_only_its_case() -> None:
     outcome = play(*scripts(["a", "b", "c"], raises_in="b"))
-    assert set(outcome.differences) == {track("a"), track("c")}
+    assert set(outcome.readings) == {track("a"), track("c")}
     assert outcome.problem == ""
 
 
 def test_a_side_that_ends_early_in_order_does_not_stop_the_others() -> None:
     outcome = play(*scripts(["a", "b"], keys=["a"]))
-    assert set(outcome.differences) == {track("a")}
+    assert set(outcome.readings) == {track("a")}
     assert set(outcome.timers[track("b")]) == {"base", "copy"}
 
 
 def test_a_worker_that_dies_ends_it_and_what_came_before_stands() -> None:
     outcome = play(*scripts(["a", "b", "c"], dies_at="b"))
-    assert set(outcome.differences) == {track("a")}
+    assert set(outcome.readings) == {track("a")}
     assert (outcome.problem, outcome.lost) == ("work died", ("work", "test_b"))
 
 
@@ -290,7 +280,7 @@ def test_where_only_the_time_is_over_nobody_is_blamed() -> None:
     outcome = play(*players, limit=0.5, hangs=False)
     waiting.set()
     assert (outcome.problem, outcome.lost) == ("the limit is over", None)
-    assert set(outcome.differences) == {track("a")}
+    assert set(outcome.readings) == {track("a")}
 
 
 def test_foreign_code_is_refused() -> None:

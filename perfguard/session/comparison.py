@@ -7,22 +7,22 @@ import math
 from msgspec.structs import replace
 
 from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
-from perfguard.judge.pair_test import PairVerdict, in_cycles, noisy
+from perfguard.judge.pair_test import in_cycles, noisy
 from perfguard.judge.run_verdicts import CaseId, track_of
 from perfguard.judge.screen import covered_beside
-from perfguard.model.records import CaseResult, PairedTime, Reading, Value, Word
+from perfguard.model.records import CaseResult, Reading, Value, Word
 from perfguard.model.records.comparison import Row
-from perfguard.session.pairing.outcome import Track
-from perfguard.session.pairing.processes import Side
-from perfguard.session.pairing.tally import Progress, Tally, bad, why_not_compared
+from perfguard.session.pairing.lockstep import Track
+from perfguard.session.pairing.tally import Tally, bad, why_not_compared
 
 
 def rows_of(tally: Tally) -> list[Row]:
     """One row for each time, for each exact metric that moved, and for each case that is not compared; worst first."""
     cases = dict.fromkeys([*tally.results["work"], *tally.results["base"]])
     rows = [row for case in cases for row in _case_rows(tally, case)]
-    rows += [_lost_row(test, *lost) for test, lost in tally.lost.items()]
-    rows += [_timed_row(tally, track, progress) for track, progress in tally.times.items()]
+    for test, (side, how) in tally.lost.items():
+        rows.append(Row("", test, "", Word.BROKEN if side == "work" else Word.UNRESOLVED, how, nodeid=test))
+    rows += [_timed_row(tally, track) for track, time in tally.times.items() if not time.unchanged]
     order = list(Word)
     return sorted(rows, key=lambda row: (order.index(row.word), -(row.effect or 0.0), row.suite, row.case))
 
@@ -45,7 +45,7 @@ def _case_rows(tally: Tally, case: CaseId) -> list[Row]:
 
 
 def _lonely(tally: Tally, base: CaseResult | None, work: CaseResult | None) -> list[Row]:
-    if not tally.whole:  # the other side may only have been cut short
+    if tally.finds:  # the other side may only have been cut short
         return []
     if work is not None:
         return [_row(work, "", *(bad(work) or (Word.NEW, "in the working tree only; nothing to compare it with")))]
@@ -53,25 +53,27 @@ def _lonely(tally: Tally, base: CaseResult | None, work: CaseResult | None) -> l
     return [_row(base, "", Word.STALE, "at the base only: its test is gone, renamed or skipped now")]
 
 
-def _lost_row(test: str, side: Side, how: str) -> Row:
-    return Row("", test, "", Word.BROKEN if side == "work" else Word.UNRESOLVED, how, nodeid=test)
-
-
-def _timed_row(tally: Tally, track: Track, progress: Progress) -> Row:
+def _timed_row(tally: Tally, track: Track) -> Row:
     work, base = tally.results["work"][track[:2]], tally.results["base"][track[:2]]
-    verdict = tally.verdicts.get(track)
-    reading = base.reading(track.metric)
-    row = _row(work, track.metric, Word.UNRESOLVED, progress.why, reading)
-    time = tally.time(track)
+    verdict, time = tally.verdicts.get(track), tally.time(track)
+    row = _row(work, track.metric, Word.UNRESOLVED, time.problem, base.reading(track.metric))
     known = track_of(base, time)
     if verdict is None or known is None:
-        changed = progress.why.startswith("timed by")
+        changed = time.problem.startswith("timed by")
         return replace(row, word=Word.METHOD_CHANGED) if changed else row
+    cycles = in_cycles(time.readings, verdict.effect, known.theta)
+    if verdict.word is None:
+        said = [f"undecided when the comparison ended: {time.problem or tally.problem or 'interrupted'}", str(verdict)]
+    elif verdict.word is Word.UNRESOLVED:
+        said = [noisy(verdict), cycles]
+    else:  # both sides ran by turns, so the machine is no cause
+        passes = verdict.word is Word.PASS
+        said = [cycles, "" if passes else because(track.metric, work.readings, _exact_values(base))]
     low, high = verdict.interval
     return replace(
         row,
         word=verdict.word or Word.UNRESOLVED,
-        reason="; ".join(filter(None, _reasons(tally, base, work, time, verdict, known.theta))),
+        reason="; ".join(filter(None, said)),
         before=known.readings[-1].base_us,
         after=known.readings[-1].work_us,
         effect=math.expm1(verdict.effect),
@@ -79,19 +81,6 @@ def _timed_row(tally: Tally, track: Track, progress: Progress) -> Row:
         pairs=verdict.pairs,
         smallest=verdict.smallest,
     )
-
-
-def _reasons(
-    tally: Tally, base: CaseResult, work: CaseResult, time: PairedTime, verdict: PairVerdict, theta: float
-) -> list[str]:
-    cycles = in_cycles(time.readings, verdict.effect, theta)
-    if verdict.word is None:
-        return [f"undecided when the comparison ended: {time.problem or tally.problem or 'interrupted'}", str(verdict)]
-    if verdict.word is Word.UNRESOLVED:
-        return [noisy(verdict), cycles]
-    # Both sides ran by turns, so the machine is no cause.
-    cause = "" if verdict.word is Word.PASS else because(time.metric, work.readings, _exact_values(base))
-    return [cycles, cause]
 
 
 def exact_rows(base: CaseResult, work: CaseResult, copy: CaseResult | None) -> list[Row]:

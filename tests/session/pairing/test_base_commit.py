@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfguard.model.records import BaseTree
-from perfguard.session.pairing.base_commit import find_base
+from perfguard.session.pairing.worktrees import find_base
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -10,27 +10,16 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from statistics import fmean, median
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.errors import UsageError
-from perfguard.session.pairing.outcome import Difference, Outcome, Track
-from perfguard.session.pairing.processes import SIDES, Side, describe
-from perfguard.session.pairing.worker import (
-    Announced,
-    Entered,
-    Go,
-    Measure,
-    Measured,
-    Message,
-    Order,
-    Ready,
-    read_message,
-)  # fmt: skip
+from perfguard.model.records import PairReading
+from perfguard.session.pairing.processes import SIDES, Player, Side, describe
+from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
 
 _ROUNDS = 3  # rounds of blocks for a case and process pair
 _THERE_AND_BACK = 2  # blocks of each side in a round
@@ -41,20 +30,38 @@ _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 _FLOOR_SECONDS = 4.0  # bursts of other work on a processor last seconds
 
 
+class Track(NamedTuple):
+    """One timed metric of one case."""
+
+    suite: str
+    key: str
+    metric: str
+
+
 _START = Track("", "", "")  # position of a side that has collected its tests
 
 
-class Player(Protocol):
-    """The interface of a worker to the conductor."""
+@dataclass
+class Outcome:
+    """What one process pair found.
 
-    side: Side
-    connection: Connection
+    Attributes:
+        readings: results of the wanted metrics that could be measured.
+        timers: the timer of every metric that a side announced.
+        unread: wanted metrics with too many unreadable blocks.
+        uncollected: node id of a test file -> reason why a side could not collect it.
+        tests: node ids of the tests that each side collected.
+        problem: reason for an early end, otherwise empty.
+        lost: the side whose process died, and the node id of the test in which it died; None if unknown.
+    """
 
-    def ended(self) -> str:
-        """Wait for the end of a process that hung up. Empty if it ended in order, otherwise the problem."""
-
-    def last_words(self) -> str:
-        """The end of its output, to be appended to a sentence."""
+    readings: dict[Track, PairReading] = field(default_factory=dict)
+    timers: dict[Track, dict[Side, str]] = field(default_factory=dict)
+    unread: set[Track] = field(default_factory=set)
+    uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
+    tests: dict[Side, set[str]] = field(default_factory=dict)
+    problem: str = ""
+    lost: tuple[Side, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +87,8 @@ def conduct(
     players: Sequence[Player],
     wanted: Callable[[Track], bool],
     *,
+    pair: int,
     limit: Limit,
-    progress: Callable[[Track], None],
     chance: random.Random,
     common_only: bool = False,
 ) -> Outcome:
@@ -89,15 +96,15 @@ def conduct(
 
     Args:
         wanted: whether a metric is still to be measured.
+        pair: number of this process pair, from 1.
         limit: time limit of the whole.
-        progress: called with every metric that is measured.
         chance: draws the order of the sides, which must differ between pairs.
         common_only: whether tests that a side lacks are left out on all sides.
 
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
     """
-    lockstep = _Lockstep({player.side: player for player in players}, limit, chance, common_only)
+    lockstep = _Lockstep({player.side: player for player in players}, pair, limit, chance, common_only)
     try:
         lockstep.begin()
         while not lockstep.over:
@@ -106,8 +113,7 @@ def conduct(
                 for side in lockstep.choose():
                     lockstep.go(side)
                 continue
-            if wanted(track) and lockstep.same_timers(track):
-                progress(track)
+            if wanted(track) and len(set(lockstep.outcome.timers[track].values())) == 1:
                 lockstep.measure(track)
             for side in lockstep.waiting():
                 if lockstep.at[side] == track:  # otherwise its call has raised, and it went on
@@ -120,6 +126,7 @@ def conduct(
 @dataclass
 class _Lockstep:
     players: Mapping[Side, Player]
+    pair: int
     limit: Limit
     chance: random.Random
     common_only: bool = False
@@ -226,9 +233,6 @@ class _Lockstep:
     def _has_left(self, side: Side, track: Track | None) -> bool:
         return track in self.behind[side] and self.at[side] != track
 
-    def same_timers(self, track: Track) -> bool:
-        return len(set(self.outcome.timers[track].values())) == 1
-
     def measure(self, track: Track) -> None:
         """Measure one time on all sides."""
         if track in self.near:
@@ -253,7 +257,7 @@ class _Lockstep:
             self.outcome.unread.add(track)
             return
         base, copy, work = (median(lowest(times[side])) for side in SIDES)
-        self.outcome.differences[track] = Difference(math.log(work / base), math.log(copy / base), base, work)
+        self.outcome.readings[track] = paired(self.pair, base, copy, work)
 
     def _measure_rounds(self, track: Track) -> None:
         """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
@@ -278,7 +282,8 @@ class _Lockstep:
             self.outcome.unread.add(track)
             return
         base, work = values["base"], values["work"]
-        self.outcome.differences[track] = Difference(
+        self.outcome.readings[track] = PairReading(
+            self.pair,
             fmean(changes["work"]),
             fmean(changes["copy"]),
             median(block.us for block in base if block.us),
@@ -336,7 +341,8 @@ class _Lockstep:
                     raise _Lost(f"{describe(player.side)}: {self.limit.name}{player.last_words()}")
                 raise _Lost(self.limit.name)
         try:
-            return read_message(player.connection.recv_bytes())
+            message: Message = msgspec.json.decode(player.connection.recv_bytes(), type=Message)
+            return message
         except (EOFError, OSError):
             if problem := player.ended():
                 self._lose(player, problem)
@@ -351,3 +357,8 @@ class _Lockstep:
 def _mhz(blocks: Sequence[Measured]) -> float | None:
     known = [block.mhz for block in blocks if block.mhz]
     return median(known) if known else None
+
+
+def paired(pair: int, base: float, copy: float, work: float) -> PairReading:
+    """The result of a process pair with one value for each side, µs."""
+    return PairReading(pair, math.log(work / base), math.log(copy / base), base, work)

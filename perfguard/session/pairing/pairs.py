@@ -18,24 +18,14 @@ from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
 from perfguard.model.records import Report
-from perfguard.model.units import format_minutes
+from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ChildCommand, Request, Worktree
-from perfguard.session.pairing.conductor import Limit, conduct
-from perfguard.session.pairing.interrupts import Interrupts
-from perfguard.session.pairing.outcome import Outcome, Track
-from perfguard.session.pairing.processes import SIDES, Side, Worker, run_setup, start_worker
+from perfguard.session.pairing.lockstep import Limit, Outcome, Track, conduct
+from perfguard.session.pairing.processes import SIDES, Interrupts, Player, Side, run_setup, start_player
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Trees:
-    """The two sides: full hashes of the base and of a commit that holds the working tree."""
-
-    base: str
-    work: str
 
 
 @dataclass
@@ -46,7 +36,6 @@ class Site:
         command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
         tell: called with progress messages.
-        at: called with every time that is measured.
     """
 
     repository: Repository
@@ -55,8 +44,7 @@ class Site:
     settings: Settings
     interrupts: Interrupts
     tell: Tell
-    at: Callable[[Track], None] = lambda track: None
-    _workers: list[Worker] = field(default_factory=list)
+    _players: list[Player] = field(default_factory=list)
     _temporary: Path = field(
         default_factory=lambda: (
             Path(tempfile.gettempdir()).resolve() / f"perfguard-pairs-{os.getpid()}-{secrets.token_hex(4)}"
@@ -68,7 +56,7 @@ class Site:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stop_workers()
+        self._stop_players()
         if self._temporary.exists():
             self.repository.remove_worktrees(self._temporary)
 
@@ -81,20 +69,23 @@ class Site:
         inside = root.resolve().relative_to(self.repository.root.resolve())
         return Path(self._temporary, side, inside, nodeid.partition("::")[0]).exists()
 
-    def lay_out(self, base: str) -> Trees:
-        """Make the three worktrees: of `base`, of its second checkout, and of the working tree.
+    def lay_out(self, base: str) -> str:
+        """Make the worktrees of `base`, of its second checkout, and of the working tree.
+
+        Returns:
+            The hash of a commit that holds the working tree.
 
         Raises:
             UsageError: git refuses.
         """
         self._temporary.mkdir(mode=0o700)
-        trees = Trees(base, self.repository.snapshot(self._temporary / "index"))
+        work = self.repository.snapshot(self._temporary / "index")
         if self.repository.has_submodules:
             self.tell("submodules stay empty in the worktrees; --setup 'git submodule update --init' fills them")
-        for side, commit in zip(SIDES, (base, base, trees.work), strict=True):
+        for side, commit in zip(SIDES, (base, base, work), strict=True):
             with self.interrupts.delayed():
                 self.repository.add_worktree(self._temporary / side, commit)
-        return trees
+        return work
 
     def set_up(self, command: str) -> None:
         """Run the user's `command` in each worktree, to build extensions.
@@ -116,16 +107,17 @@ class Site:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
         started, first = time.monotonic(), tally.pairs
-        looked = False  # whether all sides have come to their end once
+        checked = False  # whether all sides have come to their end once
         while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
-            finds = tracks is None and not looked
-            left = tally.undecided_times if tracks is None else [each for each in tracks if not tally.is_decided(each)]
-            if not left and not finds:
+            left = [track for track in (tally.times if tracks is None else tracks) if not tally.is_decided(track)]
+            if not left and not tally.finds:
                 return
-            self.tell(_progress(tally, len(left), tally.pairs - first, time.monotonic() - started, deadline))
-            tests = tally.others if finds else tally.nodeids(left)
+            question = f": {counted(len(left), 'time')} in question" if left else ""
+            expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
+            self.tell(f"process pair {tally.pairs + 1}{question}{expected}")
+            tests = tally.others if tally.finds else tally.nodeids(left)
             # The speed of a wrong base is no standard. The working tree of a run has been checked and read by the run.
-            judged: Collection[Side] = () if looked else SIDES if tracks is None else ("base",)
+            judged: Collection[Side] = SIDES if tally.finds else () if checked else ("base",)
             request = Request(
                 self.slug,
                 tally.timers,
@@ -138,29 +130,27 @@ class Site:
                 side: msgspec.structs.replace(request, exact=side in judged, numerics=side in judged and side != "copy")
                 for side in SIDES
             }
-            outcome, reports = self._pair(tally, requests, deadline, common_only=not finds)
-            tally.take(outcome, reports, None if tracks is None else left)
-            looked |= not outcome.problem
+            finds = tally.finds
+            outcome, reports = self._pair(tally, requests, deadline)
+            tally.take(outcome, reports, None if finds else left)
+            checked |= not outcome.problem
 
     def _pair(
-        self, tally: Tally, requests: Mapping[Side, Request], deadline: float, *, common_only: bool
+        self, tally: Tally, requests: Mapping[Side, Request], deadline: float
     ) -> tuple[Outcome, dict[Side, Report | None]]:
-        """Start new processes, lead them through the undecided times, and return what was found and their answers.
-
-        Args:
-            common_only: whether tests that a side lacks are left out on all sides.
-        """
-        folder = self._temporary / f"pair-{tally.pairs + 1}"
+        """Start new processes, lead them through the undecided times, and return what was found and their answers."""
+        number = tally.pairs + 1
+        folder = self._temporary / f"pair-{number}"
         folder.mkdir()
         for side in self._random.sample(SIDES, len(SIDES)):
-            start_worker(self.command_of(side), side, folder / side, requests[side], self.interrupts, self._workers)
-        workers = {worker.side: worker for worker in self._workers}
+            start_player(self.command_of(side), side, folder / side, requests[side], self.interrupts, self._players)
+        players = {player.side: player for player in self._players}
         outcome = conduct(
-            [workers[side] for side in SIDES], tally.wants, limit=self._limit(deadline), progress=self.at,
-            chance=self._random, common_only=common_only,
+            [players[side] for side in SIDES], tally.wants, pair=number, limit=self._limit(deadline),
+            chance=self._random, common_only=not tally.finds,
         )  # fmt: skip
-        self._stop_workers()
-        return outcome, {side: worker.report(self.slug) for side, worker in workers.items()}
+        self._stop_players()
+        return outcome, {side: player.report(self.slug) for side, player in players.items()}
 
     def _limit(self, deadline: float) -> Limit:
         minutes = self.settings.session_minutes
@@ -170,10 +160,10 @@ class Site:
             return Limit(hang, name, hangs=True)
         return Limit(deadline, out_of_time(self.settings))
 
-    def _stop_workers(self) -> None:
-        while self._workers:
-            self._workers[-1].stop()
-            self._workers.pop()
+    def _stop_players(self) -> None:
+        while self._players:
+            self._players[-1].stop()
+            self._players.pop()
 
 
 def out_of_time(settings: Settings) -> str:
@@ -181,14 +171,10 @@ def out_of_time(settings: Settings) -> str:
     return f"the {settings.pair_minutes:g} minutes for process pairs were over ([tool.perfguard] pair_minutes)"
 
 
-def _progress(tally: Tally, left: int, pairs: int, seconds: float, deadline: float) -> str:
-    """`process pair 3: 2 of 5 times undecided, 0:41 gone, about 0:20 to 3:05 to go`."""
-    text = f"process pair {tally.pairs + 1}"
-    total, _ = tally.count
+def _expected(pairs: int, seconds: float, deadline: float) -> str:
+    """`, 0:41 gone, about 0:20 to 3:05 to go`, after the first of the `pairs` so far."""
     if not pairs:
-        return f"{text}: {left} time{'s' * (left != 1)} in question" if left else text
-    each = seconds / pairs
-    least, most = max(1, LEAST_PAIRS - pairs) * each, max(1, MOST_PAIRS - pairs) * each
+        return ""
     budget = max(0.0, deadline - time.monotonic())
-    span = f"about {format_minutes(min(least, budget))} to {format_minutes(min(most, budget))} to go"
-    return f"{text}: {left} of {total} times undecided, {format_minutes(seconds)} gone, {span}"
+    least, most = (min(max(1, count - pairs) * seconds / pairs, budget) for count in (LEAST_PAIRS, MOST_PAIRS))
+    return f", {format_minutes(seconds)} gone, about {format_minutes(least)} to {format_minutes(most)} to go"

@@ -10,12 +10,23 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.judge.pair_test import MOST_PAIRS
-from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain, Verdict, Word
+from perfguard.model.records import (
+    SCHEMA,
+    Case,
+    CaseResult,
+    Hardware,
+    PairReading,
+    Reading,
+    Report,
+    Toolchain,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.comparison import Row
 from perfguard.model.units import Unit
 from perfguard.session.child import timers_of
-from perfguard.session.compare.rows import exact_rows, rows_of
-from perfguard.session.pairing.outcome import Difference, Outcome, Track
+from perfguard.session.comparison import exact_rows, rows_of
+from perfguard.session.pairing.lockstep import Outcome, Track
 from perfguard.session.pairing.processes import Side
 from perfguard.session.pairing.tally import Tally
 
@@ -36,19 +47,19 @@ def reports(
     return {"base": report(*base), "copy": report(*(base if copy is None else copy)), "work": report(*work)}
 
 
-def difference(change: float, control: float = 0.0) -> Difference:
-    return Difference(change, control, 50.0, 50.0 * math.exp(change))
+def paired(tally: Tally, change: float, control: float = 0.0) -> PairReading:
+    return PairReading(tally.pairs + 1, change, control, 50.0, 50.0 * math.exp(change))
 
 
-def measured(change: float, noise: random.Random | None = None) -> Outcome:
+def measured(tally: Tally, change: float, noise: random.Random | None = None) -> Outcome:
     by, control = (noise.gauss(0, 0.002), noise.gauss(0, 0.002)) if noise else (0.0, 0.0)
     timers: dict[Side, str] = {"base": "queue-cold", "copy": "queue-cold", "work": "queue-cold"}
-    return Outcome(differences={TRACK: difference(change + by, control)}, timers={TRACK: timers})
+    return Outcome(readings={TRACK: paired(tally, change + by, control)}, timers={TRACK: timers})
 
 
 def compared(work: CaseResult, base: CaseResult = RESULT, copy: CaseResult | None = None) -> list[Row]:
     tally = Tally()
-    tally.take(measured(0.0), reports([base], [work], None if copy is None else [copy]))
+    tally.take(measured(tally, 0.0), reports([base], [work], None if copy is None else [copy]))
     return [row for row in rows_of(tally) if row.metric != TIME.metric]
 
 
@@ -56,9 +67,9 @@ def compared(work: CaseResult, base: CaseResult = RESULT, copy: CaseResult | Non
 def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) -> None:
     tally, noise = Tally(), random.Random(1)
     assert tally.wants(TRACK)
-    while tally.pairs == 0 or tally.undecided_times:
-        tally.take(measured(change, noise), reports([RESULT], [RESULT]))
-        assert tally.undecided_times in ([], [TRACK])
+    while tally.pairs == 0 or tally.undecided:
+        tally.take(measured(tally, change, noise), reports([RESULT], [RESULT]))
+        assert tally.undecided in ([], [TRACK])
     assert not tally.wants(TRACK)
     (row,) = rows_of(tally)
     assert (row.word, row.pairs) == (word, tally.pairs)
@@ -73,10 +84,10 @@ def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) 
 
 def test_a_noisy_time_is_unresolved_after_the_most_pairs() -> None:
     tally, sign = Tally(), 1.0
-    while tally.pairs == 0 or tally.undecided_times:
+    while tally.pairs == 0 or tally.undecided:
         sign = -sign
-        outcome = measured(0.0)
-        outcome.differences[TRACK] = difference(0.02 + 0.1 * sign, -0.1 * sign)
+        outcome = measured(tally, 0.0)
+        outcome.readings[TRACK] = paired(tally, 0.02 + 0.1 * sign, -0.1 * sign)
         tally.take(outcome, reports([RESULT], [RESULT]))
     (row,) = rows_of(tally)
     assert (row.word, tally.pairs) == (Word.UNRESOLVED, MOST_PAIRS)
@@ -88,8 +99,8 @@ def test_an_exact_metric_that_moved_is_told_and_is_the_cause() -> None:
     (row,) = compared(heavier)
     assert (row.word, row.before, row.after, row.effect) == (Word.CHANGED, 1, 2, 1.0)
     tally = Tally()
-    while tally.pairs == 0 or tally.undecided_times:
-        tally.take(measured(0.1), reports([RESULT], [heavier]))
+    while tally.pairs == 0 or tally.undecided:
+        tally.take(measured(tally, 0.1), reports([RESULT], [heavier]))
     reasons = {row.metric: row.reason for row in rows_of(tally)}
     assert reasons[TIME.metric] == "because: launches 1 -> 2 (+100.0 %)"
     (row,) = compared(RESULT, heavier)
@@ -107,14 +118,14 @@ def test_equal_binaries_need_no_time() -> None:
     fingerprint = Reading("fingerprint", Unit.TEXT, "abc", gated=False, covers=[TIME.metric])
     same = replace(RESULT, readings=[fingerprint, TIME])
     tally = Tally()
-    tally.take(measured(0.1), reports([same], [same]))
-    assert tally.undecided_times == []
+    tally.take(measured(tally, 0.1), reports([same], [same]))
+    assert tally.undecided == []
     (row,) = rows_of(tally)
     assert row.word is Word.UNCHANGED
     other = replace(RESULT, readings=[replace(fingerprint, value="def"), TIME])
     tally = Tally()
-    tally.take(measured(0.1), reports([same], [other]))
-    assert tally.undecided_times == [TRACK]
+    tally.take(measured(tally, 0.1), reports([same], [other]))
+    assert tally.undecided == [TRACK]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +147,7 @@ def test_equal_binaries_need_no_time() -> None:
 def test_what_is_not_comparable_is_told(base: list[CaseResult], work: list[CaseResult], word: Word, said: str) -> None:
     tally = Tally()
     tally.take(Outcome(), reports(base, work))
-    assert tally.undecided_times == []
+    assert tally.undecided == []
     (row,) = rows_of(tally)
     assert (row.word, row.metric) == (word, "")
     assert row.reason.startswith(said)
@@ -151,8 +162,8 @@ def test_after_a_crash_nothing_is_said_to_be_gone() -> None:
 def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
     tally = Tally()
     timers: dict[Side, str] = {"base": "graph-cold-u64", "copy": "graph-cold-u64", "work": "queue-cold"}
-    while tally.pairs == 0 or tally.undecided_times:
-        tally.take(Outcome(timers={TRACK: timers}), reports([RESULT], [RESULT]))
+    while tally.pairs == 0 or tally.undecided:
+        tally.take(Outcome(timers={TRACK: timers}, tests={"base": {CASE.nodeid}}), reports([RESULT], [RESULT]))
     assert tally.pairs == 2
     assert tally.timers == timers_of([RESULT])
     (row,) = rows_of(tally)
@@ -164,5 +175,5 @@ def test_the_worst_comes_first() -> None:
     wrong = replace(RESULT, case=replace(CASE, name="other"), verdicts=[Verdict(Word.WRONG, reason="off")])
     good = replace(RESULT, case=wrong.case)
     heavier = replace(RESULT, readings=[replace(LAUNCHES, value=2), TIME])
-    tally.take(measured(0.0), reports([RESULT, good], [heavier, wrong]))
+    tally.take(measured(tally, 0.0), reports([RESULT, good], [heavier, wrong]))
     assert [row.word for row in rows_of(tally)] == [Word.WRONG, Word.CHANGED, Word.UNRESOLVED]
