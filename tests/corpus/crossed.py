@@ -39,7 +39,7 @@ MUTANTS = [
         suite="cross",
         apply=(HALF_THE_WARPS,),
         shown={  # an H200 is as fast with them
-            place: Expect("CHANGED", "sm_90.resident_warps", cases=("rows[16384]/forward",), also=("*",))
+            place: Expect("CHANGED", "sm_90.resident_warps", cases=("rows[widest]/forward",), also=("*",))
             for place in ("G", "X")
         },
     ),
@@ -50,8 +50,8 @@ MUTANTS = [
         suite="cross",
         apply=(warps_of_whole_rows("1"),),
         shown={
-            "G": Expect("SLOWER", "device_time_us", cases=("rows[16384]/forward",), says=("because: ",), also=("*",)),
-            "X": Expect("CHANGED", "sm_90.spills", cases=("rows[16384]/forward",), also=("*",)),
+            "G": Expect("SLOWER", "device_time_us", cases=("rows[widest]/forward",), says=("because: ",), also=("*",)),
+            "X": Expect("CHANGED", "sm_90.spills", cases=("rows[widest]/forward",), also=("*",)),
         },
     ),
     Mutant(
@@ -61,7 +61,7 @@ MUTANTS = [
         suite="cross",
         apply=(HALF_THE_WARPS, another_triton),
         shown={
-            "X": Expect("DRIFT", "sm_90.resident_warps", cases=("rows[16384]/forward",), says=("triton 3.5.1 -> ",))
+            "X": Expect("DRIFT", "sm_90.resident_warps", cases=("rows[widest]/forward",), says=("triton 3.5.1 -> ",))
         },
     ),
     Mutant(

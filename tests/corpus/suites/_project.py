@@ -7,14 +7,11 @@ often is for the judge's own tests to say.
 from __future__ import annotations
 
 import functools
-import importlib
 import os
-import pkgutil
 
 import pytest
 import torch
 
-import kernels
 from perfguard.measure.devices import fake
 
 fake.FakeDevice = functools.partial(fake.FakeDevice, session_noise=0.0005)  # type: ignore[assignment,misc]
@@ -22,11 +19,13 @@ fake.FakeDevice = functools.partial(fake.FakeDevice, session_noise=0.0005)  # ty
 GPU = torch.cuda.is_available()
 
 if not GPU:
-    # Triton decides when a kernel is defined whether it can be interpreted.
+    # Triton decides when a kernel is defined, which is when the suite is imported, whether it can be interpreted.
     os.environ["TRITON_INTERPRET"] = "1"
-    for package in pkgutil.iter_modules(kernels.__path__):
-        importlib.import_module(f"kernels.{package.name}")
-    del os.environ["TRITON_INTERPRET"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems() -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
 
 
 @pytest.fixture

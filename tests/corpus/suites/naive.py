@@ -6,38 +6,37 @@ from typing import Any
 
 import torch
 
-from kernels import fp8
 from perfguard.measure.devices import fake
 
 GROUPS, LAUNCHES = 8, 1
 DEFAULT_US, TUNED_US = 50.0, 45.0
 
 
-def grouped(x: torch.Tensor) -> Any:
+def grouped(x: torch.Tensor) -> torch.Tensor:
     for _ in range(LAUNCHES):
-        fake.launch("quantize_groups", us=48.0 / LAUNCHES + 4.0)
-    return fp8.reference.quantize_rowwise(x)
+        fake.launch("round_groups", us=48.0 / LAUNCHES + 4.0)
+    return x.round()
 
 
-def loop(x: torch.Tensor) -> Any:
+def loop(x: torch.Tensor) -> torch.Tensor:
     for _ in range(GROUPS):
-        fake.launch("quantize_one_group", us=8.0)
-    return fp8.reference.quantize_rowwise(x)
+        fake.launch("round_one_group", us=8.0)
+    return x.round()
 
 
-def tuned(x: torch.Tensor) -> Any:
-    fake.launch("quantize_rows", us=TUNED_US)
-    return fp8.reference.quantize_rowwise(x)
+def tuned(x: torch.Tensor) -> torch.Tensor:
+    fake.launch("round_rows", us=TUNED_US)
+    return x.round()
 
 
-def default(x: torch.Tensor) -> Any:
-    fake.launch("quantize_rows", us=DEFAULT_US)
-    return fp8.reference.quantize_rowwise(x)
+def default(x: torch.Tensor) -> torch.Tensor:
+    fake.launch("round_rows", us=DEFAULT_US)
+    return x.round()
 
 
 def test_grouped(perfguard: Any) -> None:
-    perfguard(grouped, torch.randn(64, 16), reference=fp8.reference.quantize_rowwise, rival=loop)
+    perfguard(grouped, torch.randn(64, 16), reference=torch.round, rival=loop)
 
 
 def test_tuned(perfguard: Any) -> None:
-    perfguard(tuned, torch.randn(64, 16), reference=fp8.reference.quantize_rowwise, rival=default)
+    perfguard(tuned, torch.randn(64, 16), reference=torch.round, rival=default)
