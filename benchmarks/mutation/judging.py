@@ -175,12 +175,13 @@ class Workplace:
     """A clone in which mutants are run one after the other.
 
     Attributes:
+        python: what runs pytest there.
         cache: what is compiled there is kept in; clones share it.
         clean: tests that were run on the tree as it is, and whether they pass; clones share it, too.
     """
 
     def __init__(self, folder: Path, cache: Path, lane: str = "cpu", clean: dict[str, bool] | None = None) -> None:
-        self.lane = lane
+        self.lane, self.python = lane, sys.executable
         self.path = folder / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
         cache.mkdir(parents=True, exist_ok=True)
@@ -208,21 +209,10 @@ class Workplace:
         ended it), and what it printed."""
         for report in (self.path / ".perfguard").glob("report-*.json"):
             report.unlink()
-        line = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--perfguard",
-            *LANES[self.lane],
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            *tests,
-        ]
+        line = [self.python, "-m", "pytest", "--perfguard", *LANES[self.lane], "-x", "-q", "-p", "no:cacheprovider"]
         try:
             done = subprocess.run(
-                line, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                [*line, *tests], cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=seconds or SECONDS * (4 if self.lane == "all" else 1), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

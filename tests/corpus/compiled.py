@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.corpus.mutant import Edit, Expect, Mutant
 
 ROUTER, LAYER, COMPILE = "kernels/moe/router.py", "kernels/moe/layer.py", "kernels/layers/compile.py"
-MOE_CASES = ("block/forward",)
+MOE_CASES = ("moe/forward",)
 
 MUTANTS = [
     Mutant(
@@ -37,11 +37,11 @@ MUTANTS = [
         suite="layers",
         apply=(
             Edit(
-                "kernels/layers/block.py",
-                "        h_BSD = self.attend(x_BSD, rope_SP2)\n        return h_BSD + self.moe(",
+                LAYER,
+                "        self._check(x_TD)\n",
+                "        self._check(x_TD)\n"
                 "        self.seen = getattr(self, 'seen', 0) + 1\n"
-                "        h_BSD = self.attend(x_BSD, rope_SP2) * (self.seen / self.seen)\n"
-                "        return h_BSD + self.moe(",
+                "        x_TD = x_TD * (self.seen / self.seen)\n",
             ),
         ),
         shown={"C": Expect("CHANGED", "recompiles", cases=MOE_CASES, says=("recompiled for", "seen"), also=("*",))},

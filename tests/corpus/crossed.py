@@ -51,7 +51,6 @@ MUTANTS = [
         apply=(warps_of_whole_rows("1"),),
         shown={
             "G": Expect("SLOWER", "device_time_us", cases=("rows[widest]/forward",), says=("because: ",), also=("*",)),
-            "X": Expect("CHANGED", "sm_90.spills", cases=("rows[widest]/forward",), also=("*",)),
         },
     ),
     Mutant(

@@ -10,10 +10,13 @@ from typing import Any
 
 
 def quicken_interpreter() -> None:
-    """For this process. Before any kernel is interpreted."""
+    """For this process, once. Before any kernel is interpreted."""
     from triton import language
     from triton.runtime import interpreter
 
+    if vars(interpreter).setdefault("_is_quick", False):  # as a nursery's processes are from the start
+        return
+    interpreter._is_quick = True
     _patch_the_language_once_a_launch(language, interpreter)
     _look_up_numpy_types_once(interpreter)
     _describe_blocks_once(language.core)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.mutation.judging import Workplace
+from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 KNOWN = tomllib.loads((ROOT / "benchmarks" / "mutation" / "known.toml").read_text())["mutant"]
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+def workplace(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Workplace]:
     """A clone of HEAD; what the checkout has compiled is found again."""
-    return Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "cache", "sm_90")
+    made = Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "cache", "sm_90")
+    if torch.cuda.is_available():  # a driver that was started dies in forks
+        yield made
+        return
+    runs = Nursery(interpreted=True, environment=made.environment, executable=nursery.python)
+    made.python = runs.python
+    yield made
+    runs.close()
 
 
 @pytest.mark.parametrize("mutant", KNOWN, ids=lambda mutant: mutant["what"])

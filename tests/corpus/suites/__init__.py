@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Of `[tool.perfguard]`, over the corpus' own. Inputs are derived for real kernels alone. One session: times are new there, so what is remembered of them does not
-# matter; or on a CPU, whose times no record judges.
+# Of `[tool.perfguard]`, over the corpus' own. Inputs are derived for real kernels alone. One session: times are new
+# there, so what is remembered of them does not matter; or on a CPU, whose times no record judges.
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "cross": {"targets": ["sm_90"]},
     "limits": {"targets": ["gfx942"]},

@@ -1,7 +1,8 @@
-"""Blocks under torch.compile, walked over token counts and expert loads. A CPU runs what was traced as it is."""
+"""Layers and blocks under torch.compile. A CPU runs what was traced as it is."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernels.layers import BlockConfig, MoEBlock, apply_compile, build_block, reference, rope_table
-from kernels.layers.shapes import set_load
-from kernels.moe import MoEConfig
+from kernels import moe
+from kernels.layers import BlockConfig, apply_compile, build_block, reference, rope_table
+from kernels.moe import MoE, MoEConfig
 
 # What the compiler does by itself while it traces.
 pytestmark = [
@@ -21,9 +22,7 @@ pytestmark = [
 
 BACKEND = "inductor" if torch.cuda.is_available() else "eager"
 DENSE = BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48)
-MOE = BlockConfig(
-    dim=32, heads=4, kv_heads=2, moe=MoEConfig(dim=32, hidden=48, experts=4, top_k=2, shared=1, normalise=True)
-)
+CONFIG = MoEConfig(dim=32, hidden=48, experts=4, top_k=2, normalise=True)
 
 
 class Model(nn.Module):
@@ -32,56 +31,41 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(blocks)
 
 
-def inputs(device: torch.device, config: BlockConfig, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    x = torch.randn(*size, config.dim, device=device, dtype=torch.bfloat16)
-    return x, rope_table(size[1], config.rotated, device=device)
+def built(perfguard: Any, layer: nn.Module) -> nn.Module:
+    """Without gradients: what the compiler traces of the forward pass is enough, and a CPU is slow at it."""
+    return layer.eval().requires_grad_(perfguard.device.type != "cpu")
 
 
-def walk(block: Any, device: torch.device) -> list[Any]:
-    """Another load, and another token count."""
-
-    def prepare() -> tuple[Tensor, Tensor]:
-        if isinstance(block, MoEBlock):
-            set_load(block, "hot")
-        return inputs(device, block.config, (3, 9))
-
-    return [prepare]
+def test_moe(perfguard: Any) -> None:
+    """Compiled as a user does, where breaks are allowed; walked to another token count."""
+    layer = built(perfguard, MoE(CONFIG, device=perfguard.device, dtype=torch.bfloat16))
+    layer.compile(backend=BACKEND)
+    x, more = (torch.randn(tokens, 32, device=perfguard.device, dtype=torch.bfloat16) for tokens in (24, 27))
+    truth = functools.partial(moe.reference.moe, layer)
+    perfguard(layer, x, reference=truth, walk=[(more,)], timed=x.device.type != "cpu")
 
 
-def guard(perfguard: Any, block: Any, run: Any, config: BlockConfig, *, steps: bool = True) -> None:
+def guard(perfguard: Any, block: Any, run: Any) -> None:
     """Eager's error is the block's own, uncompiled; the oracle is the reference in float64."""
-    x, rope = inputs(perfguard.device, config, (2, 12))
+    x = torch.randn(2, 12, DENSE.dim, device=perfguard.device, dtype=torch.bfloat16)
+    rope = rope_table(12, DENSE.rotated, device=perfguard.device)
 
     def truth(x: Tensor, rope: Tensor) -> Tensor:
         return reference.block(block, x, rope) if x.dtype == torch.float64 else type(block).forward(block, x, rope)
 
-    walked = walk(block, perfguard.device) if steps else []
-    perfguard(run, x, rope, reference=truth, walk=walked, timed=x.device.type != "cpu")
-
-
-def built(perfguard: Any, config: BlockConfig) -> Any:
-    """Without gradients: what the compiler traces of the forward pass is enough, and a CPU is slow at it."""
-    block = build_block(config, device=perfguard.device, dtype=torch.bfloat16).eval()
-    return block.requires_grad_(perfguard.device.type != "cpu")
-
-
-def test_block(perfguard: Any) -> None:
-    """Compiled as a user does, where breaks are allowed."""
-    block = built(perfguard, MOE)
-    block.compile(backend=BACKEND)
-    guard(perfguard, block, block, MOE)
+    perfguard(run, x, rope, reference=truth, timed=x.device.type != "cpu")
 
 
 def test_applied(perfguard: Any) -> None:
     """Compiled as torchtitan does: in place, whole."""
-    block = built(perfguard, DENSE)
+    block = built(perfguard, build_block(DENSE, device=perfguard.device, dtype=torch.bfloat16))
     apply_compile(Model([block]), backend=BACKEND)
-    guard(perfguard, block, block, DENSE)
+    guard(perfguard, block, block)
 
 
 def test_checkpointed(perfguard: Any) -> None:
     """Counted again in the backward pass."""
-    block = built(perfguard, DENSE)
+    block = built(perfguard, build_block(DENSE, device=perfguard.device, dtype=torch.bfloat16))
 
     def step(x: Tensor, rope: Tensor) -> Any:
         return block(x, rope)
@@ -90,4 +74,4 @@ def test_checkpointed(perfguard: Any) -> None:
     def run(x: Tensor, rope: Tensor) -> Any:
         return checkpoint(step, x, rope, use_reentrant=False)
 
-    guard(perfguard, block, run, DENSE, steps=False)
+    guard(perfguard, block, run)
