@@ -209,10 +209,11 @@ class Workplace:
         ended it), and what it printed."""
         for report in (self.path / ".perfguard").glob("report-*.json"):
             report.unlink()
-        line = [self.python, "-m", "pytest", "--perfguard", *LANES[self.lane], "-x", "-q", "-p", "no:cacheprovider"]
+        options = [*LANES[self.lane], "-x", "-q", "-p", "no:cacheprovider"]
+        line = [self.python, "-m", "pytest", "--perfguard", *options, *tests]
         try:
             done = subprocess.run(
-                [*line, *tests], cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                line, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=seconds or SECONDS * (4 if self.lane == "all" else 1), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
