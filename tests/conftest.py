@@ -1,4 +1,4 @@
-"""pytester for the flow tests, and the plugin under test loaded as users load it."""
+"""pytester for the flow tests, forked processes, and what is tested every night alone."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ if importlib.util.find_spec("hypothesis"):
     settings.register_profile("repeatable", derandomize=True, deadline=None)
     settings.register_profile("search", max_examples=1000, deadline=None)
     settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--daily", action="store_true", help="skip what is tested every night, as scripts/test does")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--daily"):
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(pytest.mark.skip(reason="tested every night, and by scripts/test --whole"))
 
 
 @pytest.fixture(scope="session")

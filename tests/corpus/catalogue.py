@@ -10,6 +10,29 @@ from typing import get_args
 import tests.corpus
 from tests.corpus.mutant import Mutant, Place
 
+# Judged every night and by `scripts/test --whole`. For each of their classes a faster mutant is judged with every change.
+NIGHTLY = frozenset({
+    "a branch on data in the router", "the ends become a list",  # K10
+    "a cast outside of the kernel",  # K11
+    "a branch on data breaks the graph",  # K12
+    "a launch for each group, from the first run on", "a call for each row, from the first run on",  # K15
+    "every kernel a fifth slower", "another driver, and a kernel slower by a fifth",  # K16
+    "an empty group's scales are left out",  # K17
+    "the floor of amax is dropped",  # K19
+    "three stages of a large tile",  # K31
+    "routing weights are detached",  # K32
+    "one tensor more is saved",  # K34
+    "a temporary copy of the experts' outputs",  # K35
+    "a list that grows with every call",  # K36
+    "event: comments, docstrings and blank lines", "event: a reordered suite", "event: a renamed file of a kernel",  # K37
+    "event: other code of all kernels, the same times", "event: another module, times of a CPU",
+    "event: clocks lower by 5 %, other code at the same speed", "event: one wild call in forty",
+    "event: one wild session among the stored",
+    "guard: a missing baseline",  # K38
+    "deferred work comes last in, first out",  # K43
+    "the saved gradient loses the target's entry",  # K44
+})  # fmt: skip
+
 
 def all_mutants() -> list[Mutant]:
     """By file, then as they stand there.

@@ -31,7 +31,8 @@ HEAD = f"""\
 
 What perfguard catches: classes of regressions that happened in public, each planted in our own kernels by the smallest
 change that makes it, with the verdict of perfguard and of other tools; then harmless events that look like regressions.
-The mutants stand in `tests/corpus/`; `pytest tests/corpus` judges them again. The last of these writes this page
+The mutants stand in `tests/corpus/`; `pytest tests/corpus` judges them again, and so does CI every night; with every
+change it judges a part of them, at least one of each class. The last of these commands writes this page
 
 ```
 {COMMANDS}```

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.corpus.catalogue import shown
+from tests.corpus.catalogue import NIGHTLY, shown
 from tests.corpus.mutant import Mutant, Place
 from tests.corpus.project import Corpus
 from tests.corpus.weighing import Grade, weigh
 
-SHOWN = [pytest.param(mutant, place, id=f"{mutant.name}-{place}") for mutant, place in shown()]
+SHOWN = [
+    pytest.param(
+        mutant, place, id=f"{mutant.name}-{place}", marks=[pytest.mark.nightly] if mutant.name in NIGHTLY else []
+    )
+    for mutant, place in shown()
+]
 
 
 @pytest.mark.parametrize(("mutant", "place"), SHOWN)
