@@ -10,7 +10,7 @@ from typing import get_args
 import tests.corpus
 from tests.corpus.mutant import Mutant, Place
 
-# Judged every night and by `scripts/test --whole`. For each of their classes a faster mutant is judged with every change.
+# Judged every night and by `scripts/test --whole`; for each of their classes a faster one is judged with every change.
 NIGHTLY = frozenset({
     "a branch on data in the router", "the ends become a list",  # K10
     "a cast outside of the kernel",  # K11
@@ -24,7 +24,8 @@ NIGHTLY = frozenset({
     "one tensor more is saved",  # K34
     "a temporary copy of the experts' outputs",  # K35
     "a list that grows with every call",  # K36
-    "event: comments, docstrings and blank lines", "event: a reordered suite", "event: a renamed file of a kernel",  # K37
+    "event: comments, docstrings and blank lines", "event: a reordered suite",  # K37
+    "event: a renamed file of a kernel",
     "event: other code of all kernels, the same times", "event: another module, times of a CPU",
     "event: clocks lower by 5 %, other code at the same speed", "event: one wild call in forty",
     "event: one wild session among the stored",
