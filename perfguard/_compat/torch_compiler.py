@@ -1,4 +1,4 @@
-"""torch.compile: whether it is loaded, its counters, its settings, and what inductor plans."""
+"""torch.compile: whether it is loaded, its counters and its settings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ RULES = Private("torch._dynamo.trace_rules", "get_torch_obj_rule_map", _TABLE)
 CLEAR_RULES = Private("torch._dynamo.trace_rules", "clear_lru_cache", _TABLE)
 RESET = Private(_DYNAMO, "reset", "forgetting what was compiled, between two walks")
 COUNTERS = Private("torch._dynamo.utils", "counters", "counting cached graphs and library calls")
-METRICS = Private("torch._inductor.metrics", "", "counting generated kernels and planned bytes")
-GRAPH = Private("torch._inductor.graph", "GraphLowering", "counting planned bytes without estimates of time")
+METRICS = Private("torch._inductor.metrics", "", "counting generated kernels")
 COMPILE_FX = Private("torch._inductor.compile_fx", "", "knowing whether inductor has been used")
-METRICS_LOG = Private("torch._inductor.compile_fx", "inductor_metrics_log", "having planned bytes added up")
 PATCH_INDUCTOR = Private("torch._inductor.config", "patch", "bypassing inductor's caches")
 FUNCTORCH = Private("torch._functorch.config", "", "repeating a backward pass, and bypassing the cache of graphs")
 CACHE_FOLDER = Private("torch._inductor.runtime.cache_dir_utils", "triton_cache_dir", "finding inductor's binaries")
@@ -51,9 +49,6 @@ NAMES = (
     ),
     *privates("torch._inductor.config", "bypassing inductor's caches", "fx_graph_cache fx_graph_remote_cache"),
     Private("torch._inductor.metrics", "generated_kernel_count", "counting generated kernels"),
-    Private("torch._inductor.metrics", "num_bytes_accessed", "counting planned bytes"),
-    Private("torch._inductor.graph", "GraphLowering.count_bytes", "counting planned bytes"),
-    Private("torch._inductor.scheduler", "BaseSchedulerNode.get_read_write_buffers_sizes", "counting planned bytes"),
     Private("torch._logging._internal", "trace_log", f"the trace of compilations, logged to {TRACE_LOGGER}"),
 )
 

@@ -9,7 +9,7 @@ that vary by chance, for example by atomic additions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.gc_pause import collect_young, collector_paused
@@ -20,8 +20,6 @@ from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
-    import torch
-
     from perfguard.measure.devices.device import Device, Graph
 
 TIMED = False
@@ -30,7 +28,7 @@ LIMITS = {"capturable": Limits(Better.SAME)}
 
 _WARM_UPS = 3
 _ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call
-_BEFORE, _AFTER = 3, 11  # replays in untouched memory, and in filled memory
+_BEFORE, _AFTER = 4, 11  # replays in untouched memory, and in filled memory
 _MEND = "allocate it in the call, or keep it as long as the graph"
 _READS = f"a replayed graph reads memory that it does not own, and others have used; {_MEND}"
 _WRITES = f"a replayed graph writes to memory that it does not own; {_MEND}"
@@ -53,33 +51,44 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         for _ in range(_WARM_UPS):
             call()
         outputs: list[Any] = []
+
+        def kept() -> object:
+            outputs[:] = [call()]
+            return outputs[0]
+
         try:
-            graph = device.capture([_keeping(call, outputs)], keep=1)
+            graph = device.capture([kept], keep=1)
         except DeviceError as error:
             reason = str(error)
         else:
-            problem = _problem(call, graph, outputs, device)
+            problem = _problem(call, lambda: _replay(graph, outputs, device), device)
     answer = "no" if reason else "yes"
-    return [
-        Reading("capturable", Unit.TEXT, answer, better=Better.SAME, drifts=True, rank=40, problem=problem, note=reason)
-    ]
+    limits = LIMITS["capturable"]
+    return [limits.reading("capturable", Unit.TEXT, answer, drifts=True, rank=40, problem=problem, note=reason)]
 
 
-def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], device: Device) -> str:
+def _problem(call: Callable[[], object], replay: Callable[[], list[int]], device: Device) -> str:
     """The error of a replay in used memory. Empty if there is none, or if it cannot be decided: the results differ from
-    replay to replay, or there is no memory for a second copy of them."""
+    replay to replay, or no memory is left."""
     import torch
 
     try:
-        first = [tensor.clone() for tensor in _replayed(graph, outputs, device)]
-        for _ in range(_BEFORE):
-            if _differing(first, _replayed(graph, outputs, device)):  # the results changed, or their copies
-                return _WRITES if _writes_to(first, graph, outputs, device) else ""
+        first = replay()
+        if any(replay() != first for _ in range(1, _BEFORE)):
+            return ""
         for _ in range(_ROUNDS):
             call()  # caches now hold tensors of this call
             collect_young()
             blocks = device.occupy()
-            different = _always_differing(first, graph, outputs, device)
+            # Reads of filled memory are wrong each time. A result that varies by chance, and did not vary in earlier
+            # replays, equals the first again sooner or later.
+            different = set(range(len(first)))
+            for _ in range(_AFTER):
+                different &= {
+                    index for index, (one, other) in enumerate(zip(first, replay(), strict=True)) if one != other
+                }
+                if not different:
+                    break
             if any(int(block.min()) != 0xFF for block in blocks):
                 return _WRITES
             if different:
@@ -90,51 +99,14 @@ def _problem(call: Callable[[], object], graph: Graph, outputs: list[Any], devic
     return ""
 
 
-def _always_differing(first: list[torch.Tensor], graph: Graph, outputs: list[Any], device: Device) -> set[int]:
-    """Indices of the outputs that differ from `first` in every replay. Reads of filled memory are wrong each time; a
-    result that varies by chance, and did not vary in earlier replays, equals `first` again sooner or later."""
-    differing = set(range(len(first)))
-    for _ in range(_AFTER):
-        differing &= _differing(first, _replayed(graph, outputs, device))
-        if not differing:
-            break
-    return differing
-
-
-def _writes_to(copies: list[torch.Tensor], graph: Graph, outputs: list[Any], device: Device) -> bool:
-    """Whether a replay changes copies of the outputs: they then lie in memory that the call had freed."""
-    for copy, output in zip(copies, _replayed(graph, outputs, device), strict=True):
-        copy.copy_(output)
-    held = [copy.cpu() for copy in copies]
-    _replayed(graph, outputs, device)
-    return bool(_differing(held, [copy.cpu() for copy in copies]))
-
-
-def _replayed(graph: Graph, outputs: list[Any], device: Device) -> list[torch.Tensor]:
-    """The outputs, after a replay has written them."""
+def _replay(graph: Graph, outputs: list[Any], device: Device) -> list[int]:
+    """The sum of each output's bits after a replay. Copies of outputs could lie in memory that the graph writes."""
     import torch
 
     from perfguard._compat import torch_utils
+    from perfguard.tensors.bits import bits
 
     graph.replay()
     device.synchronize()
     leaves = [leaf for leaf in torch_utils.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-    return [leaf.detach() for leaf in leaves if leaf.layout is torch.strided]
-
-
-def _keeping(call: Callable[[], object], outputs: list[Any]) -> Callable[[], object]:
-    def run() -> object:
-        outputs[:] = [call()]
-        return outputs[0]
-
-    return run
-
-
-def _differing(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> set[int]:
-    """Indices of the tensors that differ in any bit."""
-    import torch
-
-    from perfguard.tensors.bits import bits
-
-    pairs = enumerate(zip(ones, others, strict=True))
-    return {index for index, (one, other) in pairs if not torch.equal(bits(one), bits(other))}
+    return [int(bits(leaf.detach()).sum(dtype=torch.int64)) for leaf in leaves if leaf.layout is torch.strided]

@@ -8,19 +8,15 @@ recompilations. docs/compilation.md explains each reading.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import TYPE_CHECKING
 
 from perfguard._compat.torch_compiler import (
     COMPILE_FX,
     COUNTERS,
     FUNCTORCH,
-    GRAPH,
     METRICS,
-    METRICS_LOG,
     PATCH_INDUCTOR,
     forget_compiled,
     is_compiler_loaded,
@@ -56,7 +52,6 @@ LIMITS = {
     "graphs": _COUNT,
     "guards": Limits(Better.LOWER, gated=False, portable=True),
     "library_calls": Limits(Better.LOWER, gated=False),
-    "planned_bytes": Limits(Better.LOWER),
     "recompile_guards": _NAMES,
     "recompiles": _COUNT,
 }
@@ -64,7 +59,7 @@ LIMITS = {
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`graphs`, `graph_operators`, `graph_breaks`, `eager_frames`, `recompiles`, `compiler_leaks`, the lists that
-    explain them, and with inductor `generated_kernels`, `library_calls` and `planned_bytes`.
+    explain them, and with inductor `generated_kernels` and `library_calls`.
 
     Empty for a call that compiles nothing, or without steps.
     """
@@ -80,7 +75,7 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
     """The readings of a walk. `leaks`: compiler settings that have changed since the test began."""
 
     def reading(metric: str, value: Value, note: str = "", details: str = "") -> Reading:
-        unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES if metric == "planned_bytes" else Unit.COUNT
+        unit = Unit.TEXT if isinstance(value, list) else Unit.COUNT
         return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, note=note, details=details)
 
     first = walked.first
@@ -119,9 +114,8 @@ class Walked:
     Attributes:
         first: the first lap, on which everything is compiled.
         second: the second lap, on which nothing should be compiled.
-        generated: on the first lap, the number of kernels that inductor generated, the calls of other kernels (matmuls,
-            custom operators), and the bytes that all of them read and write by inductor's plan. Empty if inductor was
-            not the backend.
+        generated: on the first lap, the number of kernels that inductor generated, and the calls of other kernels
+            (matmuls, custom operators). Empty if inductor was not the backend.
     """
 
     first: Trace
@@ -180,47 +174,15 @@ def _inductor_counted() -> Iterator[dict[str, int]]:
         return
 
     def counters() -> dict[str, int]:
-        metrics = METRICS.get()
         return {
-            "generated_kernels": metrics.generated_kernel_count,
+            "generated_kernels": METRICS.get().generated_kernel_count,
             "library_calls": COUNTERS.get()["inductor"]["extern_calls"],
-            "planned_bytes": metrics.num_bytes_accessed,
         }
 
     before = counters()
     with (
         PATCH_INDUCTOR.get()(fx_graph_cache=False, fx_graph_remote_cache=False),
         FUNCTORCH.get().patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
-        _metrics_logged(METRICS_LOG.loaded()),
-        _bytes_alone(),
     ):
         yield counts
     counts |= {name: count - before[name] for name, count in counters().items()}
-
-
-@contextlib.contextmanager
-def _metrics_logged(logger: object) -> Iterator[None]:
-    """Log inductor's metrics to a null handler: it adds up planned bytes only while they are logged."""
-    if not isinstance(logger, logging.Logger):
-        yield
-        return
-    level, propagate, silent = logger.level, logger.propagate, logging.NullHandler()
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(silent)
-    try:
-        yield
-    finally:
-        logger.removeHandler(silent)
-        logger.propagate = propagate
-        logger.setLevel(level)
-
-
-def _bytes_alone() -> contextlib.AbstractContextManager[object]:
-    """Count bytes without inductor's time estimates, which are not read. On a GPU they fail for unknown sizes (torch
-    2.11), and the candidate's compilation would fail with them."""
-
-    def count_bytes(graph: Any) -> tuple[int, list[Any], list[Any]]:
-        return sum(node.get_read_write_buffers_sizes() for node in graph.scheduler.nodes), [], []
-
-    return mock.patch.object(GRAPH.get(), "count_bytes", count_bytes)

@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Outputs
@@ -41,18 +41,18 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """`contract`: dtype, shape and strides of every output or gradient. Unusual properties follow: requires_grad,
     storage offset, alignment below 16 bytes, another device, shared memory, prints."""
     subject.warm_up(device)
-    outputs, printed = listen(subject.run, device)
+    outputs, printed = _run(subject.run, device)
     text = describe(outputs, device.torch_device, subject.args)
     note = ""
     if printed:
-        again = listen(subject.run, device)[1]
-        prints = f"prints {len(printed)} bytes ({_first_line(printed)!r})" if again == printed else "prints"
-        text += f"; {prints}"
-        note = f"a call prints {_first_line(printed)!r}: printing takes time; remove it before the case is measured"
-    return [Reading("contract", Unit.TEXT, text, better=Better.SAME, portable=True, note=note)]
+        line = (printed.decode(errors="replace").strip().splitlines() or [""])[0][:_LONGEST_PRINT]
+        same = _run(subject.run, device)[1] == printed
+        text += f"; prints {len(printed)} bytes ({line!r})" if same else "; prints"
+        note = f"a call prints {line!r}: printing takes time; remove it before the case is measured"
+    return [LIMITS["contract"].reading("contract", Unit.TEXT, text, note=note)]
 
 
-def listen(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
+def _run(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
     """The outputs of `call`, and the bytes that it wrote to stdout and stderr, including the device's printf, without
     addresses. The bytes are then passed on to their stream."""
     device.synchronize()
@@ -62,16 +62,13 @@ def listen(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]
                 outputs = call()
                 device.synchronize()
         finally:
-            printed = _passed_on(out, sys.stdout) + _passed_on(err, sys.stderr)
+            printed = b""
+            for file, stream in ((out, sys.stdout), (err, sys.stderr)):
+                file.seek(0)
+                words = file.read()
+                stream.write(words.decode(errors="replace"))
+                printed += words
     return outputs, _ADDRESS.sub(b"0x", printed)
-
-
-def _passed_on(file: IO[bytes], stream: TextIO) -> bytes:
-    file.seek(0)
-    printed = file.read()
-    if printed:
-        stream.write(printed.decode(errors="replace"))
-    return printed
 
 
 @contextlib.contextmanager
@@ -98,11 +95,6 @@ def _flush_c() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def _first_line(printed: bytes) -> str:
-    lines = printed.decode(errors="replace").strip().splitlines() or [""]
-    return lines[0][:_LONGEST_PRINT]
-
-
 def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -> str:
     """The contract of `outputs` as text: tuples in (), lists in [], dicts in {}, a plain tuple without ().
 
@@ -111,70 +103,62 @@ def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -
         device: where tensors are expected.
         inputs: tensors, possibly nested, that an output may share its memory with.
     """
-    describer = _Describer(device, inputs)
-    if isinstance(outputs, tuple) and len(outputs) > 1:
-        return "; ".join(describer.value(item) for item in outputs)
-    return describer.value(outputs)
+    import torch
 
+    from perfguard._compat import torch_utils
 
-class _Describer:
-    """Walks the outputs and remembers the first owner of each memory."""
+    owners: dict[int, str] = {}  # address of a storage -> the first tensor in it
+    for index, value in enumerate(inputs):
+        for leaf in torch_utils.tree_leaves(value):
+            if address := _address(leaf):
+                owners.setdefault(address, f"input {index}")
+    seen: list[torch.Tensor] = []
 
-    def __init__(self, device: torch.device, inputs: tuple[Any, ...]) -> None:
-        from perfguard._compat import torch_utils
-
-        self._device = device
-        self._owners: dict[int, str] = {}
-        for index, value in enumerate(inputs):
-            for leaf in torch_utils.tree_leaves(value):
-                self._own(leaf, f"input {index}")
-        self._seen = 0
-
-    def _own(self, value: object, owner: str) -> str | None:
-        """The first owner of this value's memory; None for the owner itself, and for values without memory."""
-        import torch
-
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-            return None
-        address = value.untyped_storage().data_ptr()
-        if address == 0:
-            return None
-        first = self._owners.setdefault(address, owner)
-        return None if first == owner else first
-
-    def value(self, value: Any) -> str:
-        import torch
-
+    def text(value: Any) -> str:
         if isinstance(value, torch.Tensor):
-            return self._tensor(value)
+            name = f"output {len(seen)}"
+            seen.append(value)  # alive, so that its address is not used again
+            address = _address(value)
+            owner = owners.setdefault(address, name) if address else name
+            return _tensor(value, device) + (f" shares memory with {owner}" if owner != name else "")
         if isinstance(value, dict):
-            return "{" + "; ".join(f"{key}: {self.value(item)}" for key, item in value.items()) + "}"
+            return "{" + "; ".join(f"{key}: {text(item)}" for key, item in value.items()) + "}"
         if isinstance(value, tuple):
-            return "(" + "; ".join(self.value(item) for item in value) + ")"
+            return "(" + "; ".join(map(text, value)) + ")"
         if isinstance(value, list):
-            return "[" + "; ".join(self.value(item) for item in value) + "]"
+            return "[" + "; ".join(map(text, value)) + "]"
         return "None" if value is None else type(value).__name__
 
-    def _tensor(self, tensor: torch.Tensor) -> str:
-        import torch
+    if isinstance(outputs, tuple) and len(outputs) > 1:
+        return "; ".join(map(text, outputs))
+    return text(outputs)
 
-        owner = self._own(tensor, f"output {self._seen}")
-        self._seen += 1
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        parts = [f"{dtype}[{','.join(map(str, tensor.shape))}]"]
-        if tensor.layout is torch.strided:
-            parts.append(f"strides ({','.join(map(str, tensor.stride()))})")
-            if tensor.storage_offset():
-                parts.append(f"offset {tensor.storage_offset()}")
-            alignment = tensor.data_ptr() & -tensor.data_ptr()  # the lowest set bit; 0 without memory
-            if 0 < alignment < _FULL_ALIGNMENT:
-                parts.append(f"aligned to {alignment}")
-        else:
-            parts.append(str(tensor.layout).removeprefix("torch."))
-        if tensor.requires_grad:
-            parts.append("requires_grad")
-        if tensor.device.type != self._device.type:
-            parts.append(f"on {tensor.device.type}")
-        if owner is not None:
-            parts.append(f"shares memory with {owner}")
-        return " ".join(parts)
+
+def _address(value: object) -> int:
+    """The address of a tensor's storage; 0 for values without memory."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return 0
+    return value.untyped_storage().data_ptr()
+
+
+def _tensor(tensor: torch.Tensor, device: torch.device) -> str:
+    import torch
+
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    parts = [f"{dtype}[{','.join(map(str, tensor.shape))}]"]
+    if tensor.layout is torch.strided:
+        parts.append(f"strides ({','.join(map(str, tensor.stride()))})")
+        if tensor.storage_offset():
+            parts.append(f"offset {tensor.storage_offset()}")
+        alignment = tensor.data_ptr() & -tensor.data_ptr()  # the lowest set bit; 0 without memory
+        if 0 < alignment < _FULL_ALIGNMENT:
+            parts.append(f"aligned to {alignment}")
+    else:
+        parts.append(str(tensor.layout).removeprefix("torch."))
+    if tensor.requires_grad:
+        parts.append("requires_grad")
+    if tensor.device.type != device.type:
+        parts.append(f"on {tensor.device.type}")
+    return " ".join(parts)

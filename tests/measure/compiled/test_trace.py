@@ -6,7 +6,6 @@ import logging
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from perfguard.measure.compiled.trace import Break, break_of, function_of, guard_of, traced
 
@@ -107,16 +106,6 @@ def test_a_break_once_though_tracing_starts_again() -> None:
         ("test_trace.branching, resumed", 2),
     ]
     assert all(frame.guards for frame in trace.compiled)
-
-
-def test_a_break_behind_checkpointing_leaves_the_function_to_python() -> None:
-    def checkpointed(x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(branching, x, use_reentrant=False)
-
-    with traced() as trace:
-        torch.compile(checkpointed, backend="eager")(torch.ones(3, requires_grad=True))
-    assert (len(trace.breaks), len(trace.compiled)) == (1, 0)
-    assert [frame.function for frame in trace.eager] == ["test_trace.checkpointed"]
 
 
 @pytest.mark.filterwarnings("ignore:.*recompile_limit")

@@ -13,7 +13,10 @@ from perfguard.measure.devices.device import Graph
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.metrics.capture import read
 from perfguard.measure.metrics.subject import Subject
-from perfguard.model.records import Better
+from perfguard.model.call import Call
+from perfguard.model.config import Settings
+from perfguard.model.records import Better, Case, Word
+from perfguard.session.case_pipeline import ReadingPlan, Runner
 
 
 def kernel() -> None:
@@ -145,22 +148,7 @@ def test_a_workspace_that_is_swapped_with_another_is_found_in_the_second_round()
     assert reading.problem.startswith("a replayed graph writes to memory that it does not own")
 
 
-def test_copies_of_the_results_that_lie_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They too are memory that others use: that a replay changes them is not taken for results that differ."""
-
-    def writes(device: Memory) -> None:
-        device.workspace.fill_(3)
-        device.output.fill_(7)
-
-    device = Memory(writes)
-    device.workspace = torch.zeros(4)
-    monkeypatch.setattr(torch.Tensor, "clone", lambda tensor: device.workspace.copy_(tensor))
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: torch.tensor(tensor.tolist()))
-    (reading,) = read(Subject(device.call), device)
-    assert reading.problem.startswith("a replayed graph writes to memory that it does not own")
-
-
-def test_without_memory_for_a_copy_nothing_is_told() -> None:
+def test_without_free_memory_nothing_is_decided() -> None:
     def full(device: Memory) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -170,11 +158,6 @@ def test_without_memory_for_a_copy_nothing_is_told() -> None:
 
 
 def test_a_wrong_replay_makes_the_case_wrong() -> None:
-    from perfguard.model.call import Call
-    from perfguard.model.config import Settings
-    from perfguard.model.records import Case, Word
-    from perfguard.session.case_pipeline import ReadingPlan, Runner
-
     device = Memory(reads_the_workspace)
     runner = Runner(device, Settings(case_seconds=0.05), ReadingPlan(numerics=False))
     call = Call(lambda x: device.call(), (torch.ones(4),), lambda x: x)
