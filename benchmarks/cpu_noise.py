@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.metrics.times import WALL_TIME

@@ -10,7 +10,7 @@ import pytest
 
 from perfguard import ExitStatus
 from perfguard.cli import main
-from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.session.device_lock import FOLDER, DeviceLock
 from tests.flows.conftest import PYTHON, Project
 from tests.flows.test_pull_request import _no_outside, _sockets, clock, github, open_pull_request

@@ -32,8 +32,7 @@ def read(subject, device):
 VENDOR = '''
 """A simulated NPU."""
 
-from perfguard.measure.devices.finding import Finding
-from perfguard.measure.devices.vendor import Vendor
+from perfguard.measure.devices.vendor import Finding, Vendor
 
 
 class Npu(Vendor):

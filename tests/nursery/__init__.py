@@ -35,7 +35,7 @@ SLOW = (
     "networkx", "torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile",  # of each compilation
     "triton", "triton.language", "triton.compiler", "triton.experimental.gluon", "xml.etree.ElementTree", "pdb",
     "execnet", "pytest", "perfguard.check.all_configs", "perfguard.measure.binaries.compile_worker",
-    "perfguard.measure.devices.cpu", "perfguard.measure.devices.cpu_memory", "perfguard.measure.devices.fake",
+    "perfguard.measure.devices.memory", "perfguard.measure.devices.fake",
     "perfguard.measure.devices.kineto", "perfguard.measure.devices.operators", "perfguard.render.terminal",
     *(
         f"perfguard.{part.replace('/', '.')}.{module.name}"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from perfguard.measure.devices import fake
-from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
 
 CUDA = (

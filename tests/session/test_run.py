@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import torch
 
-from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.call import Call
 from perfguard.model.config import Config, Settings
 from perfguard.model.errors import UsageError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from perfguard.measure.devices import doctor
 from perfguard.measure.devices.device import Device, Event
-from perfguard.measure.devices.finding import Finding
-from perfguard.measure.devices.vendor import Vendor, require_torch
+from perfguard.measure.devices.vendor import Finding, Vendor, require_torch
 from perfguard.measure.devices.vendors import all_vendors, own_vendors
 from perfguard.model.errors import UsageError
 

@@ -1,17 +1,21 @@
-"""The interface of a device: identity, versions, state, and the primitives that measurement is built on.
+"""The interface of a device: identity, versions, state, the primitives that measurement is built on, and what it tells
+of one call.
 
-Each vendor has one file beside this one, with a subclass of `Device`. Differences between vendors stay behind
-this interface, so timers and metrics never ask which vendor they run on.
+Each vendor has one file in `vendors/`, with a subclass of `Device`. Differences between vendors stay behind this
+interface, so timers and metrics never ask which vendor they run on.
 """
 
 from __future__ import annotations
 
 import abc
+import platform
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
 
@@ -49,6 +53,102 @@ class Graph(Protocol):
         """Enqueue all of it."""
 
 
+@dataclass(frozen=True)
+class Copied:
+    """One copy: its name, the bytes moved and the line of Python; 0 and "" where they are unknown."""
+
+    name: str
+    bytes: int = 0
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Waited:
+    """The host waited for the device, or read a tensor's data.
+
+    Attributes:
+        name: of the operator or of the runtime's function, e.g. `aten._local_scalar_dense`.
+        place: the line of Python that caused it, `moe/dispatch.py:57 in counts`; empty if none did.
+    """
+
+    name: str
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The work that one call started, in order.
+
+    Attributes:
+        launches: on a device with a queue, names of kernels, copies and fills; on a CPU, of the operators dispatched.
+        copies: the launches that only move bytes: transfers, and layout or dtype copies.
+        fills: number of memory fills (memset) among the launches; 0 on a CPU.
+        waits: where the host waited for the device or read a tensor's data.
+        tensor_bytes: peak of the bytes in tensors that operators returned. Counted on a CPU only, the same on every
+            machine; None elsewhere.
+        code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
+            one toolchain mean that the device ran the very same code. None if the binary of any kernel is unknown,
+            and on a CPU.
+    """
+
+    launches: Sequence[str] = ()
+    copies: Sequence[Copied] = ()
+    fills: int = 0
+    waits: Sequence[Waited] = ()
+    tensor_bytes: int | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory of one call, bytes.
+
+    Attributes:
+        peak: most bytes requested at once, above the level before the call; the result counts, inputs do not.
+        held: the part that the call still holds when it returns: its result, and anything else it keeps.
+        residue: bytes still allocated after the result is freed.
+        reserved: most bytes that the allocator took from the device for the call; None where nothing is reserved.
+    """
+
+    peak: int
+    held: int
+    residue: int
+    reserved: int | None = None
+
+    @property
+    def workspace(self) -> int:
+        """Temporaries at the peak: bytes needed beyond those that are held."""
+        return max(0, self.peak - self.held)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Growth of memory after `calls` further calls whose results are freed, bytes."""
+
+    calls: int
+    allocated: int
+    reserved: int = 0
+
+
+@dataclass
+class Ledger:
+    """Live allocations by address, with their total and its peak."""
+
+    alive: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+    peak: int = 0
+
+    def add(self, address: int, count: int) -> None:
+        """Add `count` bytes at `address`; an allocation already known there is replaced."""
+        self.total += count - self.alive.get(address, 0)
+        self.alive[address] = count
+        self.peak = max(self.peak, self.total)
+
+    def remove(self, address: int) -> None:
+        """Remove a freed allocation; unknown addresses are ignored."""
+        self.total -= self.alive.pop(address, 0)
+
+
 class Device(abc.ABC):
     """One device of one kind, guarded by this process."""
 
@@ -83,18 +183,36 @@ class Device(abc.ABC):
         return torch.empty(count, dtype=torch.uint8, device=self.torch_device)
 
     @property
-    @abc.abstractmethod
     def torch_device(self) -> torch.device:
         """The torch device that a case's inputs belong on."""
+        import torch
+
+        return torch.device("cpu")
 
     @property
     def holds_cpu_tensors(self) -> bool:
         """True if GPU kernels cannot be launched here, though they may be compiled."""
         return self.torch_device.type == "cpu"
 
-    @abc.abstractmethod
+    @property
+    def driver(self) -> str | None:
+        """Version of the driver."""
+        return None
+
+    @property
+    def toolkit(self) -> str | None:
+        """Version of CUDA, ROCm or oneAPI that torch was built with."""
+        return None
+
     def toolchain(self) -> Toolchain:
         """The versions that times depend on."""
+        return Toolchain(
+            torch=_torch_version(),
+            triton=_triton_version(),
+            driver=self.driver,
+            toolkit=self.toolkit,
+            python=".".join(platform.python_version_tuple()[:2]),
+        )
 
     @abc.abstractmethod
     def conditions(self) -> Conditions:
@@ -109,29 +227,28 @@ class Device(abc.ABC):
     def close(self) -> None:  # noqa: B027  # as above
         """Undo what `settle` changed in the process."""
 
-    @abc.abstractmethod
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027  # nothing to wait for where calls return when the work is done
         """Wait for all enqueued work."""
 
-    @abc.abstractmethod
     def now_us(self) -> float:
         """The host's monotonic clock, µs."""
+        return time.perf_counter_ns() / 1e3
 
-    @abc.abstractmethod
     def event(self) -> Event:
-        """A new mark that can be timed. Asynchronous devices only."""
+        """A new mark that can be timed; asynchronous devices only, as `sleep` and `flush_cache`."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def sleep(self, microseconds: float) -> None:
         """Enqueue a wait of about this length, during which the host can fill the queue."""
+        raise NotImplementedError
 
     def clock_mark(self) -> ClockMark | None:
         """Enqueue a reading of the clock behind all work enqueued so far; None if the device has no readable clock."""
         return None
 
-    @abc.abstractmethod
     def flush_cache(self) -> None:
         """Enqueue work that evicts the last-level cache, by writing twice its size."""
+        raise NotImplementedError
 
     def aside(self) -> AbstractContextManager[None]:
         """Run the work inside on the queue that `capture` captures on; waits for all work before and after.
@@ -186,3 +303,22 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def copy_bytes_per_second(self) -> float:
         """The copy ceiling: bytes read plus written per second by a large device-to-device copy, measured now."""
+
+
+def _torch_version() -> str | None:
+    """Version of torch, with its build; None if it is not installed, as for benchmarks that do not need it."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return str(torch.__version__)
+
+
+def _triton_version() -> str | None:
+    """Version of triton, under any of its distribution names."""
+    for distribution in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-xpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.finding import Finding, Import
-from perfguard.measure.devices.vendor import Vendor
+from perfguard.measure.devices.vendor import Finding, Import, Vendor
 from perfguard.measure.devices.vendors import all_vendors, own_vendors
 from perfguard.model.errors import DeviceError, UsageError
 from perfguard.model.units import format_bytes
@@ -38,7 +37,6 @@ def findings(
         ("triton", lambda: _triton(load)),
         ("driver", lambda: _drivers(root, load, vendors)),
         *(("tools", lambda v=each: v.tools(root, load)) for each in vendors if _has_driver(each, root)),
-        *(("permissions", lambda v=each: v.permissions(root)) for each in vendors),
         ("device", lambda: _device(open_device)),
     ]
     return [finding for topic, check in checks for finding in _safely(topic, check)]
@@ -122,14 +120,10 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
         ("memory", None if identity.memory_bytes is None else format_bytes(identity.memory_bytes)),
         ("last-level cache", None if identity.cache_bytes is None else format_bytes(identity.cache_bytes)),
         ("units", identity.units),
-        ("fp8 dtypes", ", ".join(identity.fp8_dtypes) or "none"),
         ("power limit, W", identity.power_limit_watts),
         ("driver version", versions.driver),
         ("toolkit", versions.toolkit),
         ("clock, MHz", state.clock_mhz),
-        ("memory clock, MHz", state.memory_clock_mhz),
-        ("temperature, °C", state.temperature_celsius),
-        ("power, W", state.power_watts),
     ):
         if value is not None:
             yield Finding(f"device {topic}", str(value))

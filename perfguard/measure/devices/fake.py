@@ -14,33 +14,26 @@ kernels shorter than their launch then appear as long as the launch.
 from __future__ import annotations
 
 import collections
-import contextlib
 import hashlib
+import itertools
 import os
-import platform
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib import metadata
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
-from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Waited
-from perfguard.measure.devices.device import Device, Event, Interval
-from perfguard.measure.devices.fake_clock import FakeClock, FakeClockMark
-from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
+from perfguard.measure.devices.device import Activity, Copied, Device, Event, Growth, Ledger, MemoryUse, Waited
+from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError
-from perfguard.model.records import Conditions, Hardware, Toolchain
-
-if TYPE_CHECKING:
-    import torch
+from perfguard.model.records import Conditions, Hardware
+from perfguard.model.units import format_bytes
 
 SLUG = "fake-gpu"
 _MEMORY_BYTES = 16 * 2**30
+_COPY_BYTES_PER_SECOND = 1e12
 _EVENT_HOST_US = 0.5
 _QUERY_HOST_US = 0.1
 _REPLAY_HOST_US = 5.0
 _PROFILE_HOST_US = 10_000.0
-_NOT_CAPTURABLE = "CUDA error: operation not permitted when stream is capturing"
 
 # The fake stands for hardware, which is found and not passed as an argument: a launched kernel runs on the
 # device opened last, as CUDA kernels run on the current device.
@@ -85,11 +78,55 @@ def allocate(count: int) -> Allocation:
     return Allocation(None if _current is None else _current.device_memory, count)
 
 
-@dataclass(frozen=True)
-class _Launched:
-    name: str
-    binary: str | None
-    bytes: int
+class FakeMemory(Ledger):
+    """Memory of `capacity` bytes: counted, never written. No address is used twice."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self._capacity = capacity
+        self._addresses = itertools.count(1)
+
+    def take(self, count: int) -> int:
+        """The address of `count` bytes.
+
+        Raises:
+            torch.OutOfMemoryError: fewer bytes are free.
+        """
+        free = self._capacity - self.total
+        if count > free:
+            import torch
+
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {format_bytes(count)}. GPU 0 has a total capacity of "
+                f"{format_bytes(self._capacity)} of which {format_bytes(free)} is free."
+            )
+        address = next(self._addresses)
+        self.add(address, count)
+        return address
+
+
+class Allocation:
+    """Device memory; freed by `free()`, at the end of its `with` block, or with the object."""
+
+    def __init__(self, memory: FakeMemory | None, count: int) -> None:
+        self._memory = None  # if there is none left
+        self._address = 0 if memory is None else memory.take(count)
+        self._memory = memory
+
+    def free(self) -> None:
+        """Free the memory; a second call does nothing."""
+        if self._memory is not None:
+            self._memory.remove(self._address)
+            self._memory = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.free()
+
+    def __del__(self) -> None:
+        self.free()
 
 
 class FakeEvent:
@@ -135,6 +172,15 @@ class FakeGraph:
         self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)
 
 
+class _Launched(NamedTuple):
+    """A kernel, copy or fill with its place on the device's timeline."""
+
+    name: str
+    binary: str | None
+    bytes: int
+    interval: tuple[float, float]
+
+
 class FakeDevice(Device):
     """The simulated GPU. The latest instance is the current device.
 
@@ -143,43 +189,34 @@ class FakeDevice(Device):
         busy_until_us: the end of the device's queue, on the same clock.
         state: returned by `conditions()`; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
-        clock: of its processors. None, the default: a constant clock that cannot be read.
         settled: whether `settle()` was called.
         lost: the RuntimeError that every further use raises; empty while the device works.
     """
 
     captures = True
     board: str | None = None  # assign one to simulate several boards of a kind
+    driver = toolkit = "fake-1"
 
     def __init__(
         self,
         slug: str = SLUG,
         *,
         index: int = 0,
-        name: str = "Fake GPU",
         session_noise: float = 0.002,
         block_noise: float = 0.001,
         launch_noise: float = 0.001,
         seed: int | None = None,
-        copy_bytes_per_second: float = 1e12,
         cache_bytes: int = 32 * 2**20,
         queue_depth: int = 1024,
-        clock: FakeClock | None = None,
-        toolchain: Toolchain | None = None,
-        state: Conditions | None = None,
     ) -> None:
         """Noise is relative (standard deviations); one session is one instance.
 
         Args:
-            session_noise: of the factor that all kernels of this instance share, and of the one that all host times
-                share.
+            session_noise: of two factors, one for all kernels of this instance and one for all its host times.
             block_noise: of the factor that is redrawn at every `synchronize()`.
             launch_noise: of every single launch.
             seed: makes the noise repeatable; by default every instance draws its own.
-            copy_bytes_per_second: returned by `copy_bytes_per_second()`; also sets the cost of a flush.
             queue_depth: number of launches that fit in the queue; the host waits in `launch` while it is full.
-            clock: the clock that its kernels' times depend on.
-            toolchain, state: returned by `toolchain()` and `conditions()`.
         """
         global _current
         self._random = random.Random(int.from_bytes(os.urandom(8)) if seed is None else seed)
@@ -188,36 +225,24 @@ class FakeDevice(Device):
         self._block_noise = block_noise
         self._block_factor = self._factor(block_noise)
         self._launch_noise = launch_noise
-        self._copy_bytes_per_second = copy_bytes_per_second
         self._queue_depth = queue_depth
-        self.clock = clock
         self._queue: collections.deque[float] = collections.deque()  # end of each launch in flight
         self._launched: list[_Launched] | None = None  # None unless launches are being recorded
-        self._waits: list[Waited] | None = None
+        self._waits: list[Waited] | None = None  # None unless they are being recorded
         self._captured: list[float] | None = None  # work of the calls being captured, µs
-        self._intervals: list[Interval] | None = None  # of named work; None unless they are being recorded
-        self._toolchain = toolchain
         self.host_us = 0.0
         self.busy_until_us = 0.0
         self.slowdown = 1.0
         self.settled = False
         self.lost = ""
-        self.state = state or Conditions(
-            clock_mhz=1000,
-            memory_clock_mhz=1000,
-            temperature_celsius=40,
-            power_watts=100.0,
-            other_processes=0,
-        )
+        self.state = Conditions(clock_mhz=1000, other_processes=0)
         self._identity = Hardware(
             slug=slug,
             vendor="fake",
-            name=name,
+            name="Fake GPU",
             architecture="fake",
             memory_bytes=_MEMORY_BYTES,
             cache_bytes=cache_bytes,
-            units=1,
-            fp8_dtypes=["float8_e4m3fn", "float8_e5m2"],
             power_limit_watts=300.0,
             index=index,
         )
@@ -230,21 +255,6 @@ class FakeDevice(Device):
     @property
     def identity(self) -> Hardware:
         return self._identity
-
-    @property
-    def torch_device(self) -> torch.device:
-        import torch
-
-        return torch.device("cpu")
-
-    def toolchain(self) -> Toolchain:
-        return self._toolchain or Toolchain(
-            torch=_version("torch"),
-            triton=_version("triton"),
-            driver="fake-1",
-            toolkit="fake-1",
-            python=".".join(platform.python_version_tuple()[:2]),
-        )
 
     def conditions(self) -> Conditions:
         return self.state
@@ -263,8 +273,6 @@ class FakeDevice(Device):
         self.host_us = max(self.host_us + _QUERY_HOST_US, self.busy_until_us)
         self._queue.clear()
         self._block_factor = self._factor(self._block_noise)
-        if self.clock is not None:
-            self.clock.move(self._random)
 
     def now_us(self) -> float:
         return self.host_us
@@ -275,12 +283,8 @@ class FakeDevice(Device):
     def sleep(self, microseconds: float) -> None:
         self.enqueue(microseconds, noisy=False)
 
-    def clock_mark(self) -> FakeClockMark | None:
-        return None if self.clock is None else FakeClockMark(self.clock.now_mhz)
-
     def flush_cache(self) -> None:
-        assert self._identity.cache_bytes is not None
-        self.enqueue(1e6 * 2 * self._identity.cache_bytes / self._copy_bytes_per_second)
+        self.enqueue(1e6 * 2 * (self._identity.cache_bytes or 0) / _COPY_BYTES_PER_SECOND)
 
     def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> FakeGraph:
         kept: collections.deque[object] = collections.deque(maxlen=keep)
@@ -298,50 +302,69 @@ class FakeDevice(Device):
     def refuse_capture(self) -> None:
         """Raise RuntimeError during a capture, as CUDA does for operations that cannot be captured."""
         if self._captured is not None:
-            raise RuntimeError(_NOT_CAPTURABLE)
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     def intervals(
         self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
-    ) -> list[list[Interval]]:
+    ) -> list[list[tuple[float, float]]]:
         self.host_us += _PROFILE_HOST_US
         found = []
         for call in calls:
             if before is not None:
                 before()
             self.synchronize()
-            self._intervals = []
-            try:
-                call()
-                self.synchronize()
-                found.append(self._intervals)
-            finally:
-                self._intervals = None
+            found.append([each.interval for each in self._recorded(call)])
         return found
 
+    def _recorded(self, call: Callable[[], object]) -> list[_Launched]:
+        """The launches of `call`, which is waited for."""
+        launched: list[_Launched] = []
+        self._launched = launched
+        try:
+            call()
+        finally:
+            self._launched = None
+            self._waits = None
+        self.synchronize()
+        return launched
+
     def memory(self, call: Callable[[], object]) -> MemoryUse:
-        return self.device_memory.use_of(call)
+        memory = self.device_memory
+        with collector_paused():
+            collect_young()
+            known, before = set(memory.alive), memory.total
+            memory.peak = before
+            result = call()
+            peak, held = memory.peak, memory.total
+            del result  # kept until the peak was read, as a caller keeps its result
+            collect_young()
+        residue = sum(count for address, count in memory.alive.items() if address not in known)
+        return MemoryUse(peak - before, held - before, residue, peak - before)
 
     def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        return self.device_memory.growth_of(call, calls)
+        with collector_paused():
+            call()
+            collect_young()
+            before = self.device_memory.total
+            for _ in range(calls):
+                call()
+            collect_young()
+        growth = self.device_memory.total - before
+        return Growth(calls, growth, growth)
 
     def activity(self, call: Callable[[], object]) -> Activity:
         waits: list[Waited] = []
         self._waits = waits
-        try:
-            with self._recording() as launched:
-                call()
-        finally:
-            self._waits = None
-        self.synchronize()
+        launched = self._recorded(call)
         names = [each.name for each in launched]
+        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
         code = [(each.name, each.binary) for each in launched]
         known = bool(code) and all(binary is not None for _, binary in code)
         digest = hashlib.sha256(repr(code).encode()).hexdigest()[:16] if known else None
-        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
         return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
 
     def copy_bytes_per_second(self) -> float:
-        return self._copy_bytes_per_second
+        return _COPY_BYTES_PER_SECOND
 
     def enqueue(
         self,
@@ -353,13 +376,9 @@ class FakeDevice(Device):
         bytes: int = 0,
     ) -> float:
         """Enqueue work of these µs as one entry; returns its end on the host's clock."""
-        if min(works_us, default=0.0) < 0 or host_us < 0:
-            raise DeviceError(f"fake kernel {name}: a time below 0 (us={works_us}, host_us={host_us}); give times >= 0")
         if self.lost:
             raise RuntimeError(self.lost)
         self.host_us += host_us * self._host_factor
-        if name is not None and self._launched is not None:
-            self._launched.append(_Launched(name, binary, bytes))
         if self._captured is not None:
             self._captured += works_us
             return self.busy_until_us
@@ -371,25 +390,9 @@ class FakeDevice(Device):
         started_us = max(self.busy_until_us, self.host_us)
         self.busy_until_us = started_us + us
         self._queue.append(self.busy_until_us)
-        if name is not None and self._intervals is not None:
-            self._intervals.append((started_us, self.busy_until_us))
+        if name is not None and self._launched is not None:
+            self._launched.append(_Launched(name, binary, bytes, (started_us, self.busy_until_us)))
         return self.busy_until_us
 
     def _noisy(self, us: float) -> float:
-        us = us if self.clock is None else self.clock.taken(us)
         return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
-
-    @contextlib.contextmanager
-    def _recording(self) -> Iterator[list[_Launched]]:
-        outer, self._launched = self._launched, []
-        try:
-            yield self._launched
-        finally:
-            self._launched = outer
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

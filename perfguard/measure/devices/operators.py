@@ -15,7 +15,7 @@ from perfguard._compat import torch_utils
 from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, OVERLOAD, storage_address
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
-from perfguard.measure.devices.activity import Activity, Copied, Ledger, Waited
+from perfguard.measure.devices.device import Activity, Copied, Ledger, Waited
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.tensors.user_frames import place_in_python
 

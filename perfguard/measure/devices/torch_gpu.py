@@ -9,23 +9,19 @@ import contextlib
 import gc
 import hashlib
 import itertools
-import platform
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perfguard.measure.devices import architectures
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
-from perfguard.measure.devices.device import Device, Event, Graph, Interval
+from perfguard.measure.devices.device import Activity, Device, Event, Graph, Growth, Interval, MemoryUse
 from perfguard.model.errors import DeviceError
-from perfguard.model.records import Toolchain
 
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices import waiting
+    from perfguard.measure.devices.gpu_queue import Wait
+    from perfguard.measure.devices.memory import GpuMemory
 
 _LEAST_FLUSH_BYTES = 256 * 2**20
 _COPY_BYTES = 2**30
@@ -60,7 +56,7 @@ class TorchEvent:
 
 
 class TorchGpu(Device):
-    """Base class of the vendors. A subclass adds `identity`, `conditions`, `driver` and `toolkit`.
+    """Base class of the vendors. A subclass adds `identity`, `conditions` and `driver`.
 
     Args:
         index: number of the device; it becomes torch's current device, since a process guards one device.
@@ -71,6 +67,9 @@ class TorchGpu(Device):
     """
 
     kind: ClassVar[str] = "cuda"
+
+    #: Name of the vendor's toolkit in `torch.version`.
+    built_for: ClassVar[str] = "cuda"
 
     def __init__(self, index: int = 0, *, backend: Any = None) -> None:
         import torch
@@ -110,25 +109,10 @@ class TorchGpu(Device):
         return self._backend.get_device_properties(self._index)
 
     @property
-    def driver(self) -> str | None:
-        """Version of the driver."""
-        return None
-
-    @property
     def toolkit(self) -> str | None:
-        """Version of CUDA, ROCm or oneAPI that torch was built with."""
-        return None
-
-    def toolchain(self) -> Toolchain:
         import torch
 
-        return Toolchain(
-            torch=str(torch.__version__),
-            triton=architectures.triton_version(),
-            driver=self.driver,
-            toolkit=self.toolkit,
-            python=".".join(platform.python_version_tuple()[:2]),
-        )
+        return getattr(torch.version, self.built_for, None)
 
     def settle(self) -> None:
         """Run the profiler once: on an H200 each launch takes 10 ns more after the first profile."""
@@ -149,9 +133,6 @@ class TorchGpu(Device):
 
     def synchronize(self) -> None:
         self._backend.synchronize(self._index)
-
-    def now_us(self) -> float:
-        return time.perf_counter_ns() / 1e3
 
     def event(self) -> TorchEvent:
         return TorchEvent(self._backend.Event(enable_timing=True))
@@ -178,41 +159,41 @@ class TorchGpu(Device):
     def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
         if not self.captures:
             return super().capture(calls, keep)
-        from perfguard.measure.devices import graphs
+        from perfguard.measure.devices import gpu_queue
 
         with self.aside():
             try:
-                graph: Graph = graphs.capture(calls, keep, self._backend, self._index)
-            except graphs.NotCapturable as error:
+                graph: Graph = gpu_queue.capture(calls, keep, self._backend, self._index)
+            except gpu_queue.NotCapturable as error:
                 raise DeviceError(f"{self.identity.name}: cannot be captured ({error})") from error
         return graph
 
     def intervals(
         self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[list[Interval]]:
-        from perfguard.measure.devices import intervals
+        from perfguard.measure.devices import kineto
 
-        found = intervals.of_calls(calls, before, self.synchronize, self.kind)
+        found = kineto.intervals(calls, before, self.synchronize, self.kind)
         if not any(found):
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
         return found
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
-        from perfguard.measure.devices import gpu_memory
-
-        return gpu_memory.use_of(call, self._backend, self._index)
+        return self._memory.use_of(call)
 
     def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        from perfguard.measure.devices import gpu_memory
-
-        return gpu_memory.growth_of(call, calls, self._backend, self._index)
+        return self._memory.growth_of(call, calls)
 
     def occupy(self) -> list[torch.Tensor]:
-        from perfguard.measure.devices import gpu_memory
-
-        blocks = gpu_memory.occupy(self._backend, self._index, self.torch_device)
+        blocks = self._memory.occupy(self.torch_device)
         self.synchronize()
         return blocks
+
+    @property
+    def _memory(self) -> GpuMemory:
+        from perfguard.measure.devices.memory import GpuMemory
+
+        return GpuMemory(self._backend, self._index)
 
     def activity(self, call: Callable[[], object]) -> Activity:
         from perfguard.measure.devices import gpu_activity
@@ -244,13 +225,10 @@ class TorchGpu(Device):
         self.synchronize()
 
     @cached_property
-    def _wait(self) -> waiting.Wait:
-        from perfguard._compat.torch_internals import spin_of
-        from perfguard.measure.devices import waiting
+    def _wait(self) -> Wait:
+        from perfguard.measure.devices.gpu_queue import calibrated_wait
 
-        spin = spin_of(self._backend)
-        wait = None if spin is None else waiting.spinning(self, spin)
-        return waiting.matmul_chain(self) if wait is None else wait
+        return calibrated_wait(self, self._backend)
 
     @cached_property
     def _flush_buffer(self) -> torch.Tensor:

@@ -7,16 +7,46 @@ torch, so that the doctor works without it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
-from perfguard.measure.devices.finding import Finding, Import
+from msgspec import Struct
+
 from perfguard.model.errors import DeviceError
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
+    from perfguard.measure.devices.torch_gpu import TorchGpu
+
+# Words of a marketing name that do not distinguish kinds of devices.
+_NOISE = re.compile(
+    r"\((?:r|tm|c)\)|\bhbm\d+e?\b|\binstinct\b|\boam\b|\bcpu\b|\bprocessors?\b|\b\d+-core\b|@.*", re.IGNORECASE
+)
+
+
+#: Imports a module by its name, as `importlib.import_module` does.
+Import = Callable[[str], ModuleType]
+
+
+class Finding(Struct, frozen=True):
+    """One checked topic. `missing` is empty if all is well; otherwise `next_step` is the remedy."""
+
+    topic: str
+    value: str = ""
+    missing: str = ""
+    next_step: str = ""
+
+
+def tool(load: Import, name: str, next_step: str) -> Finding:
+    """The finding about a module that reads a vendor's clocks."""
+    try:
+        module = load(name)
+    except Exception as error:  # amdsmi raises various errors if its library is missing
+        return Finding(name, "", f"cannot be imported: {error}; clocks and throttling may be unknown", next_step)
+    return Finding(name, str(getattr(module, "__version__", "imports")))
 
 
 class Vendor(abc.ABC):
@@ -66,11 +96,7 @@ class Vendor(abc.ABC):
         return False
 
     def tools(self, root: Path, load: Import) -> Iterator[Finding]:
-        """Findings about packages beside the driver; asked where the driver is loaded."""
-        yield from ()
-
-    def permissions(self, root: Path) -> Iterator[Finding]:
-        """Findings about what this user may read."""
+        """Findings about what is needed beside the driver: packages, permissions; asked where the driver is loaded."""
         yield from ()
 
 
@@ -78,6 +104,7 @@ class TorchVendor(Vendor):
     """A vendor whose GPUs are driven by torch, as `torch.<kind>`: 'cuda' and 'cuda:1'."""
 
     kind: ClassVar[str]
+    opens: ClassVar[type[TorchGpu]]
 
     def understands(self, name: str) -> bool:
         kind, colon, index = name.partition(":")
@@ -96,11 +123,7 @@ class TorchVendor(Vendor):
 
     def open(self, name: str) -> Device:
         require_torch(f"device {name!r}")
-        return self.device(int(name.partition(":")[2] or 0))
-
-    @abc.abstractmethod
-    def device(self, index: int) -> Device:
-        """Torch's device of this number."""
+        return self.opens(int(name.partition(":")[2] or 0))
 
     def find(self, name: str) -> dict[str, str]:
         if name != self.kind or not self.is_here():
@@ -112,6 +135,15 @@ class TorchVendor(Vendor):
         backend = getattr(torch, self.kind)
         indices = range(backend.device_count())
         return {f"{name}:{i}": device_key(name, i, backend.get_device_properties(i)) for i in indices}
+
+    def built_for(self, torch: ModuleType) -> str | None:
+        return getattr(torch.version, self.opens.built_for, None)
+
+
+def slugify(name: str, vendor: str) -> str:
+    """'NVIDIA H100 80GB HBM3' -> 'nvidia-h100-80gb'; the vendor comes first, once."""
+    words = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
+    return "-".join([vendor, *(word for word in words if word != vendor)])
 
 
 def is_rocm() -> bool:

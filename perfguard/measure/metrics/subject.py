@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.devices.activity import Activity
+from perfguard.measure.devices.device import Activity
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs

@@ -22,7 +22,6 @@ class Hardware(Struct, frozen=True, omit_defaults=True):
     memory_bytes: int | None = None
     cache_bytes: int | None = None  # last-level cache: what a cold reading must evict
     units: int | None = None  # multiprocessors, compute units, cores in use
-    fp8_dtypes: list[str] = []
     partition: str | None = None
     power_limit_watts: float | None = None
     index: int = 0

@@ -183,9 +183,6 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
     """The device's state at one moment."""
 
     clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_celsius: int | None = None
-    power_watts: float | None = None
     throttle_reasons: list[str] = []
     other_processes: int | None = None
     board: str | None = None  # `Device.board`

@@ -7,8 +7,8 @@ import torch
 
 from perfguard.github.lanes.limits import hold, lenient
 from perfguard.measure.devices import fake
-from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import all_limits
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.records import Better, Case, CaseResult, Reading

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.measure.devices.fake import FakeDevice, FakeEvent
-from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
+from perfguard.measure.devices.fake import Allocation, FakeDevice, FakeEvent, FakeMemory
 
 H200 = {
     "name": "NVIDIA H200",
@@ -71,16 +70,16 @@ class Backend:
     def allocate(self, count: int) -> Allocation:
         """Device memory in a segment of its own; reserved in steps of `STEP`, until the cache is emptied."""
         allocation = Allocation(self.memory, count)
-        self._reserved = max(self._reserved, -(-self.memory.ledger.total // STEP) * STEP)
+        self._reserved = max(self._reserved, -(-self.memory.total // STEP) * STEP)
         self._most_reserved = max(self._most_reserved, self._reserved)
         return allocation
 
     def memory_allocated(self, index: int) -> int:
-        return self.memory.ledger.total
+        return self.memory.total
 
     def memory_stats(self, index: int) -> dict[str, int]:
         """By `rounded` more is allocated than asked for; what is asked for is not counted where `counts` is False."""
-        total, peak = self.memory.ledger.total, self.memory.ledger.peak
+        total, peak = self.memory.total, self.memory.peak
         asked = {"current": total, "peak": peak, "allocated": total if self.counts else 0}
         made = {"current": total + self.rounded, "peak": peak + 2 * self.rounded}
         return {f"requested_bytes.all.{name}": count for name, count in asked.items()} | {
@@ -94,11 +93,11 @@ class Backend:
         return self._most_reserved
 
     def reset_peak_memory_stats(self, index: int) -> None:
-        self.memory.ledger.peak = self.memory.ledger.total
+        self.memory.peak = self.memory.total
         self._most_reserved = self._reserved
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
-        alive = self.memory.ledger.alive
+        alive = self.memory.alive
         return [
             {"device": 0, "address": address, "blocks": [{"state": "active_allocated", "size": count}]}
             for address, count in alive.items()
@@ -106,7 +105,7 @@ class Backend:
 
     def empty_cache(self) -> None:
         self.emptied += 1
-        self._reserved = -(-self.memory.ledger.total // STEP) * STEP
+        self._reserved = -(-self.memory.total // STEP) * STEP
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 
 from perfguard.measure.devices import diagnose, doctor
 from perfguard.measure.devices.fake import FakeDevice
-from perfguard.measure.devices.finding import Finding
+from perfguard.measure.devices.vendor import Finding
 from perfguard.model.errors import DeviceError
 
 
@@ -91,15 +90,6 @@ def test_tools_only_where_they_matter(tmp_path: Path) -> None:
     findings = found(tmp_path, torch=torch(cuda="13"), pynvml=SimpleNamespace(__version__="13.0"))
     assert findings["pynvml"] == Finding("pynvml", "13.0")
     assert "ROCm" in findings["amdsmi"].next_step
-
-
-def test_counters_for_administrators_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    findings = found(tmp_path)
-    assert findings["NVIDIA counters"].next_step
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert found(tmp_path)["NVIDIA counters"] == Finding("NVIDIA counters", "readable")
 
 
 def test_device_and_its_troubles(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -14,10 +13,7 @@ from hypothesis import strategies as st
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.errors import DeviceError
-
-
-def quiet(**options: object) -> FakeDevice:
-    return FakeDevice(session_noise=0, block_noise=0, launch_noise=0, seed=1, **options)  # type: ignore[arg-type]
+from tests.measure.timers.metering import quiet
 
 
 def timed(device: FakeDevice, call: Callable[[], object], *, sleep_us: float = 0.0) -> tuple[float, bool]:
@@ -34,13 +30,7 @@ def timed(device: FakeDevice, call: Callable[[], object], *, sleep_us: float = 0
     return start.elapsed_us(end), full
 
 
-def test_kernel_behind_a_sleep_reads_its_own_time() -> None:
-    time_us, full = timed(quiet(), lambda: fake.launch("k", us=10.0, host_us=2.0), sleep_us=100)
-    assert full
-    assert time_us == pytest.approx(10.0)
-
-
-def test_empty_queue_shows_the_host_instead_of_the_kernel() -> None:
+def test_a_full_queue_shows_the_kernel_and_an_empty_one_the_host() -> None:
     def slow_host() -> None:
         for _ in range(3):
             fake.launch("k", us=1.0, host_us=20.0)
@@ -48,15 +38,8 @@ def test_empty_queue_shows_the_host_instead_of_the_kernel() -> None:
     time_us, full = timed(quiet(), slow_host)
     assert not full
     assert time_us > 60
-    time_us, full = timed(quiet(), slow_host, sleep_us=1000)
-    assert full
-    assert time_us == pytest.approx(3.0)
-
-
-def test_full_launch_queue_makes_the_host_wait() -> None:
-    device = quiet(queue_depth=16)
-    _, full = timed(device, lambda: [fake.launch("k", us=1.0) for _ in range(20)], sleep_us=1000)
-    assert not full
+    assert timed(quiet(), slow_host, sleep_us=1000) == (pytest.approx(3.0), True)
+    assert not timed(quiet(queue_depth=2), slow_host, sleep_us=1000)[1]  # the host waits for a place
 
 
 def test_no_event_is_passed_before_its_time() -> None:
@@ -83,7 +66,7 @@ def test_a_queue_is_never_faster_than_its_work(kernels: list[tuple[float, float]
     assert device.now_us() >= sum(host for _, host in kernels)
 
 
-def test_names_in_order_and_only_during_the_call() -> None:
+def test_launches_in_order_and_only_during_the_call() -> None:
     device = quiet()
     fake.launch("before")
 
@@ -96,7 +79,7 @@ def test_names_in_order_and_only_during_the_call() -> None:
     assert not device.activity(lambda: None).launches
 
 
-def test_peak_counts_temporaries_and_what_is_returned_above_what_was_held() -> None:
+def test_memory_is_counted_and_ends() -> None:
     device = quiet()
     with fake.allocate(1000):
 
@@ -108,12 +91,16 @@ def test_peak_counts_temporaries_and_what_is_returned_above_what_was_held() -> N
             return kept
 
         assert device.memory(call).peak == 150
-        assert device.memory(lambda: None).peak == 0
-    assert device.memory(lambda: fake.allocate(7)).peak == 7
+    with fake.allocate(10 << 30):
+        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 8 GiB.* of which 6 GiB is free"):
+            fake.allocate(8 << 30)
+        with fake.allocate(6 << 30):
+            pass
+    assert device.memory(lambda: fake.allocate(16 << 30).free()).peak == 16 << 30
 
 
 def test_session_noise_lies_between_instances_not_within() -> None:
-    def session(seed: int) -> list[float]:
+    def session(seed: int | None) -> list[float]:
         device = FakeDevice(seed=seed)
         return [timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0] for _ in range(20)]
 
@@ -123,71 +110,27 @@ def test_session_noise_lies_between_instances_not_within() -> None:
     assert 0.1 < within < 0.2  # block 0.1 % and launch 0.1 % of 100 µs
     assert 0.15 < between < 0.27  # session 0.2 %
     assert session(3) == sessions[3]
-    assert session(3) != sessions[4]
-
-
-def test_unseeded_instances_differ() -> None:
-    def reading() -> float:
-        device = FakeDevice()
-        return timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0]
-
-    assert len({reading() for _ in range(4)}) == 4
-
-
-def test_faults() -> None:
-    device = quiet()
-    healthy = timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0]
-    device.slowdown = 1.1
-    device.state = msgspec.structs.replace(device.conditions(), throttle_reasons=["hw_thermal_slowdown"])
-    throttled = timed(device, lambda: fake.launch("k", us=100.0), sleep_us=50)[0]
-    assert throttled == pytest.approx(1.1 * healthy)
-    assert device.conditions().throttle_reasons == ["hw_thermal_slowdown"]
-    with pytest.raises(DeviceError, match="bad"):
-        fake.launch("bad", us=-1.0)
-
-
-def test_identity_and_current() -> None:
-    device = FakeDevice("other-slug", name="Other")
-    assert (device.identity.slug, device.identity.name) == ("other-slug", "Other")
-    assert fake.current() is device
-    assert device.torch_device.type == "cpu"
-    assert device.copy_bytes_per_second() > 0
-
-
-def test_kernels_run_without_a_fake_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "_current", None)
-    fake.launch("k")
-    with fake.allocate(10):
-        assert fake.current() is None
+    assert session(None) != session(None)
 
 
 def test_a_graph_replays_the_captured_work_at_little_cost_for_the_host() -> None:
     device = quiet()
-    called = []
 
     def call() -> None:
-        called.append(1)
         for _ in range(3):
             fake.launch("k", us=10.0, host_us=50.0)
 
     graph = device.capture([call] * 4, keep=1)
     assert device.busy_until_us == 0  # captured, not run
     started = device.now_us()
-    time_us, full = timed(device, graph.replay, sleep_us=100)
-    assert full
-    assert time_us == pytest.approx(120.0)
-    assert len(called) == 4
+    assert timed(device, graph.replay, sleep_us=100) == (pytest.approx(120.0), True)
     assert device.now_us() - started < 250
 
 
-def test_what_waits_for_the_device_cannot_be_captured() -> None:
+def test_calls_that_wait_for_the_device_cannot_be_captured() -> None:
     device = quiet()
     mark = device.event()
-
-    def refuses() -> None:
-        fake.launch("k", capturable=False)
-
-    for call in (device.synchronize, mark.query, refuses):
+    for call in (device.synchronize, mark.query, lambda: fake.launch("k", capturable=False)):
         with pytest.raises(DeviceError, match=r"^fake-gpu: cannot be captured .*not permitted"):
             device.capture([call], keep=1)
         call()
@@ -208,7 +151,7 @@ def test_intervals_of_each_call_without_what_comes_before() -> None:
     assert second_start >= first_end + 50
 
 
-def test_a_fault_loses_the_device() -> None:
+def test_a_fault_loses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(seed=1)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         fake.fault()
@@ -216,13 +159,6 @@ def test_a_fault_loses_the_device() -> None:
         with pytest.raises(RuntimeError, match="illegal memory access"):
             use()
     FakeDevice(seed=1).synchronize()
-
-
-def test_memory_ends() -> None:
-    device = FakeDevice(seed=1)
-    with fake.allocate(10 << 30):
-        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 8 GiB.* of which 6 GiB is free"):
-            fake.allocate(8 << 30)
-        with fake.allocate(6 << 30):
-            pass
-    assert device.memory(lambda: fake.allocate(16 << 30).free()).peak == 16 << 30
+    monkeypatch.setattr(fake, "_current", None)
+    fake.launch("k")  # without a device nothing is simulated
+    fake.allocate(10).free()

@@ -1,16 +1,19 @@
-"""Names of kernels as people should read them, and allocations counted for real on the CPU."""
+"""Profiles: names of kernels as people should read them, work in order of launch, and intervals of each call."""
 
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
+from torch.profiler import ProfilerActivity
 
-from perfguard.measure.devices import cpu_memory, kineto
+from perfguard.measure.devices import kineto
 
 # names as the profiler gave them on an H200 with torch 2.11, the long ones cut as marked
 COPY = (
@@ -63,45 +66,12 @@ def test_template_arguments_never_show(path: list[str], argument: str) -> None:
     assert kineto.normalized(f"void {name}<{argument}>({argument}*)") == name
 
 
-@torch.library.custom_op("perfguard_tests::through_a_temporary", mutates_args=())
-def through_a_temporary(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([x, x])[: x.shape[0]].clone()
-
-
-def test_peak_counts_temporaries_inside_custom_operators() -> None:
-    x = torch.ones(1 << 16)
-    size = x.numel() * x.element_size()
-    assert cpu_memory.use_of(lambda: through_a_temporary(x)).peak == 3 * size
-    assert cpu_memory.use_of(lambda: x.clone()).peak == size
-    assert cpu_memory.use_of(lambda: x.view(-1)).peak == 0
-
-
-def test_peak_is_no_sum() -> None:
-    size = 4 << 16
-
-    def call() -> None:
-        for _ in range(3):
-            torch.ones(1 << 16)
-
-    assert cpu_memory.use_of(call).peak == size
-    assert cpu_memory.use_of(lambda: [torch.ones(1 << 16) for _ in range(3)]).peak == 3 * size
-
-
-def test_peak_of_a_backward_pass() -> None:
-    x = torch.ones(1 << 16, requires_grad=True)
-    y = (x * x).sum()
-    size = x.numel() * 4
-    peaks = {cpu_memory.use_of(lambda: torch.autograd.grad(y, x, retain_graph=True)).peak for _ in range(3)}
-    assert len(peaks) == 1
-    assert 2 * size <= peaks.pop() <= 3 * size + 64
-
-
 def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    cpu_memory.use_of(lambda: None)
+    kineto.raw_events(lambda: None, [ProfilerActivity.CPU])
     assert "KINETO_LOG_LEVEL" not in os.environ
     monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
-    cpu_memory.use_of(lambda: None)
+    kineto.raw_events(lambda: None, [ProfilerActivity.CPU])
     assert os.environ["KINETO_LOG_LEVEL"] == "3"
 
 
@@ -148,3 +118,85 @@ def test_amd_tells_the_grid_with_the_launch() -> None:
 def test_a_trace_of_the_processor_holds_no_device_work() -> None:
     """The trace is written and read for real; only a GPU would have put work into it."""
     assert kineto.work_of(kineto.trace_events(lambda: torch.ones(4) + 1, "cuda")) == []
+
+
+CPU, GPU = DeviceType.CPU, DeviceType.CUDA
+
+
+def raw(name: str, start: int, end: int, *, device: Any = CPU, correlation: int = 0, annotation: bool = False) -> Any:
+    return SimpleNamespace(
+        name=lambda: name,
+        start_ns=lambda: start,
+        end_ns=lambda: end,
+        device_type=lambda: device,
+        correlation_id=lambda: correlation,
+        is_user_annotation=lambda: annotation,
+    )
+
+
+def call(start: int, end: int) -> Any:
+    return raw("perfguard call", start, end, annotation=True)
+
+
+def work(start: int, end: int, correlation: int) -> Any:
+    return raw("kernel", start, end, device=GPU, correlation=correlation)
+
+
+def test_work_belongs_to_the_call_that_launched_it() -> None:
+    events = [
+        call(1000, 2000),
+        call(5000, 6000),
+        raw("cudaLaunchKernel", 1100, 1110, correlation=7),
+        raw("cuLaunchKernelEx", 5100, 5110, correlation=9),
+        raw("hipModuleLaunchKernel", 1200, 1210, correlation=8),
+        work(5300, 5400, 9),
+        work(1500, 1700, 8),
+        work(1300, 1400, 7),
+    ]
+    assert kineto.joined(events, GPU) == [[(0.3, 0.4), (0.5, 0.7)], [(4.3, 4.4)]]
+
+
+def test_a_flush_does_not_leak_into_the_call_after_it() -> None:
+    events = [
+        raw("cudaMemsetAsync", 900, 910, correlation=3),
+        call(1000, 2000),
+        raw("cudaLaunchKernel", 1100, 1110, correlation=4),
+        work(990, 1050, 3),  # its end lies within the call
+        work(1010, 1060, 3),  # and this would, with clocks a little apart
+        work(1300, 1400, 4),
+    ]
+    assert kineto.joined(events, GPU) == [[(0.3, 0.4)]]
+
+
+def test_an_operator_of_the_same_number_launches_nothing() -> None:
+    events = [
+        raw("aten::mul", 500, 600, correlation=4),
+        call(1000, 2000),
+        raw("cudaLaunchKernel", 1100, 1110, correlation=4),
+        raw("custom::op", 2500, 2600, correlation=4),
+        work(1300, 1400, 4),
+    ]
+    assert kineto.joined(events, GPU) == [[(0.3, 0.4)]]
+
+
+def test_work_of_an_unknown_runtime_is_joined_by_its_time() -> None:
+    events = [call(1000, 2000), call(3000, 4000), work(3100, 3200, 5), work(2500, 2600, 6), work(500, 600, 7)]
+    assert kineto.joined(events, GPU) == [[], [(2.1, 2.2)]]
+
+
+def test_regions_on_the_device_are_no_work() -> None:
+    region = raw("perfguard call", 1200, 1500, device=GPU, annotation=True)
+    assert kineto.joined([call(1000, 2000), region], GPU) == [[]]
+
+
+def test_each_call_is_waited_for_and_so_is_what_comes_before(monkeypatch: Any) -> None:
+    order: list[str] = []
+
+    def events(conducted: Any, _activities: Any) -> list[Any]:
+        conducted()
+        return []
+
+    monkeypatch.setattr(kineto, "raw_events", events)
+    run, flush, wait = (lambda word=word: order.append(word) for word in ("run", "flush", "wait"))
+    kineto.intervals([run, run], flush, wait, "cuda")
+    assert order == ["flush", "wait", "run", "wait"] * 2

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.devices import cpu_memory, gpu_memory
-from perfguard.measure.devices.activity import Growth, MemoryUse
+from perfguard.measure.devices import memory
+from perfguard.measure.devices.device import Growth, MemoryUse
+from perfguard.measure.devices.memory import GpuMemory
 from tests.measure.devices.conftest import STEP
 
 SIZE = 4 << 12
@@ -61,12 +62,12 @@ def makes_a_cycle() -> torch.Tensor:
 )
 def test_a_cpu(call: Callable[[], Any], use: MemoryUse) -> None:
     call()
-    assert cpu_memory.use_of(call) == use
+    assert memory.cpu_use(call) == use
 
 
 @pytest.mark.parametrize(("call", "size"), [(tensor, 0), (keeps, 0), (makes_a_cycle, 0), (grows, 7 * SIZE)])
 def test_growth_on_a_cpu(call: Callable[[], Any], size: int) -> None:
-    assert cpu_memory.growth_of(call, 7) == Growth(7, size)
+    assert memory.cpu_growth(call, 7) == Growth(7, size)
 
 
 def test_a_gpu(backend: Any) -> None:
@@ -78,17 +79,17 @@ def test_a_gpu(backend: Any) -> None:
         return machine.allocate(100)
 
     keeping()
-    assert gpu_memory.use_of(keeping, machine, 0) == MemoryUse(100, 100, 10, STEP)
+    assert GpuMemory(machine, 0).use_of(keeping) == MemoryUse(100, 100, 10, STEP)
     machine.memory_snapshot = None  # a torch that does not tell: only the totals speak
-    assert gpu_memory.use_of(keeping, machine, 0).residue == 0
+    assert GpuMemory(machine, 0).use_of(keeping).residue == 0
 
 
 def test_growth_on_a_gpu(backend: Any) -> None:
     machine = backend()
-    assert gpu_memory.growth_of(lambda: held.append(machine.allocate(STEP)), 5, machine, 0) == Growth(
+    assert GpuMemory(machine, 0).growth_of(lambda: held.append(machine.allocate(STEP)), 5) == Growth(
         5, 5 * STEP, 5 * STEP
     )
-    assert gpu_memory.growth_of(lambda: machine.allocate(STEP), 5, machine, 0) == Growth(5, 0, 0)
+    assert GpuMemory(machine, 0).growth_of(lambda: machine.allocate(STEP), 5) == Growth(5, 0, 0)
 
 
 def test_what_another_thread_lets_go_of_late_is_neither_residue_nor_growth(backend: Any) -> None:
@@ -102,8 +103,8 @@ def test_what_another_thread_lets_go_of_late_is_neither_residue_nor_growth(backe
         late[-1].start()
         return machine.allocate(100)
 
-    assert gpu_memory.use_of(backward, machine, 0).residue == 0
-    assert gpu_memory.growth_of(backward, 5, machine, 0).allocated == 0
+    assert GpuMemory(machine, 0).use_of(backward).residue == 0
+    assert GpuMemory(machine, 0).growth_of(backward, 5).allocated == 0
     for timer in late:
         timer.join()
 
@@ -122,11 +123,11 @@ def test_blocks_of_a_snapshot_as_torch_writes_it(backend: Any) -> None:
         {"device": 1, "address": 4096, "blocks": blocks},
     ]
     machine.memory_snapshot = lambda: segments
-    assert gpu_memory._blocks(machine, 0) == {4096: 512, 6144: 512}
-    assert gpu_memory._free_sizes(machine, 0, 7) == [1024]  # what belongs to a graph is not taken
+    assert GpuMemory(machine, 0).blocks() == {4096: 512, 6144: 512}
+    assert GpuMemory(machine, 0).free_sizes(7) == [1024]  # what belongs to a graph is not taken
     segments[0]["stream"] = 8
-    assert gpu_memory._free_sizes(machine, 0, 7) == []  # a block is free for its own stream
-    assert gpu_memory._free_sizes(machine, 0, 8) == [1024]
+    assert GpuMemory(machine, 0).free_sizes(7) == []  # a block is free for its own stream
+    assert GpuMemory(machine, 0).free_sizes(8) == [1024]
 
 
 def test_a_free_block_of_a_small_segment_is_asked_for_in_pieces(backend: Any) -> None:
@@ -135,6 +136,39 @@ def test_a_free_block_of_a_small_segment_is_asked_for_in_pieces(backend: Any) ->
     free = [{"state": "inactive", "size": 2 * MIB - 512, "address": 0}]
     small = {"device": 0, "address": 0, "segment_pool_id": (0, 0), "segment_type": "small", "blocks": free}
     machine.memory_snapshot = lambda: [small]
-    assert gpu_memory._free_sizes(machine, 0, 7) == [MIB, MIB - 512]
+    assert GpuMemory(machine, 0).free_sizes(7) == [MIB, MIB - 512]
     machine.memory_snapshot = lambda: [small | {"segment_type": "large"}]
-    assert gpu_memory._free_sizes(machine, 0, 7) == [2 * MIB - 512]
+    assert GpuMemory(machine, 0).free_sizes(7) == [2 * MIB - 512]
+
+
+@torch.library.custom_op("perfguard_tests::through_a_temporary", mutates_args=())
+def through_a_temporary(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, x])[: x.shape[0]].clone()
+
+
+def test_peak_counts_temporaries_inside_custom_operators() -> None:
+    x = torch.ones(1 << 16)
+    size = x.numel() * x.element_size()
+    assert memory.cpu_use(lambda: through_a_temporary(x)).peak == 3 * size
+    assert memory.cpu_use(lambda: x.clone()).peak == size
+    assert memory.cpu_use(lambda: x.view(-1)).peak == 0
+
+
+def test_peak_is_no_sum() -> None:
+    size = 4 << 16
+
+    def call() -> None:
+        for _ in range(3):
+            torch.ones(1 << 16)
+
+    assert memory.cpu_use(call).peak == size
+    assert memory.cpu_use(lambda: [torch.ones(1 << 16) for _ in range(3)]).peak == 3 * size
+
+
+def test_peak_of_a_backward_pass() -> None:
+    x = torch.ones(1 << 16, requires_grad=True)
+    y = (x * x).sum()
+    size = x.numel() * 4
+    peaks = {memory.cpu_use(lambda: torch.autograd.grad(y, x, retain_graph=True)).peak for _ in range(3)}
+    assert len(peaks) == 1
+    assert 2 * size <= peaks.pop() <= 3 * size + 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -9,20 +10,29 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfguard.measure import devices
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.torch_gpu import device_key
+from perfguard.measure.devices.vendor import slugify
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.errors import DeviceError, UsageError
 
 
-def test_fakes() -> None:
-    assert open_device("fake").identity.slug == "fake-gpu"
-    assert open_device("fake:other-slug").identity.slug == "other-slug"
+@given(st.text(), st.sampled_from(["nvidia", "amd", "intel", "cpu"]))
+def test_a_slug_is_a_folder_name(name: str, vendor: str) -> None:
+    slug = slugify(name, vendor)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
+    assert slug.split("-").count(vendor) == 1
 
 
-def test_cpu() -> None:
-    assert open_device("cpu").identity.vendor == "cpu"
+@pytest.mark.parametrize(
+    ("name", "slug"), [("fake", "fake-gpu"), ("fake:other-slug", "other-slug"), ("cpu", CpuDevice().identity.slug)]
+)
+def test_names(name: str, slug: str) -> None:
+    assert open_device(name).identity.slug == slug
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:x", "cuda:-1", "cuda:", "cpu:1", "auto:0", "fake:", "CUDA"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from perfguard.measure.devices.activity import Activity
+from perfguard.measure.devices.device import Activity
 from perfguard.measure.devices.operators import of_call
 
 X = torch.arange(12.0).reshape(3, 4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.devices import torch_gpu, waiting
+from perfguard.measure.devices import gpu_queue, torch_gpu
 from perfguard.measure.devices.torch_gpu import TorchGpu
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware
@@ -76,7 +76,7 @@ def test_without_a_spin_sleep_is_a_chain(backend: Any, monkeypatch: Any, breakag
 def test_no_wait_at_all(backend: Any, monkeypatch: Any) -> None:
     machine = backend()
     machine._sleep = None
-    monkeypatch.setattr(waiting, "_LARGEST_SIDE", 512)
+    monkeypatch.setattr(gpu_queue, "_LARGEST_SIDE", 512)
     monkeypatch.setattr(torch, "mm", lambda *_factors, out: out)
     with pytest.raises(DeviceError, match="GPU: no wait"):
         Gpu(backend=machine).sleep(1)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.device import Device
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import launches, memory, read_timed, times
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers.timing import Blocks, Meter

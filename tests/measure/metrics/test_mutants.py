@@ -18,9 +18,9 @@ from torch import nn
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
 from perfguard.measure.devices import fake
-from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_exact
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.records import Baseline, Case, CaseBaseline, CaseResult, Reading, Toolchain, Verdict, Word
@@ -246,7 +246,7 @@ def test_ten_runs_read_the_same(cpu: CpuDevice) -> None:
 
 READ = """
 import msgspec, torch
-from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_exact
 from perfguard.measure.metrics.subject import Subject
 

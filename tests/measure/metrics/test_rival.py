@@ -7,9 +7,9 @@ import statistics
 import pytest
 
 from perfguard.measure.devices import fake
-from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.fake import FakeClock, FakeDevice
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers.timing import Workload
@@ -42,7 +42,8 @@ def test_a_clock_that_moves_moves_both() -> None:
     """Sessions of a device whose clock is anywhere within 20 %: its time moves by as much, the ratio hardly."""
     times, shares = [], []
     for seed in range(32):
-        device = FakeDevice(clock=FakeClock(1.0, mhz=900 + 25 * (seed % 8), noise=0.02), seed=seed)
+        device = FakeDevice(block_noise=0.02, seed=seed)
+        device.slowdown = 1000 / (900 + 25 * (seed % 8))
         (reading,) = read(subject(60.0, 50.0), device)
         assert isinstance(reading.value, float)
         times.append(reading.value / 60.0)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from perfguard.measure.devices.cpu import CpuDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics.memory import read, saved_by
 from perfguard.measure.metrics.subject import Subject
 

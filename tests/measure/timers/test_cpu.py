@@ -12,8 +12,8 @@ import torch
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.compiled.trace import traced
-from perfguard.measure.devices.cpu import CpuDevice
 from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.timers import cpu
 from perfguard.measure.timers.timing import Workload
 from tests.measure.timers.metering import measured, quiet

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.measure.devices import fake
-from perfguard.measure.devices.device import Device
+from perfguard.measure.devices.device import ClockMark, Device
 from perfguard.measure.devices.fake import FakeDevice
-from perfguard.measure.devices.fake_clock import FakeClock
 from perfguard.measure.timers import all_timers, prepare_device_time
 from perfguard.measure.timers.timing import Blocks, Meter, Workload, floor_us, renewed, spread
 from perfguard.model.errors import DeviceError
@@ -154,8 +154,34 @@ def test_median_of_sessions_finds_a_change_of_three_percent() -> None:
     assert sessions(51.5, 100) / sessions(50.0, 0) == pytest.approx(1.03, abs=0.01)
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A reading of a simulated clock, MHz."""
+
+    mhz: float
+
+    def mhz_until(self, end: ClockMark) -> float:
+        assert isinstance(end, Mark)
+        return (self.mhz + end.mhz) / 2
+
+
+class Clocked(FakeDevice):
+    """A GPU whose clock is redrawn whenever the host waits; kernel times follow it with an elasticity of 0.7."""
+
+    mean_mhz, noise, now_mhz = 1000.0, 0.0, 1000.0
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        self.now_mhz = self.mean_mhz * self._random.gauss(1.0, self.noise)
+        self.slowdown = (1000 / self.now_mhz) ** 0.7
+
+    def clock_mark(self) -> Mark:
+        return Mark(self.now_mhz)
+
+
 def clocked(mhz: float = 1000.0, noise: float = 0.0) -> FakeDevice:
-    device: FakeDevice = quiet(clock=FakeClock(0.7, mhz, noise))
+    device: Clocked = quiet(Clocked)
+    device.mean_mhz, device.noise = mhz, noise
     return device
 
 

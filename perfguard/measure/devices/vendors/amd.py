@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from perfguard.measure.devices import architectures
-from perfguard.measure.devices.finding import Finding, Import, tool
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendor import TorchVendor, is_rocm
+from perfguard.measure.devices.vendor import Finding, Import, TorchVendor, is_rocm, slugify, tool
 from perfguard.model.records import Conditions, Hardware
 
-_WHOLE = ("SPX", "NPS1")  # an undivided device: left out of the slug
+_WHOLE = "SPX/NPS1"  # an undivided device: left out of the slug
 _VIOLATIONS = {
     "active_prochot_thrm": "processor_hot",
     "active_ppt_pwr": "power_cap",
@@ -25,6 +22,9 @@ _VIOLATIONS = {
     "active_vr_thrm": "regulator_thermal",
     "active_hbm_thrm": "memory_thermal",
 }
+
+# Last-level caches behind the 4 MB L2 that MI300 and MI350 report.
+_HIDDEN_CACHE_BYTES = {"gfx942": 256 * 2**20, "gfx950": 256 * 2**20}
 
 
 class AmdDevice(TorchGpu):
@@ -37,6 +37,7 @@ class AmdDevice(TorchGpu):
         sysfs: root of the kernel's device files.
     """
 
+    built_for = "hip"
     captures = True
 
     def __init__(self, index: int = 0, *, backend: Any = None, amdsmi: Any = None, sysfs: Path = Path("/sys")) -> None:
@@ -46,21 +47,18 @@ class AmdDevice(TorchGpu):
 
     @cached_property
     def identity(self) -> Hardware:
-        properties = self.properties
+        properties, partition, warnings = self.properties, self._partition, []
         architecture = properties.gcnArchName.split(":")[0]
-        dtypes, warnings = architectures.fp8_dtypes(architecture)
-        partition = self._partition
         name = properties.name or f"AMD {architecture}"
-        slug = architectures.slugify(name, "amd")
+        slug = slugify(name, "amd")
         if slug == "amd-radeon-graphics":  # the driver's name for every device that it has no name for
             slug = f"{slug}-{architecture}"
-        if partition is not None and partition != "/".join(_WHOLE):
+        if partition not in (None, _WHOLE):
             slug = f"{slug}-{partition.lower().replace('/', '-')}"
-        power_limit = None
+        microwatts = None
         try:
             with self._smi() as (smi, handle):
-                # microwatts
-                power_limit = _number(_asked(lambda: smi.amdsmi_get_power_cap_info(handle)["power_cap"]), 1e-6)
+                microwatts = _number(lambda: smi.amdsmi_get_power_cap_info(handle)["power_cap"])
         except Exception as error:  # amdsmi raises its own errors, and plain ones if its library is missing
             warnings.append(f"amdsmi: {error}; clocks and throttling are unknown: install it from ROCm")
         reported = getattr(properties, "L2_cache_size", 0) or 0
@@ -70,11 +68,10 @@ class AmdDevice(TorchGpu):
             name=name,
             architecture=architecture,
             memory_bytes=properties.total_memory,
-            cache_bytes=max(reported, architectures.HIDDEN_CACHE_BYTES.get(architecture, 0)) or None,
+            cache_bytes=max(reported, _HIDDEN_CACHE_BYTES.get(architecture, 0)) or None,
             units=properties.multi_processor_count,
-            fp8_dtypes=dtypes,
             partition=partition,
-            power_limit_watts=power_limit,
+            power_limit_watts=None if microwatts is None else microwatts / 1e6,
             index=self._index,
             warnings=warnings,
         )
@@ -83,18 +80,19 @@ class AmdDevice(TorchGpu):
     def driver(self) -> str | None:
         return _text(self._sysfs / "module/amdgpu/version") or os.uname().release  # built into the kernel
 
-    @property
-    def toolkit(self) -> str | None:
-        import torch
-
-        return torch.version.hip
-
     def conditions(self) -> Conditions:
         try:
             with self._smi() as (smi, handle):
-                return _conditions(smi, handle)
+                clock = _number(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)["clk"])
+                violations = _asked(lambda: smi.amdsmi_get_violation_status(handle)) or {}
+                processes = _asked(lambda: smi.amdsmi_get_gpu_process_list(handle))
         except Exception:  # identity.warnings reports the cause
             return Conditions()
+        return Conditions(
+            clock_mhz=None if clock is None else int(clock),
+            throttle_reasons=[name for key, name in _VIOLATIONS.items() if violations.get(key) in (True, 1)],
+            other_processes=None if processes is None else sum(_pid(each) != os.getpid() for each in processes),
+        )
 
     @property
     def _partition(self) -> str | None:
@@ -133,29 +131,6 @@ class AmdDevice(TorchGpu):
             smi.amdsmi_shut_down()
 
 
-def _conditions(smi: Any, handle: Any) -> Conditions:
-    kinds, sensors = smi.AmdSmiClkType, smi.AmdSmiTemperatureType
-    power = _asked(lambda: smi.amdsmi_get_power_info(handle)) or {}
-    violations = _asked(lambda: smi.amdsmi_get_violation_status(handle)) or {}
-    processes = _asked(lambda: smi.amdsmi_get_gpu_process_list(handle))
-    socket = _number(power.get("current_socket_power"))
-    return Conditions(
-        clock_mhz=_whole(_asked(lambda: smi.amdsmi_get_clock_info(handle, kinds.GFX)["clk"])),
-        memory_clock_mhz=_whole(_asked(lambda: smi.amdsmi_get_clock_info(handle, kinds.MEM)["clk"])),
-        temperature_celsius=_whole(
-            _asked(lambda: smi.amdsmi_get_temp_metric(handle, sensors.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT))
-        ),
-        power_watts=_number(power.get("average_socket_power")) if socket is None else socket,
-        throttle_reasons=[name for key, name in _VIOLATIONS.items() if violations.get(key) in (True, 1)],
-        other_processes=None if processes is None else _others(processes),
-    )
-
-
-def _others(processes: list[Any]) -> int:
-    pids = [process.get("pid") if isinstance(process, dict) else None for process in processes]
-    return sum(pid != os.getpid() for pid in pids)
-
-
 def _asked(question: Callable[[], Any]) -> Any:
     """The answer, or None: amdsmi raises for queries that this device or driver does not support."""
     try:
@@ -164,14 +139,14 @@ def _asked(question: Callable[[], Any]) -> Any:
         return None
 
 
-def _number(value: Any, factor: float = 1.0) -> float | None:
-    """A number; None for the 'N/A' that amdsmi mixes in."""
-    return value * factor if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _number(question: Callable[[], Any]) -> float | None:
+    """The answer if it is a number; None for the 'N/A' that amdsmi mixes in."""
+    answer = _asked(question)
+    return answer if isinstance(answer, int | float) and not isinstance(answer, bool) else None
 
 
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
+def _pid(process: Any) -> int | None:
+    return process.get("pid") if isinstance(process, dict) else None
 
 
 def _text(path: Path) -> str | None:
@@ -188,25 +163,18 @@ class Amd(TorchVendor):
     names = ("cuda", "cuda:<index>")
     auto = 20
     driver, build = "AMD", "ROCm"
+    opens = AmdDevice
 
     def is_built(self) -> bool:
         return is_rocm()
-
-    def device(self, index: int) -> AmdDevice:
-        return AmdDevice(index)
-
-    def built_for(self, torch: ModuleType) -> str | None:
-        return getattr(torch.version, "hip", None)
 
     def has_driver(self, root: Path) -> bool:
         return (root / "dev/kfd").exists()
 
     def tools(self, root: Path, load: Import) -> Iterator[Finding]:
         yield tool(load, "amdsmi", "install it from ROCm: /opt/rocm/share/amd_smi")
-
-    def permissions(self, root: Path) -> Iterator[Finding]:
         kfd = root / "dev/kfd"
-        if kfd.exists() and not os.access(kfd, os.R_OK | os.W_OK):
+        if not os.access(kfd, os.R_OK | os.W_OK):
             step = "add yourself to the groups render and video"
             yield Finding("AMD device file", "", f"{kfd} may not be opened", step)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
 
+from perfguard.measure.devices.fake import SLUG, FakeDevice
 from perfguard.measure.devices.vendor import Vendor
 
-if TYPE_CHECKING:
-    from perfguard.measure.devices.device import Device
+_SEVERAL = re.compile(r"fake\*([1-9]\d*)")
 
 
 class Fake(Vendor):
@@ -16,25 +16,16 @@ class Fake(Vendor):
     names = ("fake", "fake:<index>", "fake:<slug>", "fake*<count>")
 
     def understands(self, name: str) -> bool:
-        kind, colon, rest = name.partition(":")
-        return _count(name) is not None or (kind == "fake" and bool(rest or not colon))
+        return name == "fake" or re.fullmatch(r"fake:.+", name) is not None or _SEVERAL.fullmatch(name) is not None
 
-    def open(self, name: str) -> Device:
-        from perfguard.measure.devices.fake import SLUG, FakeDevice
-
+    def open(self, name: str) -> FakeDevice:
         rest = name.partition(":")[2]
         return FakeDevice(index=int(rest)) if rest.isdecimal() else FakeDevice(rest or SLUG)
 
     def find(self, name: str) -> dict[str, str]:
-        count = _count(name)
-        names = [name] if count is None else [f"fake:{index}" for index in range(count)]
+        several = _SEVERAL.fullmatch(name)
+        names = [f"fake:{index}" for index in range(int(several[1]))] if several else [name]
         return {each: self.open(each).key for each in names}
-
-
-def _count(name: str) -> int | None:
-    """2 for 'fake*2', a machine of two simulated devices."""
-    kind, star, count = name.partition("*")
-    return int(count) if kind == "fake" and star and count.isdecimal() and int(count) > 0 else None
 
 
 VENDOR = Fake()

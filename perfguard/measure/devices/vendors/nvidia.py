@@ -1,22 +1,33 @@
-"""NVIDIA GPUs, through torch.cuda and the driver."""
+"""NVIDIA GPUs, through torch.cuda and, for their state, NVML (pynvml)."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-from perfguard.measure.devices import architectures, nvml
 from perfguard.measure.devices.device import ClockMark
-from perfguard.measure.devices.finding import Finding, Import, tool
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendor import TorchVendor, is_rocm
+from perfguard.measure.devices.vendor import Finding, Import, TorchVendor, is_rocm, slugify, tool
 from perfguard.model.records import Conditions, Hardware
+
+#: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU, which is no slowdown.
+_THROTTLE_REASONS: dict[int, str] = {
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
 
 
 class NvidiaDevice(TorchGpu):
@@ -25,47 +36,38 @@ class NvidiaDevice(TorchGpu):
     Args:
         index: torch's number of the device.
         backend: `torch.cuda`, or a stand-in for it.
-        pynvml: see `nvml.read`.
+        pynvml: the module, if not the installed one.
+        root: the folder that holds `/proc`.
     """
 
+    built_for = "cuda"
     captures = True
 
-    def __init__(self, index: int = 0, *, backend: Any = None, pynvml: Any = None) -> None:
+    def __init__(self, index: int = 0, *, backend: Any = None, pynvml: Any = None, root: Path = Path("/")) -> None:
         super().__init__(index, backend=backend)
         self._pynvml = pynvml
+        self._version_file = root / "proc/driver/nvidia/version"
 
     @cached_property
     def identity(self) -> Hardware:
         properties = self.properties
-        architecture = f"sm_{properties.major}{properties.minor}"
-        dtypes, warnings = architectures.fp8_dtypes(architecture)
-        state = self._first_state
-        if state.warning:
-            warnings.append(state.warning)
         return Hardware(
-            slug=architectures.slugify(properties.name, "nvidia"),
+            slug=slugify(properties.name, "nvidia"),
             vendor="nvidia",
             name=properties.name,
-            architecture=architecture,
+            architecture=f"sm_{properties.major}{properties.minor}",
             memory_bytes=properties.total_memory,
             cache_bytes=getattr(properties, "L2_cache_size", None) or None,
             units=properties.multi_processor_count,
-            fp8_dtypes=dtypes,
             partition=self._partition,
-            power_limit_watts=state.power_limit_watts,
+            power_limit_watts=self._first_state.power_limit_watts,
             index=self._index,
-            warnings=warnings,
+            warnings=[self._first_state.warning] if self._first_state.warning else [],
         )
 
     @property
     def driver(self) -> str | None:
         return self._first_state.driver
-
-    @property
-    def toolkit(self) -> str | None:
-        import torch
-
-        return torch.version.cuda
 
     def conditions(self) -> Conditions:
         return self._state().conditions
@@ -91,11 +93,27 @@ class NvidiaDevice(TorchGpu):
         return found[1] if found else None
 
     @cached_property
-    def _first_state(self) -> nvml.State:
+    def _first_state(self) -> _State:
         return self._state()
 
-    def _state(self) -> nvml.State:
-        return nvml.read(self._uuid, self._index, pynvml=self._pynvml)
+    def _state(self) -> _State:
+        """The present state; never raises."""
+        try:
+            return _read_state(self._pynvml or importlib.import_module("pynvml"), self._uuid, self._index)
+        except ImportError:
+            problem = "pynvml is not installed"
+        except Exception as error:  # pynvml's errors have no common base class outside the module
+            problem = f"pynvml: {error}"
+        hint = "clocks and throttling are unknown: pip install nvidia-ml-py"
+        return _State(driver=self._kernel_driver, warning=f"NVIDIA driver state: {problem}; {hint}")
+
+    @property
+    def _kernel_driver(self) -> str | None:
+        try:
+            found = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", self._version_file.read_text())
+        except OSError:
+            return None
+        return found[1] if found else None
 
     @property
     def _uuid(self) -> str | None:
@@ -109,6 +127,61 @@ class NvidiaDevice(TorchGpu):
         return f"{'GPU' if self._partition is None else 'MIG'}-{text}"
 
 
+@dataclass(frozen=True)
+class _State:
+    """One reading of the GPU's state. Unreadable fields are empty, and `warning` gives cause and remedy."""
+
+    conditions: Conditions = field(default_factory=Conditions)
+    driver: str | None = None
+    power_limit_watts: float | None = None
+    warning: str = ""
+
+
+def _read_state(pynvml: Any, uuid: str | None, index: int) -> _State:
+    """The state of the GPU with this UUID, or with number `index` if there is none."""
+    pynvml.nvmlInit()
+    try:
+        # with CUDA_VISIBLE_DEVICES set, torch's device numbers differ from the driver's; UUIDs are the same
+        by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+        handle = board = by_index(index) if uuid is None else by_uuid(uuid)
+        if uuid is not None and uuid.startswith("MIG-"):  # clocks and power belong to the whole board
+            board = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+
+        def asked(name: str, *args: object) -> Any:
+            try:
+                return getattr(pynvml, name)(*args)
+            except (pynvml.NVMLError, AttributeError):  # not supported by this GPU or this driver
+                return None
+
+        mask = asked("nvmlDeviceGetCurrentClocksEventReasons", board)
+        if mask is None:
+            mask = asked("nvmlDeviceGetCurrentClocksThrottleReasons", board) or 0
+        processes = asked("nvmlDeviceGetComputeRunningProcesses", handle)
+        driver = asked("nvmlSystemGetDriverVersion")
+        limit_mw = asked("nvmlDeviceGetEnforcedPowerLimit", board)
+        return _State(
+            conditions=Conditions(
+                clock_mhz=asked("nvmlDeviceGetClockInfo", board, pynvml.NVML_CLOCK_SM),
+                throttle_reasons=[name for bit, name in _THROTTLE_REASONS.items() if mask & bit],
+                other_processes=None if processes is None else _others([process.pid for process in processes]),
+            ),
+            driver=driver.decode() if isinstance(driver, bytes) else driver,
+            power_limit_watts=None if limit_mw is None else limit_mw / 1e3,
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _others(pids: list[int]) -> int:
+    """Number of processes other than this one.
+
+    In a container the driver may report the host's process ids. One of them is then this process, because it
+    holds a context itself.
+    """
+    foreign = any(not Path(f"/proc/{pid}").exists() for pid in pids)
+    return len(pids) - 1 if os.getpid() in pids or foreign else len(pids)
+
+
 class Nvidia(TorchVendor):
     """NVIDIA's GPUs."""
 
@@ -116,32 +189,16 @@ class Nvidia(TorchVendor):
     names = ("cuda", "cuda:<index>")
     auto = 10
     driver, build = "NVIDIA", "CUDA"
+    opens = NvidiaDevice
 
     def is_built(self) -> bool:
         return not is_rocm()
-
-    def device(self, index: int) -> NvidiaDevice:
-        return NvidiaDevice(index)
-
-    def built_for(self, torch: ModuleType) -> str | None:
-        return getattr(torch.version, "cuda", None)
 
     def has_driver(self, root: Path) -> bool:
         return (root / "proc/driver/nvidia/version").exists() or (root / "dev/nvidiactl").exists()
 
     def tools(self, root: Path, load: Import) -> Iterator[Finding]:
         yield tool(load, "pynvml", "pip install nvidia-ml-py")
-
-    def permissions(self, root: Path) -> Iterator[Finding]:
-        parameters = root / "proc/driver/nvidia/params"
-        if not parameters.exists():
-            return
-        if "RmProfilingAdminOnly: 1" in parameters.read_text() and os.geteuid() != 0:
-            missing = "hardware counters are for administrators only (times and launches do not need them)"
-            step = "load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"
-            yield Finding("NVIDIA counters", "", missing, step)
-        else:
-            yield Finding("NVIDIA counters", "readable")
 
 
 VENDOR = Nvidia()

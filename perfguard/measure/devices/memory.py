@@ -1,0 +1,211 @@
+"""Memory of one call, as torch's allocators give it out: the CPU's, and the caching one of a GPU."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from perfguard.measure.devices import kineto
+from perfguard.measure.devices.device import Growth, Ledger, MemoryUse
+from perfguard.measure.gc_pause import collect_young, collector_paused
+
+_MOST_OCCUPIED = 2 * 2**30  # bytes: filling more would take too long
+
+# Larger requests are served from "large" segments (torch.cuda.memory, Segment.segment_type), never from a free block of
+# a "small" segment, whatever its size.
+_LARGEST_SMALL = 2**20  # bytes
+
+# The backward pass runs in a thread of autograd's, which frees its last tensors after `backward` has returned and needs
+# Python's lock for it. So the residue is read again, after pauses in which that thread can take the lock.
+_PAUSES = (0.002, 0.01, 0.05, 0.2)  # s
+
+
+def cpu_use(call: Callable[[], object]) -> MemoryUse:
+    """Bytes that torch's CPU allocator gives out, inside custom operators as well: at the peak, held at the end, and
+    left after the result is freed."""
+
+    def once(mark: Callable[[], None]) -> None:
+        result = call()
+        mark()
+        del result
+        collect_young()
+        mark()
+
+    peak, (held, residue) = _account_at_marks(once)
+    return MemoryUse(peak, held, residue)
+
+
+def cpu_growth(call: Callable[[], object], calls: int) -> Growth:
+    """Growth of allocated memory on a CPU from one call to `calls` further ones."""
+
+    def several(mark: Callable[[], None]) -> None:
+        for number in range(calls + 1):
+            call()
+            if number in (0, calls):
+                collect_young()
+                mark()
+
+    _, (after_one, after_all) = _account_at_marks(several)
+    return Growth(calls, after_all - after_one)
+
+
+def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, list[int]]:
+    """Bytes that `call` has allocated and not freed: their peak, and their number at each of its marks."""
+    with collector_paused():
+        collect_young()
+        allocations, marks = kineto.allocations(call)
+    ledger, found = Ledger(), []
+    waiting = collections.deque(allocations)
+    for mark in marks:
+        while waiting and waiting[0].at_ns <= mark:
+            allocation = waiting.popleft()
+            if allocation.bytes > 0:
+                ledger.add(allocation.address, allocation.bytes)
+            else:
+                ledger.remove(allocation.address)
+        found.append(ledger.total)
+    return ledger.peak, found
+
+
+class GpuMemory:
+    """Memory of a GPU.
+
+    Args:
+        backend: `torch.cuda` or `torch.xpu`.
+        index: of the device.
+    """
+
+    def __init__(self, backend: Any, index: int) -> None:
+        self._backend = backend
+        self._index = index
+
+    def use_of(self, call: Callable[[], object]) -> MemoryUse:
+        """Bytes requested and reserved at the peak, held at the end, and left after the result is freed.
+
+        The residue is found by the blocks' addresses: a call that replaces its cached tensor leaves the total
+        unchanged, and yet keeps a block of its own.
+        """
+        backend, index = self._backend, self._index
+        with collector_paused():
+            collect_young()
+            backend.synchronize(index)
+            time.sleep(_PAUSES[0])
+            backend.empty_cache()
+            before = self.blocks()
+            allocated, reserved = self._allocated(), int(backend.memory_reserved(index))
+            backend.reset_peak_memory_stats(index)
+            start, _ = self._requested()
+            result = call()
+            backend.synchronize(index)
+            held, peak = self._requested()
+            most_reserved = int(backend.max_memory_reserved(index))
+            del result  # a caller holds its result, so the peak includes it
+            collect_young()
+
+            def left() -> int:
+                if before is None:
+                    return self._allocated() - allocated
+                after = self.blocks() or {}
+                return sum(count for address, count in after.items() if address not in before)
+
+            residue = _settled(left, 0)
+        return MemoryUse(max(0, peak - start), max(0, held - start), max(0, residue), max(0, most_reserved - reserved))
+
+    def growth_of(self, call: Callable[[], object], calls: int) -> Growth:
+        """Growth of allocated and reserved memory from one call to `calls` further ones."""
+
+        def taken(at_best: int) -> tuple[int, int]:
+            self._backend.synchronize(self._index)
+            collect_young()
+            time.sleep(_PAUSES[0])
+            return _settled(self._allocated, at_best), int(self._backend.memory_reserved(self._index))
+
+        with collector_paused():
+            start = self._allocated()
+            call()
+            before = taken(start)
+            for _ in range(calls):
+                call()
+            after = taken(before[0])
+        return Growth(calls, after[0] - before[0], after[1] - before[1])
+
+    def occupy(self, device: torch.device) -> list[torch.Tensor]:
+        """Take the allocator's free blocks, largest first, and fill them with 0xFF. Blocks of graphs are left alone."""
+        backend, index = self._backend, self._index
+        taken: list[torch.Tensor] = []
+        for stream in (backend.default_stream(index), backend.current_stream(index)):  # blocks belong to a stream
+            with backend.stream(stream):
+                for size in sorted(self.free_sizes(stream.cuda_stream), reverse=True):
+                    if sum(block.numel() for block in taken) + size > _MOST_OCCUPIED:
+                        continue
+                    try:
+                        block = torch.empty(size, dtype=torch.uint8, device=device)
+                    except torch.OutOfMemoryError:
+                        break
+                    taken.append(block.fill_(0xFF))
+        return taken
+
+    def free_sizes(self, stream: int) -> list[int]:
+        """The request sizes that together fill the free blocks of a stream, which no graph owns."""
+        return [
+            piece
+            for segment in self._segments() or ()
+            if segment.get("stream", stream) == stream and tuple(segment.get("segment_pool_id", (0, 0))) == (0, 0)
+            for block in segment["blocks"]
+            if block["state"] == "inactive"
+            for piece in _pieces(int(block["size"]), segment.get("segment_type") == "small")
+        ]
+
+    def blocks(self) -> dict[int, int] | None:
+        """Address -> size of every allocated block; None if this torch does not report them."""
+        segments = self._segments()
+        if segments is None:
+            return None
+        blocks: dict[int, int] = {}
+        for segment in segments:
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"].startswith("active_alloc"):
+                    blocks[block.get("address", address)] = block["size"]
+                address += block["size"]
+        return blocks
+
+    def _segments(self) -> list[dict[str, Any]] | None:
+        snapshot = getattr(self._backend, "memory_snapshot", None)
+        if snapshot is None:
+            return None
+        return [segment for segment in snapshot() if segment.get("device", self._index) == self._index]
+
+    def _allocated(self) -> int:
+        return int(self._backend.memory_allocated(self._index))
+
+    def _requested(self) -> tuple[int, int]:
+        """Bytes requested for live tensors, now and at the peak.
+
+        Allocated bytes depend on the blocks that the allocator happens to have: on an H200 the same call differed by
+        1.5 to 2.2 MiB between processes. They are read only where the allocator does not count requested bytes.
+        """
+        stats = self._backend.memory_stats(self._index)
+        name = "requested_bytes" if stats.get("requested_bytes.all.allocated") else "allocated_bytes"
+        return int(stats.get(f"{name}.all.current", 0)), int(stats.get(f"{name}.all.peak", 0))
+
+
+def _settled(read: Callable[[], int], at_best: int) -> int:
+    """The minimum of several readings; a reading of `at_best` or less ends the series."""
+    found = read()
+    for pause in _PAUSES:
+        if found <= at_best:
+            break
+        time.sleep(pause)
+        found = min(found, read())
+    return found
+
+
+def _pieces(size: int, small: bool) -> list[int]:
+    """The request sizes that together fill a free block of `size` bytes."""
+    most = _LARGEST_SMALL if small else size
+    return [min(most, size - start) for start in range(0, size, most)]
