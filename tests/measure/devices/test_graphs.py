@@ -158,9 +158,7 @@ def test_as_many_results_as_asked_stay_alive(backend: Backend) -> None:
 
 
 def test_what_is_forbidden_breaks_the_capture_and_everything_is_put_back(backend: Backend) -> None:
-    with pytest.raises(
-        gpu_queue.NotCapturable, match=r"^CUDA error: operation not permitted [a-z ]+$"
-    ):
+    with pytest.raises(gpu_queue.NotCapturable, match=r"^CUDA error: operation not permitted [a-z ]+$"):
         gpu_queue.capture([backend.launch, backend.forbidden], 1, backend, 0)
     assert usable(backend)
     assert len(backend.released) == 1
