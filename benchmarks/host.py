@@ -1,0 +1,233 @@
+"""Microseconds of host that a call of each public operator takes, beside a bare Triton launch behind one operator.
+
+    python -m benchmarks.host [NAME …] [--batches 40] [--json PATH]
+
+A training step of many small kernels is as fast as its host. With a GPU the launches are real, and nothing is waited
+for within a batch of calls. Without one they are those of an H100 up to the driver: kernels are compiled for it, its
+plans are taken, and a stub stands where the driver would be called; tensors lie in host memory and nothing is written.
+
+`launches` counts launches of Triton kernels in a call. `median` and `least` are microseconds a call, over batches of
+CALLS calls; `x bare` is `least` beside that of the bare launch with as many arguments as a quantiser has. On a machine
+that others use `least` is the figure to read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels import fp8, grouped, operators
+from kernels.fp8 import scaled
+from kernels.moe import rows as moe_rows
+
+CALLS = 20  # of a batch: fewer than a stream takes without making the host wait
+TARGET = "sm_90"  # of the stub
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a call costs the host."""
+
+    name: str
+    launches: int
+    median_us: float
+    least_us: float
+
+
+# ---- the bare launch -------------------------------------------------------------------------------------------------
+
+_LIBRARY = torch.library.Library("perfguard_benchmarks", "DEF")
+_LIBRARY.define("bare(Tensor x) -> Tensor")
+
+
+@triton.jit
+def _bare(  # type: ignore[no-untyped-def]
+    a_ptr, b_ptr, c_ptr, rows, inner, width, stride_0, stride_1, stride_2,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    pass
+
+
+def _launch_bare(x: Tensor) -> Tensor:
+    """As many arguments as `quantize_rows` has, and one allocation."""
+    out = x.new_empty(x.shape)
+    _bare[(1,)](x, out, out, 128, 128, 5120, 5120, 5120, 1, A=1, B=2, C=3, D=4, E=5, F=6, num_warps=4)
+    return out
+
+
+_LIBRARY.impl("bare", _launch_bare, "CompositeExplicitAutograd")
+
+
+# ---- what is measured ------------------------------------------------------------------------------------------------
+
+
+def calls(device: torch.device) -> dict[str, Call]:
+    """Each public operator on widths of real models and few rows: the host's work does not depend on their number."""
+
+    def bf16(*shape: int, grad: bool = False) -> Tensor:
+        return torch.zeros(shape, dtype=torch.bfloat16, device=device, requires_grad=grad)
+
+    experts, tokens, inner, outer = 8, 128, 2048, 1408
+    a, grad_out, weight = bf16(tokens, inner), bf16(tokens, outer), bf16(experts, outer, inner).mT
+    ends = torch.arange(1, experts + 1, dtype=torch.int32, device=device) * (tokens // experts)
+    expert = torch.arange(tokens, device=device) % experts
+    trained_a, trained_weight = bf16(tokens, inner, grad=True), bf16(experts, outer, inner, grad=True)
+    g, u, gu = bf16(tokens, outer, grad=True), bf16(tokens, outer, grad=True), bf16(tokens, 2 * outer, grad=True)
+    logits = bf16(tokens, 32000, grad=True)
+    target = torch.zeros(tokens, dtype=torch.int64, device=device)
+    bias = bf16(experts, inner, grad=True)
+    inverse = torch.arange(tokens, device=device).view(tokens // 4, 4)
+    weights = torch.zeros(tokens // 4, 4, device=device)
+    forward: dict[str, Call] = {
+        "bare launch": lambda: torch.ops.perfguard_benchmarks.bare(a),
+        "quantize_rowwise": lambda: fp8.quantize_rowwise(a),
+        "quantize_colwise_3d": lambda: fp8.quantize_colwise_3d(weight),
+        "quantize_colwise_per_group": lambda: fp8.quantize_colwise_per_group(a, ends),
+        "quantize_colwise_per_group padded": lambda: fp8.quantize_colwise_per_group(a, ends, alignment=16),
+        "quantize_rowwise_per_group": lambda: fp8.quantize_rowwise_per_group(a.t(), ends),
+        "quantize_colwise_per_group_dual": lambda: fp8.quantize_colwise_per_group_dual(grad_out, a, ends),
+        "quantize_transpose_3d_atomic": lambda: fp8.quantize_transpose_3d_atomic(weight),
+        "quantize_rowwise_colwise_per_group": lambda: fp8.quantize_rowwise_colwise_per_group(a, ends),
+        "quantize_colwise_transpose_3d": lambda: fp8.quantize_colwise_transpose_3d(weight),
+        "moe spread_rows": lambda: moe_rows.spread_rows(a[: tokens // 4], weights, inverse),
+        "moe sum_rows": lambda: moe_rows.sum_rows(a, weights, inverse),
+    }
+    trained: dict[str, tuple[Call, list[Tensor]]] = {
+        "fp8.grouped_mm": (
+            lambda: fp8.grouped_mm(trained_a, trained_weight.mT, ends),
+            [trained_a, trained_weight],
+        ),
+        "grouped_mm": (
+            lambda: grouped.grouped_mm(trained_a, trained_weight.mT, ends, impl="triton"),
+            [trained_a, trained_weight],
+        ),
+        "silu_mul": (lambda: operators.silu_mul(g, u), [g, u]),
+        "clamped_swiglu": (lambda: operators.clamped_swiglu(gu), [gu]),
+        "indexed_bias_add": (lambda: operators.indexed_bias_add(trained_a, bias, expert, ends), [trained_a, bias]),
+        "padded_index_gather": (lambda: operators.padded_index_gather(trained_a, expert), [trained_a]),
+        "scatter_for_grouped_gemm": (
+            lambda: operators.scatter_for_grouped_gemm(trained_a, expert, experts, host_counts=False)[0],
+            [trained_a],
+        ),
+        "cross_entropy": (lambda: operators.cross_entropy(logits, target), [logits]),
+    }
+    for name, (call, inputs) in trained.items():
+        forward[name] = torch.no_grad()(call)
+        forward[f"{name} + backward"] = lambda call=call, inputs=inputs: _backward(call(), inputs)  # type: ignore[misc]
+    return forward
+
+
+def _backward(out: Tensor, inputs: list[Tensor]) -> object:
+    return torch.autograd.grad(out, inputs, out.detach())
+
+
+# ---- how -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stubbed() -> Iterator[None]:
+    """Within, tensors claim to be on a TARGET, whose driver takes launches and does nothing."""
+    from perfguard._compat.triton_internals import driven_by
+    from perfguard.measure.binaries.launch_recorder import Driver
+    from perfguard.measure.binaries.pretended_gpu import pretended
+    from perfguard.measure.binaries.targets import TARGETS
+
+    driver: Any = Driver(TARGETS[TARGET])
+    driver.utils.load_binary = lambda *_: (object(), 0, 0, 0, 1024)
+    driver.utils.unload_module = lambda *_: None
+    driver.launcher_cls = lambda *_: _launch_nothing
+    driver.get_current_device = lambda: 0
+    with pretended(TARGETS[TARGET]), driven_by(driver), _fresh_on_the_host():
+        scaled._PROBES[torch.device("cuda", 0), torch.float8_e4m3fn] = scaled.Probe("triton", (), "triton")
+        yield
+
+
+def _launch_nothing(
+    x: int, y: int, z: int, stream: int, function: int, packed: Any, metadata: Any, *hooks: Any
+) -> None:
+    enter = hooks[0]
+    if enter is not None:
+        enter(metadata)
+
+
+@contextmanager
+def _fresh_on_the_host() -> Iterator[None]:
+    names = ("empty", "zeros", "full", "arange", "ones")
+    before = {name: getattr(torch, name) for name in names}
+
+    def without_device(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args, device=None, **options: function(*args, **options)
+
+    try:
+        for name, function in before.items():
+            setattr(torch, name, without_device(function))
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(torch, name, function)
+
+
+def measure(name: str, call: Call, batches: int, wait: Call) -> Row:
+    """The first calls compile; then so many batches."""
+    launched = 0
+
+    def count(_: Any) -> None:
+        nonlocal launched
+        launched += 1
+
+    call()
+    hooks = triton.knobs.runtime.launch_enter_hook
+    hooks.add(count)
+    call()
+    hooks.remove(count)
+    times = []
+    for _ in range(batches):
+        wait()
+        started = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - started) / CALLS * 1e6)
+    return Row(name, launched, round(statistics.median(times), 1), round(min(times), 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.host", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="name", help="parts of names; all without")
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    has_gpu = torch.cuda.is_available()
+    rows: list[Row] = []
+    with nullcontext() if has_gpu else stubbed():
+        found = calls(torch.device("cuda", 0))
+        device = torch.cuda.get_device_name() if has_gpu else f"{TARGET}, launches stubbed"
+        print(f"{device}, torch {torch.__version__}, triton {triton.__version__}")
+        print(f"{'operator':38}{'launches':>9}{'median us':>11}{'least us':>10}{'x bare':>8}")
+        for name, call in found.items():
+            if rows and options.names and not any(part in name for part in options.names):
+                continue
+            rows.append(measure(name, call, options.batches, torch.cuda.synchronize if has_gpu else lambda: None))
+            row = rows[-1]
+            ratio = row.least_us / rows[0].least_us
+            print(f"{name:38}{row.launches:9}{row.median_us:11}{row.least_us:10}{ratio:8.1f}", flush=True)
+    if options.json:
+        report = {"device": device, "torch": torch.__version__, "triton": triton.__version__}
+        options.json.write_text(json.dumps(report | {"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
