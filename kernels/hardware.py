@@ -6,7 +6,10 @@ something holds None: it is not known, and nobody guesses it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 
@@ -68,19 +71,36 @@ _FAMILIES = {  # architectures that behave as another row does
 
 def hardware_of(arch: str) -> Hardware:
     """The row of an architecture; one that has none gets OCP formats and converts by software."""
-    name = _FAMILIES.get(arch, arch)
-    return HARDWARE.get(name, Hardware(arch, E4M3FN, ()))
+    return HARDWARE.get(_FAMILIES.get(arch, arch)) or Hardware(arch, E4M3FN, ())
 
 
 def arch_of(device: torch.device) -> str:
     """`sm_90`, `gfx942`, `xpu`, `cpu`: asked of the device now, never at import."""
     if device.type != "cuda":
         return device.type
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return _chip(device, torch.cuda.get_device_properties)[0]
+
+
+def processors_of(device: torch.device) -> int:
+    """Multiprocessors (compute units) of the device; the interpreter needs no more than two programs."""
+    if device.type == "cuda":
+        return _chip(device, torch.cuda.get_device_properties)[1]
+    if device.type == "xpu":
+        return int(torch.xpu.get_device_properties(device).gpu_subslice_count)
+    return 2
+
+
+@cache
+def _chip(device: torch.device, properties_of: Callable[[torch.device], Any]) -> tuple[str, int]:
+    """Architecture and multiprocessors. Who answers belongs to the key: a process may pretend to have another chip."""
+    properties = properties_of(device)
     if torch.version.hip is not None:
-        name: str = torch.cuda.get_device_properties(device).gcnArchName
-        return name.split(":", maxsplit=1)[0]
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"
+        arch = properties.gcnArchName.split(":", maxsplit=1)[0]
+    else:
+        arch = f"sm_{properties.major}{properties.minor}"
+    return arch, properties.multi_processor_count
 
 
 def default_fp8_dtype(device: torch.device | str) -> torch.dtype:

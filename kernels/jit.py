@@ -8,12 +8,14 @@ from typing import Any
 try:
     import triton
     import triton.language as tl
+    from triton.runtime import JITFunction, driver
+    from triton.tools.tensor_descriptor import TensorDescriptor
 except ImportError as error:
     if error.name is None or error.name.split(".")[0] != "triton":
         raise
-    triton = tl = None
+    triton = tl = driver = JITFunction = TensorDescriptor = None
 
-__all__ = ["jit", "tl", "triton"]
+__all__ = ["JITFunction", "TensorDescriptor", "driver", "jit", "tl", "triton"]
 
 
 def jit(do_not_specialize: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:

@@ -8,12 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-try:
-    from triton.runtime import JITFunction
-except ImportError as error:  # without Triton the operators run their reference
-    if error.name is None or error.name.split(".")[0] != "triton":
-        raise
-    JITFunction = None  # type: ignore[assignment,misc]
+from kernels.jit import JITFunction
 
 Path = Literal["triton", "interpreter", "eager"]
 

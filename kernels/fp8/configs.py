@@ -14,7 +14,6 @@ import torch
 
 from kernels.hardware import hardware_of
 
-MAX_CANDIDATES = 4
 WIDEST_WHOLE = 16384  # values of a row that a program's registers hold
 # Which axis of the input is contiguous: the one that is reduced, the other one, neither.
 Layout = Literal["reduced", "kept", "strided"]

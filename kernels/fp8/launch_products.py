@@ -9,20 +9,19 @@ Shape suffixes: R rows, K contraction and N columns of form "rows"; N and K the 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.fp8 import specialised
-from kernels.fp8.launch import pick
 from kernels.fp8.products import multiply_groups, multiply_rows
 from kernels.grouped.configs import Config
 from kernels.grouped.launch import programs_of
 from kernels.hardware import arch_of
-from kernels.paths import on
+from kernels.launch import Launch, pick, power_of_two
 
 Form = Literal["rows", "groups"]
 
@@ -80,27 +79,17 @@ def rows_product(
     (rows, inner), (groups, outer) = a_RK.shape, b_GNK.shape[:2]
     a_RK, b_GNK = _dense(a_RK), _dense(b_GNK)
     out_RN = a_RK.new_empty((rows, outer), dtype=torch.bfloat16)
-    config = pick(candidates(arch_of(out_RN.device), outer, fast_accum), candidate)
+    device = out_RN.device
+    config, launch = plan(arch_of(device), "rows", outer, fast_accum, power_of_two(groups + 1), candidate)
+    tiles: tuple[object, ...]
+    if config.specialised:
+        tiles = (*_operands(a_RK, b_GNK.flatten(0, 1), config, config.depth), _output(out_RN[None], config))
+    else:
+        a_tile, b_tile = [config.height, config.depth], [1, config.width, config.depth]
+        tiles = _descriptor(a_RK, a_tile), _descriptor(b_GNK, b_tile)
     inverses_and_ends = a_inverse_R.contiguous(), b_inverse_GN.contiguous(), offs.contiguous()
-    sizes = groups, rows, inner, outer
-    grid = (programs_of(out_RN.device, config),)
-    with on(out_RN):
-        if config.specialised:
-            a_tiles, b_tiles = _operands(a_RK, b_GNK.flatten(0, 1), config, config.depth)
-            out_tiles = _output(out_RN[None], config)
-            specialised.multiply_rows[grid](
-                a_tiles, b_tiles, out_tiles, *inverses_and_ends, out_RN, *sizes, **_pipeline(config)
-            )
-        else:
-            multiply_rows[grid](
-                _descriptor(a_RK, [config.height, config.depth]),
-                _descriptor(b_GNK, [1, config.width, config.depth]),
-                *inverses_and_ends,
-                out_RN,
-                *sizes,
-                GROUPS=triton.next_power_of_2(groups + 1),
-                **_constants(config, fast_accum),
-            )
+    programs = programs_of(device, config)
+    launch(device, programs, *tiles, *inverses_and_ends, out_RN, groups, rows, inner, outer)
     return out_RN
 
 
@@ -117,40 +106,35 @@ def groups_product(
     (height, codes), width, groups = a_NP.shape, b_KP.shape[0], offs.numel()
     a_NP, b_KP = _dense(a_NP), _dense(b_KP)
     out_GNK = a_NP.new_empty((groups, height, width), dtype=torch.bfloat16)
-    config = pick(candidates(arch_of(out_GNK.device), width, fast_accum), candidate)
+    device = out_GNK.device
+    config, launch = plan(arch_of(device), "groups", width, fast_accum, 0, candidate)
     inverses_and_ends = a_inverse_GN.contiguous(), b_inverse_GK.contiguous(), offs.contiguous()
-    sizes = groups, codes, height, width
-    grid = (programs_of(out_GNK.device, config),)
-    with on(out_GNK):
-        if config.specialised:
-            tiles = (
-                *_operands(a_NP, b_KP, config, config.depth),
-                *_operands(a_NP, b_KP, config, specialised.PIECE),
-                _output(out_GNK, config),
-            )
-            specialised.multiply_groups[grid](*tiles, *inverses_and_ends, *sizes, **_pipeline(config))
-        else:
-            multiply_groups[grid](
-                a_NP,
-                b_KP,
-                _descriptor(a_NP, [config.height, config.depth]),
-                _descriptor(b_KP, [config.width, config.depth]),
-                *inverses_and_ends,
-                out_GNK,
-                *sizes,
-                **_constants(config, fast_accum),
-            )
+    operands: tuple[object, ...]
+    if config.specialised:
+        tiles = *_operands(a_NP, b_KP, config, config.depth), *_operands(a_NP, b_KP, config, specialised.PIECE)
+        operands = (*tiles, _output(out_GNK, config), *inverses_and_ends)
+    else:
+        a_tile, b_tile = [config.height, config.depth], [config.width, config.depth]
+        operands = a_NP, b_KP, _descriptor(a_NP, a_tile), _descriptor(b_KP, b_tile), *inverses_and_ends, out_GNK
+    launch(device, programs_of(device, config), *operands, groups, codes, height, width)
     return out_GNK
 
 
-def _constants(config: Config, fast_accum: bool) -> dict[str, object]:
+@cache
+def plan(
+    arch: str, form: Form, width: int, fast_accum: bool, groups: int, candidate: int | None = None
+) -> tuple[Config, Launch]:
+    """For outputs of so many columns. `groups`: of form "rows", a power of two above their number."""
+    config = pick(candidates(arch, width, fast_accum), candidate)
+    rows = form == "rows"
+    if config.specialised:  # the tile is its descriptors'
+        kernel = specialised.multiply_rows if rows else specialised.multiply_groups
+        return config, Launch(kernel, BAND=config.band, STAGES=config.stages, num_warps=config.warps)
     tile = {"H": config.height, "W": config.width, "D": config.depth, "BAND": config.band, "num_warps": config.warps}
-    return {**tile, "ACCURATE": not fast_accum, "EMULATE": config.emulate, "num_stages": config.stages}
-
-
-def _pipeline(config: Config) -> dict[str, object]:
-    """Constants of the specialised kernels; the tile is their descriptors'."""
-    return {"BAND": config.band, "STAGES": config.stages, "num_warps": config.warps}
+    constants = {**tile, "ACCURATE": not fast_accum, "EMULATE": config.emulate, "num_stages": config.stages}
+    if rows:
+        return config, Launch(multiply_rows, GROUPS=groups, **constants)
+    return config, Launch(multiply_groups, **constants)
 
 
 def _dense(codes: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from kernels.fp8.arguments import (
 )
 from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
+from kernels.launch import operator
 from kernels.paths import Path, path_of
 
 try:
@@ -56,7 +57,7 @@ def quantize_rowwise(
     return rowwise(x, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_rowwise", mutates_args=())
+@operator("fp8_quantize_rowwise")
 def rowwise(
     x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
 ) -> Pair:
@@ -65,7 +66,7 @@ def rowwise(
         codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
         return codes, maybe_inverse(scales, inverse)
     codes, scales = rowwise_outputs(x, dtype, power_of_two, candidate)
-    launch.launch_rows(x[None], codes, scales, dtype, power_of_two, candidate, inverse)
+    launch.launch_rows(x[None], codes, scales, launch.How(dtype, power_of_two, candidate, inverse))
     return codes, scales
 
 
@@ -85,7 +86,7 @@ def quantize_colwise_3d(
     return colwise_3d(w, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_3d", mutates_args=())
+@operator("fp8_quantize_colwise_3d")
 def colwise_3d(
     w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
 ) -> Pair:
@@ -94,7 +95,7 @@ def colwise_3d(
         codes, scales = reference.quantize_colwise_3d(w, dtype=dtype, power_of_two=power_of_two)
         return codes, maybe_inverse(scales, inverse)
     codes, scales = colwise_3d_outputs(w, dtype, power_of_two, candidate)
-    launch.launch_rows(w.transpose(1, 2), codes, scales, dtype, power_of_two, candidate, inverse)
+    launch.launch_rows(w.transpose(1, 2), codes, scales, launch.How(dtype, power_of_two, candidate, inverse))
     return codes, scales
 
 
@@ -124,7 +125,7 @@ def quantize_rowwise_per_group(
     return _rowwise_per_group(x, offs, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_rowwise_per_group", mutates_args=())
+@operator("fp8_quantize_rowwise_per_group")
 def _rowwise_per_group(
     x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
 ) -> Pair:
@@ -132,7 +133,8 @@ def _rowwise_per_group(
     if path(x.device) == "eager":
         return reference.quantize_rowwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
     codes, scales = _rowwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
-    launch.launch_columns([launch.Operand(x.t()[None], codes, scales)], offs, dtype, power_of_two, candidate)
+    operand = launch.Operand(x.t()[None], codes, scales)
+    launch.launch_columns([operand], offs, launch.How(dtype, power_of_two, candidate))
     return codes, scales
 
 
@@ -166,7 +168,7 @@ def quantize_colwise_per_group(
     return _colwise_per_group(x, offs, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group", mutates_args=())
+@operator("fp8_quantize_colwise_per_group")
 def _colwise_per_group(
     x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
 ) -> Pair:
@@ -175,7 +177,8 @@ def _colwise_per_group(
         codes, scales = reference.quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
         return codes, scales
     codes, scales = colwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
-    launch.launch_columns([launch.Operand(x[None], codes, scales)], offs, dtype, power_of_two, candidate)
+    operand = launch.Operand(x[None], codes, scales)
+    launch.launch_columns([operand], offs, launch.How(dtype, power_of_two, candidate))
     return codes, scales
 
 
@@ -188,7 +191,7 @@ def colwise_per_group_outputs(
     return codes_KM.t(), x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group_padded", mutates_args=())
+@operator("fp8_quantize_colwise_per_group_padded")
 def colwise_per_group_padded(
     x: Tensor,
     offs: Tensor,
@@ -204,8 +207,9 @@ def colwise_per_group_padded(
         )
         return codes, maybe_inverse(scales, inverse), padded_offs
     codes, scales, padded_offs = padded_outputs(x, offs, dtype, power_of_two, candidate)
-    operands = [launch.Operand(x[None], codes, scales)]
-    launch.launch_columns(operands, offs, dtype, power_of_two, candidate, padded_offs=padded_offs, inverse=inverse)
+    operand = launch.Operand(x[None], codes, scales)
+    how = launch.How(dtype, power_of_two, candidate, inverse)
+    launch.launch_columns([operand], offs, how, padded_offs=padded_offs)
     return codes, scales, padded_offs
 
 
@@ -246,7 +250,7 @@ def quantize_colwise_per_group_dual(
     return _colwise_per_group_dual(x1, x2, offs, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group_dual", mutates_args=())
+@operator("fp8_quantize_colwise_per_group_dual")
 def _colwise_per_group_dual(
     x1: Tensor,
     x2: Tensor,
@@ -263,7 +267,7 @@ def _colwise_per_group_dual(
         return codes1, scales1, codes2, scales2
     codes1, scales1, codes2, scales2 = _dual_outputs(x1, x2, offs, dtype, power_of_two, candidate)
     operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
-    launch.launch_columns(operands, offs, dtype, power_of_two, candidate)
+    launch.launch_columns(operands, offs, launch.How(dtype, power_of_two, candidate))
     return codes1, scales1, codes2, scales2
 
 
@@ -281,7 +285,7 @@ def _dual_outputs(
     return *first, *second
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_per_group_dual_padded", mutates_args=())
+@operator("fp8_quantize_colwise_per_group_dual_padded")
 def _colwise_per_group_dual_padded(
     x1: Tensor,
     x2: Tensor,
@@ -299,7 +303,7 @@ def _colwise_per_group_dual_padded(
     results = _dual_padded_outputs(x1, x2, offs, dtype, power_of_two, candidate)
     codes1, scales1, codes2, scales2, padded_offs = results
     operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
-    launch.launch_columns(operands, offs, dtype, power_of_two, candidate, padded_offs=padded_offs)
+    launch.launch_columns(operands, offs, launch.How(dtype, power_of_two, candidate), padded_offs=padded_offs)
     return results
 
 
@@ -328,7 +332,7 @@ def quantize_transpose_3d_atomic(
     return transpose_3d_atomic(w, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_transpose_3d_atomic", mutates_args=())
+@operator("fp8_quantize_transpose_3d_atomic")
 def transpose_3d_atomic(
     w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
 ) -> Pair:
@@ -344,7 +348,7 @@ def quantize_transpose_3d_reduction(
     return _transpose_3d_reduction(w, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_transpose_3d_reduction", mutates_args=())
+@operator("fp8_quantize_transpose_3d_reduction")
 def _transpose_3d_reduction(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
     return _transpose_3d(w, dtype, power_of_two, candidate, atomic=False)
 
@@ -358,7 +362,7 @@ def _transpose_3d(
         return codes, maybe_inverse(scales, inverse)
     codes, scales = transpose_3d_outputs(w, dtype, power_of_two, candidate)
     operand = launch.Operand(w.transpose(1, 2), codes, scales)
-    launch.launch_columns([operand], None, dtype, power_of_two, candidate, atomic, inverse=inverse)
+    launch.launch_columns([operand], None, launch.How(dtype, power_of_two, candidate, inverse), atomic)
     return codes, scales
 
 

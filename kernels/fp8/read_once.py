@@ -18,6 +18,7 @@ from torch import Tensor
 from kernels.fp8 import ops, reference
 from kernels.fp8.arguments import ALIGNMENT, require_alignment, require_input, require_offs
 from kernels.fp8.ops import Pair, Quad, Quint, Triple, dtype_or_default, maybe_inverse, path
+from kernels.launch import operator
 
 try:
     from kernels.fp8 import launch
@@ -50,7 +51,7 @@ def quantize_rowwise_colwise_per_group(
     return _rowwise_colwise_per_group(x, offs, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_rowwise_colwise_per_group", mutates_args=())
+@operator("fp8_quantize_rowwise_colwise_per_group")
 def _rowwise_colwise_per_group(
     x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
 ) -> Quad:
@@ -74,7 +75,7 @@ def _tokens_outputs(
     return *rows, *columns
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_rowwise_colwise_per_group_padded", mutates_args=())
+@operator("fp8_quantize_rowwise_colwise_per_group_padded")
 def rowwise_colwise_per_group_padded(
     x: Tensor,
     offs: Tensor,
@@ -117,7 +118,7 @@ def quantize_colwise_transpose_3d(
     return colwise_transpose_3d(w, dtype, power_of_two, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_colwise_transpose_3d", mutates_args=())
+@operator("fp8_quantize_colwise_transpose_3d")
 def colwise_transpose_3d(
     w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
 ) -> Quad:
@@ -142,7 +143,7 @@ def _weight_outputs(
     return *columns, *transposed
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_quantize_matmul_operands", mutates_args=())
+@operator("fp8_quantize_matmul_operands")
 def matmul_operands(a: Tensor, w: Tensor, offs: Tensor, dtype: torch.dtype | None) -> Nine:
     """The five of `rowwise_colwise_per_group_padded`, then the four of `colwise_transpose_3d`: power-of-two scales,
     inverse. One operator for the host to call in place of two; the launches are the same."""
@@ -174,9 +175,10 @@ def _launch_tokens(
 ) -> None:
     """Fill the results of `rowwise_colwise_per_group_padded`, or those of the operator without padding and None."""
     row_codes, row_scales, codes, scales, padded_offs = results
-    launch.launch_rows(x[None], row_codes, row_scales, dtype, power_of_two, None, inverse)
-    columns = [launch.Operand(x[None], codes, scales)]
-    launch.launch_columns(columns, offs, dtype, power_of_two, candidate, True, padded_offs, inverse)
+    x_1MK = x[None]
+    launch.launch_rows(x_1MK, row_codes, row_scales, launch.How(dtype, power_of_two, None, inverse))
+    how = launch.How(dtype, power_of_two, candidate, inverse)
+    launch.launch_columns([launch.Operand(x_1MK, codes, scales)], offs, how, True, padded_offs)
 
 
 def _launch_weight(
@@ -184,6 +186,7 @@ def _launch_weight(
 ) -> None:
     """Fill the results of `colwise_transpose_3d`."""
     codes, scales, codes_t, scales_t = results
-    launch.launch_rows(w.transpose(1, 2), codes, scales, dtype, power_of_two, None, inverse)
-    columns = [launch.Operand(w.transpose(1, 2), codes_t, scales_t)]
-    launch.launch_columns(columns, None, dtype, power_of_two, candidate, atomic=True, inverse=inverse)
+    w_ENK = w.transpose(1, 2)
+    launch.launch_rows(w_ENK, codes, scales, launch.How(dtype, power_of_two, None, inverse))
+    how = launch.How(dtype, power_of_two, candidate, inverse)
+    launch.launch_columns([launch.Operand(w_ENK, codes_t, scales_t)], None, how, atomic=True)

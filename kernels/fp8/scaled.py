@@ -29,8 +29,9 @@ from torch import Tensor
 
 from kernels.fp8 import reference
 from kernels.fp8.arguments import ALIGNMENT
-from kernels.fp8.clear import zero_empty, zero_tail
+from kernels.grouped.library import clear_groups, clear_rows
 from kernels.hardware import arch_of, default_fp8_dtype
+from kernels.launch import operator
 from kernels.paths import path_of
 
 try:
@@ -146,7 +147,7 @@ def _resolve(backend: str | None, codes: Tensor) -> str:
 # ---- forward and dgrad ---------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_matmul_2d3d", mutates_args=())
+@operator("fp8_matmul_2d3d")
 def matmul_2d3d(
     a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
 ) -> Tensor:
@@ -184,7 +185,7 @@ def _run_2d3d(
         out_RN = launch_products.rows_product(a_RK, b_GKN.mT, a_inverse_R, b_inverse_GN, offs, fast_accum)
     elif backend == "grouped":
         out_RN = in_parts_2d3d(grouped, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
-        zero_tail(out_RN, offs)
+        clear_rows(out_RN, offs)
     else:
         out_RN = _loop_2d3d(a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs, fast_accum)
     return out_RN if out_RN.shape[1] == width else out_RN[:, :width].contiguous()
@@ -239,7 +240,7 @@ def in_parts_2d3d(
 # ---- wgrad ---------------------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("perfguard_kernels::fp8_matmul_2d2d", mutates_args=())
+@operator("fp8_matmul_2d2d")
 def matmul_2d2d(
     a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
 ) -> Tensor:
@@ -277,7 +278,7 @@ def _run_2d2d(
         out_GNK = launch_products.groups_product(a_NP, b_PK.t(), a_inverse_GN, b_inverse_GK, offs, fast_accum)
     elif backend == "grouped":
         out_GNK = in_parts_2d2d(grouped, a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
-        zero_empty(out_GNK, offs)
+        clear_groups(out_GNK, offs)
     else:
         out_GNK = _loop_2d2d(a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs, fast_accum)
     return out_GNK if out_GNK.shape[1:] == (height, width) else out_GNK[:, :height, :width].contiguous()
@@ -336,11 +337,3 @@ def _widened(x: Tensor, dim: int) -> Tensor:
     wide = as_bytes.new_zeros(shape)
     wide.narrow(dim, 0, x.shape[dim]).copy_(as_bytes)
     return wide.view(x.dtype)
-
-
-def _refuse_backward(ctx: object, grad: Tensor) -> None:
-    raise RuntimeError("fp8 matmul: has no gradient of its own; differentiate kernels.fp8.grouped_mm, and once")
-
-
-matmul_2d3d.register_autograd(_refuse_backward)
-matmul_2d2d.register_autograd(_refuse_backward)

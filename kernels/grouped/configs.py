@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-MAX_CANDIDATES = 4
 Form = Literal["rows", "groups"]  # (R, K) x (E, K, N) -> (R, N), and (K, R) x (R, N) -> (E, K, N)
 Impl = Literal["auto", "torch", "triton", "loop"]
 

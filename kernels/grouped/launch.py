@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -13,8 +13,8 @@ from kernels.grouped.configs import Config, Form, candidates
 from kernels.grouped.groups import multiply_groups
 from kernels.grouped.rows import multiply_rows
 from kernels.grouped.zero import clear_empty_groups, clear_unused_rows
-from kernels.hardware import arch_of
-from kernels.paths import on
+from kernels.hardware import arch_of, processors_of
+from kernels.launch import Launch, pick, power_of_two
 
 _CLEAR_BLOCK = 4096  # elements a program clears at a time
 
@@ -28,29 +28,26 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
     b_transposed = not is_aligned(b)
     # A group may start at any row, and the copy engine at whole units only: rows may not lie side by side.
     aligned = is_aligned(a) and (not b_transposed or is_aligned(b.mT))
-    config = _pick(a, "rows", outer, aligned, candidate)
+    config = configuration(arch_of(a.device), "rows", a.element_size(), outer, aligned, candidate)
     described = config.descriptors and aligned
-    tile_DW = [config.depth, config.width]
-    b_tile = [1, *(reversed(tile_DW) if b_transposed else tile_DW)]
-    with on(a):
-        multiply_rows[(programs_of(a.device, config),)](
-            a,
-            b,
-            _descriptor(a, [config.height, config.depth]) if described else None,
-            _descriptor(b.mT if b_transposed else b, b_tile) if described else None,
-            offs.contiguous(),
-            out,
-            offs.numel(),
-            rows,
-            inner,
-            outer,
-            *a.stride(),
-            *b.stride(),
-            GROUPS=triton.next_power_of_2(offs.numel() + 1),
-            EVEN=inner % config.depth == 0,
-            B_TRANSPOSED=described and b_transposed,
-            **_constants(config, described),
-        )
+    a_tiles = b_tiles = None
+    if described:
+        b_tile = [1, config.width, config.depth] if b_transposed else [1, config.depth, config.width]
+        a_tiles = _descriptor(a, [config.height, config.depth])
+        b_tiles = _descriptor(b.mT if b_transposed else b, b_tile)
+    groups = offs.shape[0]
+    launch = rows_launch(
+        config, described, described and b_transposed, inner % config.depth == 0, power_of_two(groups + 1)
+    )
+    operands = a, b, a_tiles, b_tiles, offs.contiguous(), out
+    launch(a.device, programs_of(a.device, config), *operands, groups, rows, inner, outer, *a.stride(), *b.stride())
+
+
+@cache
+def rows_launch(config: Config, described: bool, b_transposed: bool, even: bool, groups: int) -> Launch:
+    """`multiply_rows` with tables of so many groups. `even`: steps fill the inner width."""
+    constants = _constants(config, described)
+    return Launch(multiply_rows, GROUPS=groups, EVEN=even, B_TRANSPOSED=b_transposed, **constants)
 
 
 def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
@@ -59,27 +56,22 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
     if out.numel() == 0:
         return
     aligned = is_aligned(a.t()) and is_aligned(b)
-    config = _pick(a, "groups", outer, aligned, candidate)
+    config = configuration(arch_of(a.device), "groups", a.element_size(), outer, aligned, candidate)
     if config.specialised:
         _specialised_groups_product(a, b, offs, out, config)
         return
     described = config.descriptors and aligned
-    with on(a):
-        multiply_groups[(programs_of(a.device, config),)](
-            a,
-            b,
-            _descriptor(a.t(), [config.depth, config.height]) if described else None,
-            _descriptor(b, [config.depth, config.width]) if described else None,
-            offs.contiguous(),
-            out,
-            offs.numel(),
-            rows,
-            a.shape[0],
-            outer,
-            *a.stride(),
-            *b.stride(),
-            **_constants(config, described),
-        )
+    a_tiles = _descriptor(a.t(), [config.depth, config.height]) if described else None
+    b_tiles = _descriptor(b, [config.depth, config.width]) if described else None
+    operands = a, b, a_tiles, b_tiles, offs.contiguous(), out
+    sizes = offs.shape[0], rows, a.shape[0], outer, *a.stride(), *b.stride()
+    groups_launch(config, described)(a.device, programs_of(a.device, config), *operands, *sizes)
+
+
+@cache
+def groups_launch(config: Config, described: bool) -> Launch:
+    """`multiply_groups`."""
+    return Launch(multiply_groups, **_constants(config, described))
 
 
 def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, config: Config) -> None:
@@ -90,38 +82,44 @@ def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor,
         return specialised.Descriptor(x, list(x.shape), _strides(x), tile, specialised.layout_16_bit(len(tile)))
 
     half = config.height // 2
-    with on(a):
-        specialised.multiply_groups[(programs_of(a.device, config),)](
-            tiles(a.t(), [config.depth, half]),
-            tiles(b, [config.depth, config.width]),
-            tiles(out, [1, half, config.width]),
-            offs.contiguous(),
-            offs.numel(),
-            b.shape[0],
-            a.shape[0],
-            b.shape[1],
-            BAND=config.band,
-            STAGES=config.stages,
-            num_warps=config.warps,
-        )
+    specialised_launch(config)(
+        a.device,
+        programs_of(a.device, config),
+        tiles(a.t(), [config.depth, half]),
+        tiles(b, [config.depth, config.width]),
+        tiles(out, [1, half, config.width]),
+        offs.contiguous(),
+        offs.shape[0],
+        b.shape[0],
+        a.shape[0],
+        b.shape[1],
+    )
+
+
+@cache
+def specialised_launch(config: Config) -> Launch:
+    """`specialised.multiply_groups`."""
+    from kernels.grouped import specialised
+
+    return Launch(specialised.multiply_groups, BAND=config.band, STAGES=config.stages, num_warps=config.warps)
 
 
 def clear_rows(out: Tensor, offs: Tensor) -> None:
     """out (R, N) contiguous: zeros from row offs[-1] on."""
-    rows, outer = out.shape
-    with on(out):
-        clear_unused_rows[(_processors(out.device),)](
-            out, offs.contiguous(), offs.numel(), rows, outer, BLOCK=_CLEAR_BLOCK
-        )
+    programs = processors_of(out.device)
+    _clearing(clear_unused_rows)(out.device, programs, out, offs.contiguous(), offs.shape[0], *out.shape)
 
 
 def clear_groups(out: Tensor, offs: Tensor) -> None:
     """out (E, K, N) contiguous: zeros in every group that has no rows."""
     groups, inner, outer = out.shape
-    with on(out):
-        clear_empty_groups[(_processors(out.device),)](
-            out, offs.contiguous(), groups, inner * outer, BLOCK=_CLEAR_BLOCK
-        )
+    programs = processors_of(out.device)
+    _clearing(clear_empty_groups)(out.device, programs, out, offs.contiguous(), groups, inner * outer)
+
+
+@cache
+def _clearing(kernel: Any) -> Launch:
+    return Launch(kernel, BLOCK=_CLEAR_BLOCK)
 
 
 def _constants(config: Config, described: bool) -> dict[str, object]:
@@ -165,24 +163,14 @@ def _strides(x: Tensor) -> list[int]:
     return strides
 
 
-def _processors(device: torch.device) -> int:
-    """Multiprocessors (compute units) of the device; the interpreter needs no more than two programs."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).multi_processor_count)
-    if device.type == "xpu":
-        return int(torch.xpu.get_device_properties(device).gpu_subslice_count)
-    return 2
-
-
 def programs_of(device: torch.device, config: Config) -> int:
     """Programs of a persistent launch."""
-    return config.programs if device.type == "cpu" else config.programs * _processors(device)
+    return config.programs if device.type == "cpu" else config.programs * processors_of(device)
 
 
-def _pick(a: Tensor, form: Form, outer: int, aligned: bool, candidate: int | None) -> Config:
-    configs: Sequence[Config] = candidates(arch_of(a.device), form, a.element_size(), outer, aligned)
-    if candidate is None:
-        return configs[0]
-    if not 0 <= candidate < len(configs):
-        raise ValueError(f"candidate: is {candidate}; choose 0 to {len(configs) - 1} here, or None for the default")
-    return configs[candidate]
+@cache
+def configuration(
+    arch: str, form: Form, itemsize: int, outer: int, aligned: bool, candidate: int | None = None
+) -> Config:
+    """What runs on this architecture for outputs of so many columns; `aligned` as `configs.candidates` has it."""
+    return pick(candidates(arch, form, itemsize, outer, aligned), candidate)

@@ -70,7 +70,7 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     if 0 in (rows, inner, experts, outer):
         return a.new_zeros((rows, outer))
     out_RN = torch._grouped_mm(_jagged_rows(a), _matrices(b), offs=offs.contiguous())[:, :outer].contiguous()
-    _clear_rows(out_RN, offs)
+    clear_rows(out_RN, offs)
     return out_RN
 
 
@@ -82,7 +82,7 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
         return a.new_zeros((experts, inner, outer))
     out_EKN = torch._grouped_mm(_jagged_rows(a.t()).t(), _jagged_rows(b), offs=offs.contiguous())
     out_EKN = out_EKN[:, :inner, :outer].contiguous()
-    _clear_groups(out_EKN, offs)
+    clear_groups(out_EKN, offs)
     return out_EKN
 
 
@@ -132,7 +132,7 @@ def _up(width: int, x: Tensor) -> int:
     return -(-width // unit) * unit
 
 
-def _clear_rows(out_RN: Tensor, offs: Tensor) -> None:
+def clear_rows(out_RN: Tensor, offs: Tensor) -> None:
     """Zeros from row offs[-1] on; how many they are is known to the device alone."""
     if launch is not None and path_of(launch.clear_unused_rows, out_RN.device) != "eager":
         launch.clear_rows(out_RN, offs)
@@ -141,7 +141,7 @@ def _clear_rows(out_RN: Tensor, offs: Tensor) -> None:
         out_RN.masked_fill_(row_R1 >= offs[-1], 0)
 
 
-def _clear_groups(out_EKN: Tensor, offs: Tensor) -> None:
+def clear_groups(out_EKN: Tensor, offs: Tensor) -> None:
     """Zeros for every group without rows."""
     if launch is not None and path_of(launch.clear_empty_groups, out_EKN.device) != "eager":
         launch.clear_groups(out_EKN, offs)

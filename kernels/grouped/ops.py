@@ -24,6 +24,7 @@ from kernels.grouped import library, reference
 from kernels.grouped.arguments import require_impl, require_operands
 from kernels.grouped.configs import Form, Impl, preference
 from kernels.hardware import arch_of
+from kernels.launch import operator
 from kernels.paths import path_of
 
 try:
@@ -99,7 +100,7 @@ def grouped_mm(a: Tensor, b: Tensor, offs: Tensor, *, impl: Impl = "auto", candi
     return _groups(a, b, offs, impl, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::grouped_mm_rows", mutates_args=())
+@operator("grouped_mm_rows")
 def _rows(a: Tensor, b: Tensor, offs: Tensor, impl: str, candidate: int | None) -> Tensor:
     taken = path(a.device, a.dtype, groups=offs.numel(), form="rows", impl=impl)  # type: ignore[arg-type]
     if taken == "loop":
@@ -116,7 +117,7 @@ def _rows_output(a: Tensor, b: Tensor, offs: Tensor, impl: str, candidate: int |
     return a.new_empty((a.shape[0], b.shape[2]))
 
 
-@torch.library.custom_op("perfguard_kernels::grouped_mm_groups", mutates_args=())
+@operator("grouped_mm_groups")
 def _groups(a: Tensor, b: Tensor, offs: Tensor, impl: str, candidate: int | None) -> Tensor:
     aligned = launch is not None and launch.is_aligned(a.t()) and launch.is_aligned(b)
     aligned = aligned and b.shape[1] * b.element_size() % 16 == 0

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from kernels.launch import operator
+
 COEFFICIENT = 1e-3
 
 
-@torch.library.custom_op("perfguard_kernels::moe_count_tokens", mutates_args=("counter",))
+@operator("moe_count_tokens", mutates=("counter",))
 def count_tokens(counter: Tensor, counts: Tensor) -> None:
     """counter (E,) float32 += counts (E,) int64, but not while a backward pass runs: what runs the forward then is
     activation checkpointing, which recomputes what was counted. An operator, so that a compiled graph asks too."""

@@ -7,7 +7,8 @@ candidate.
 
 from __future__ import annotations
 
-from kernels.operators.configs import TileConfig, power_of_two
+from kernels.launch import power_of_two
+from kernels.operators.configs import TileConfig
 
 
 def move_candidates(arch: str, width: int, *, dots: bool = False) -> tuple[TileConfig, ...]:
@@ -22,10 +23,10 @@ def move_candidates(arch: str, width: int, *, dots: bool = False) -> tuple[TileC
         sizes = ((1024, 4), (64, 4))
     elif dots and width <= 2048:
         sizes = ((256, 1), (512, 2), (1024, 4), (2048, 8))
-    return tuple(TileConfig(1, min(columns, power_of_two(width)), warps) for columns, warps in sizes)
+    return tuple(TileConfig(1, min(columns, power_of_two(width, 16)), warps) for columns, warps in sizes)
 
 
 def gate_candidates(arch: str, width: int) -> tuple[TileConfig, ...]:
     """Of the kernel that takes whole rows of expert width: a warp a row, so that no dot product crosses warps."""
     sizes = ((16, 512, 4), (4, 32, 4)) if arch == "cpu" else ((4, 256, 4), (8, 256, 8), (4, 512, 4), (2, 256, 2))
-    return tuple(TileConfig(rows, min(columns, power_of_two(width)), warps) for rows, columns, warps in sizes)
+    return tuple(TileConfig(rows, min(columns, power_of_two(width, 16)), warps) for rows, columns, warps in sizes)

@@ -17,17 +17,19 @@ Shape suffixes: T tokens, D model width, K experts a token, M = T · K rows, P t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
+from kernels.launch import Launch, operator, pick, power_of_two
 from kernels.moe.configs import move_candidates
 from kernels.moe.precision import wide
-from kernels.operators.configs import pick
 from kernels.operators.launch import strides
-from kernels.paths import Path, on, path_of
+from kernels.paths import Path, path_of
 from kernels.rounding import rounded
 
 
@@ -91,7 +93,7 @@ def sum_rows_and_dot(
 # As operators: one each in a graph, whichever path they take.
 
 
-@torch.library.custom_op("perfguard_kernels::moe_spread_rows", mutates_args=())
+@operator("moe_spread_rows")
 def _spread_rows(
     x: Tensor, weights: Tensor | None, inverse: Tensor, dtype: torch.dtype, candidate: int | None
 ) -> Tensor:
@@ -107,7 +109,7 @@ def _rows_of(x: Tensor, weights: Tensor | None, inverse: Tensor, dtype: torch.dt
     return x.new_empty((inverse.shape[0] * inverse.shape[1], x.shape[1]), dtype=dtype)
 
 
-@torch.library.custom_op("perfguard_kernels::moe_spread_rows_and_dot", mutates_args=())
+@operator("moe_spread_rows_and_dot")
 def _spread_and_dot(
     x: Tensor, weights: Tensor, inverse: Tensor, rows: Tensor, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
@@ -125,7 +127,7 @@ def _rows_and_dots_of(
     return _rows_of(x, weights, inverse, x.dtype, candidate), x.new_empty(inverse.shape, dtype=wide(x.dtype))
 
 
-@torch.library.custom_op("perfguard_kernels::moe_sum_rows", mutates_args=())
+@operator("moe_sum_rows")
 def _sum_rows(
     rows: Tensor,
     plus: Tensor | None,
@@ -153,7 +155,7 @@ def _tokens_of(
     return rows.new_empty((inverse.shape[0], rows.shape[1]), dtype=dtype)
 
 
-@torch.library.custom_op("perfguard_kernels::moe_sum_rows_and_dot", mutates_args=())
+@operator("moe_sum_rows_and_dot")
 def _sum_and_dot(
     rows: Tensor, plus: Tensor | None, weights: Tensor, inverse: Tensor, x: Tensor, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
@@ -229,13 +231,10 @@ def _launch_spread(
         if dots is not None:
             dots.zero_()
         return
-    (tokens, top_k), arch = inverse.shape, arch_of(x.device)
-    config = pick(move_candidates(arch, x.shape[1], dots=dots is not None), candidate)
-    with on(x):
-        _spread[(tokens,)](
-            x, _dense(weights), inverse.contiguous(), out, rows, dots, x.shape[1], *strides(x), *_strides_of(rows),
-            BY_HAND=arch == "cpu", K=top_k, P=_above(top_k), C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
+    (tokens, top_k), width = inverse.shape, x.shape[1]
+    launch = _moving(_spread, arch_of(x.device), width, dots is not None, top_k, candidate)
+    operands = x, _dense(weights), inverse.contiguous(), out, rows, dots
+    launch(x.device, tokens, *operands, width, *strides(x), *_strides_of(rows))
 
 
 def _launch_sum(
@@ -252,15 +251,20 @@ def _launch_sum(
         if dots is not None:
             dots.zero_()
         return
-    (tokens, top_k), arch = inverse.shape, arch_of(rows.device)
-    config = pick(move_candidates(arch, rows.shape[1]), candidate)
-    with on(rows):
-        _sum[(tokens,)](
-            rows, plus, _dense(weights), inverse.contiguous(), out, x, dots, rows.shape[1],
-            *strides(rows), *_strides_of(plus), *_strides_of(x),
-            BY_HAND=arch == "cpu", K=top_k, P=_above(top_k), C=config.columns, num_warps=config.warps,
-            enable_fp_fusion=False,
-        )  # fmt: skip
+    (tokens, top_k), width = inverse.shape, rows.shape[1]
+    launch = _moving(_sum, arch_of(rows.device), width, False, top_k, candidate, enable_fp_fusion=False)
+    operands = rows, plus, _dense(weights), inverse.contiguous(), out, x, dots
+    launch(rows.device, tokens, *operands, width, *strides(rows), *_strides_of(plus), *_strides_of(x))
+
+
+@cache
+def _moving(
+    kernel: Any, arch: str, width: int, dots: bool, top_k: int, candidate: int | None, **options: object
+) -> Launch:
+    """`dots`: rows are spread and multiplied with others on the way."""
+    config = pick(move_candidates(arch, width, dots=dots), candidate)
+    sizes = {"K": top_k, "P": power_of_two(top_k), "C": config.columns, "num_warps": config.warps}
+    return Launch(kernel, BY_HAND=arch == "cpu", **sizes, **options)
 
 
 def _dense(weights: Tensor | None) -> Tensor | None:
@@ -269,11 +273,6 @@ def _dense(weights: Tensor | None) -> Tensor | None:
 
 def _strides_of(matrix: Tensor | None) -> list[int]:
     return [0, 0] if matrix is None else strides(matrix)
-
-
-def _above(count: int) -> int:
-    """The least power of two that is not below `count`."""
-    return 1 << (max(count, 1) - 1).bit_length()
 
 
 @jit()

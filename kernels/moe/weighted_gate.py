@@ -12,15 +12,18 @@ Shape suffixes: T tokens, K experts a token, M = T · K rows, F expert width, R 
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
+from kernels.launch import Launch, cdiv, operator, pick
 from kernels.moe.configs import gate_candidates
-from kernels.operators.configs import pick
-from kernels.operators.launch import cdiv, strides
-from kernels.paths import on, path_of
+from kernels.operators.configs import TileConfig
+from kernels.operators.launch import strides
+from kernels.paths import path_of
 from kernels.rounding import rounded
 
 
@@ -43,7 +46,7 @@ def weighted_gate_backward(
     return weighted_MF, dg_MF, du_MF, dots_TK
 
 
-@torch.library.custom_op("perfguard_kernels::moe_weighted_gate_backward", mutates_args=())
+@operator("moe_weighted_gate_backward")
 def _weighted_gate_backward(
     q: Tensor, gate: Tensor, up: Tensor, weights: Tensor, inverse: Tensor, candidate: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -65,14 +68,16 @@ def _weighted_gate_backward(
     if q.numel() == 0:
         dots.zero_()
         return outputs
-    arch = arch_of(q.device)
-    config = pick(gate_candidates(arch, width), candidate)
-    with on(q):
-        _backward[(cdiv(rows, config.rows),)](
-            q, gate, up, weights.contiguous(), inverse.contiguous(), *outputs, rows, width, *strides(q, gate, up),
-            BY_HAND=arch == "cpu", R=config.rows, C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
+    config, launch = _plan(arch_of(q.device), width, candidate)
+    operands = q, gate, up, weights.contiguous(), inverse.contiguous(), *outputs
+    launch(q.device, cdiv(rows, config.rows), *operands, rows, width, *strides(q, gate, up))
     return outputs
+
+
+@cache
+def _plan(arch: str, width: int, candidate: int | None) -> tuple[TileConfig, Launch]:
+    config = pick(gate_candidates(arch, width), candidate)
+    return config, Launch(_backward, BY_HAND=arch == "cpu", R=config.rows, C=config.columns, num_warps=config.warps)
 
 
 @_weighted_gate_backward.register_fake

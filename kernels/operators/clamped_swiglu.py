@@ -22,10 +22,10 @@ from torch import Tensor
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
+from kernels.launch import cdiv, operator
 from kernels.operators.arguments import require_floats
-from kernels.operators.configs import pick, tile_candidates
-from kernels.operators.launch import cdiv, layout_of, strides
-from kernels.paths import on, path_of
+from kernels.operators.launch import layout_of, strides, tiled
+from kernels.paths import path_of
 from kernels.rounding import rounded
 
 
@@ -54,7 +54,7 @@ def clamped_swiglu(gu: Tensor, alpha: float = 1.702, limit: float = 7.0, *, cand
     return _clamped_swiglu(gu, alpha, limit, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::clamped_swiglu", mutates_args=())
+@operator("clamped_swiglu")
 def _clamped_swiglu(gu: Tensor, alpha: float, limit: float, candidate: int | None) -> Tensor:
     if path_of(_forward, gu.device) == "eager":
         return reference(gu, alpha, limit).contiguous()
@@ -68,7 +68,7 @@ def _output(gu: Tensor, alpha: float, limit: float, candidate: int | None) -> Te
     return gu.new_empty((gu.shape[0], gu.shape[1] // 2))
 
 
-@torch.library.custom_op("perfguard_kernels::clamped_swiglu_backward", mutates_args=())
+@operator("clamped_swiglu_backward")
 def _clamped_swiglu_backward(grad: Tensor, gu: Tensor, alpha: float, limit: float, candidate: int | None) -> Tensor:
     """grad (M, N) in the dtype of gu, any strides -> the gradient of gu (M, 2 * N), contiguous."""
     dgu = _gradient(grad, gu, alpha, limit, candidate)
@@ -107,17 +107,13 @@ def _launch(
 ) -> None:
     if pairs == 0:
         return
-    arch = arch_of(out.device)
     flat = all(tensor.is_contiguous() for tensor in inputs)
     operands = [tensor.view(1, -1) for tensor in inputs] if flat else inputs
     rows, width = operands[0].shape[0], operands[0].shape[1] // 2
-    config = pick(tile_candidates(arch, width, layout_of(*operands), flat), candidate)
-    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns),)
-    with on(out):
-        kernel[grid](
-            *operands, out, rows, width, *strides(*operands), float(alpha), float(limit),
-            BY_HAND=arch == "cpu", R=config.rows, C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
+    layout = layout_of(*operands)
+    config, launch = tiled(kernel, arch_of(out.device), 0 if flat else width, layout, flat, candidate)
+    programs = cdiv(rows, config.rows) * cdiv(width, config.columns)
+    launch(out.device, programs, *operands, out, rows, width, *strides(*operands), float(alpha), float(limit))
 
 
 @jit()

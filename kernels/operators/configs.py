@@ -7,16 +7,14 @@ give the same bits, but for sums, whose order is part of the candidate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from kernels.hardware import hardware_of
+from kernels.launch import power_of_two
 
-MAX_CANDIDATES = 4
 # Whether the columns of all operands are neighbours in memory.
 Layout = Literal["unit", "strided"]
-Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def tile_candidates(arch: str, width: int, layout: Layout, flat: bool) -> tuple[
         return tuple(TileConfig(1, size, max(1, min(8, size // 512))) for size in sizes)
     configs = []
     for size in sizes:
-        columns = min(size, power_of_two(width))
+        columns = min(size, power_of_two(width, 16))
         configs.append(TileConfig(max(1, size // columns), columns, max(1, min(8, size // 512))))
     return tuple(configs)
 
@@ -100,7 +98,7 @@ def row_candidates(arch: str, width: int, layout: Layout, reused: bool) -> tuple
         sizes = ((16, 1024), (8, 256))
     elif reused:
         sizes = ((32, 256), (64, 128), (64, 256), (16, 512))
-    return tuple(TileConfig(rows, min(columns, power_of_two(width)), 4) for rows, columns in sizes)
+    return tuple(TileConfig(rows, min(columns, power_of_two(width, 16)), 4) for rows, columns in sizes)
 
 
 def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
@@ -111,12 +109,12 @@ def sum_candidates(arch: str, width: int) -> tuple[SumConfig, ...]:
     Over fewer columns groups are cut into parts, whose sums a second launch adds.
     """
     if arch == "cpu":
-        return (SumConfig(1, 8, min(1024, power_of_two(width)), 4, part=16), SumConfig(2, 16, 32, 4, part=None))
+        return (SumConfig(1, 8, min(1024, power_of_two(width, 16)), 4, part=16), SumConfig(2, 16, 32, 4, part=None))
     most = hardware_of(arch).max_warps or 32
     whole, parts = ((8, 16, 64, 2, None), (8, 32, 64, 4, None)), ((4, 32, 128, 8, 128),)
     tables = (*whole, *parts) if width >= 2048 else (*parts, *whole)
     return tuple(
-        SumConfig(ahead, rows, min(columns, power_of_two(width)), min(warps, most), part)
+        SumConfig(ahead, rows, min(columns, power_of_two(width, 16)), min(warps, most), part)
         for ahead, rows, columns, warps, part in tables
     )
 
@@ -125,12 +123,15 @@ def list_candidates(arch: str, width: int) -> tuple[ListConfig, ...]:
     """Of the kernels that add rows by lists, in fp32. A row of a tile is one pass of all threads over its columns, so
     that no sum crosses threads."""
     if arch == "cpu":
-        return (ListConfig(16, min(1024, power_of_two(width)), 4, 8, 16, 4, 64), ListConfig(8, 32, 4, 16, 32, 2, 32))
+        return (
+            ListConfig(16, min(1024, power_of_two(width, 16)), 4, 8, 16, 4, 64),
+            ListConfig(8, 32, 4, 16, 32, 2, 32),
+        )
     early = hardware_of(arch).launches_early
     # At 65,536 rows of 2048 and of 7168 an H200 took 89 and 275 us with the first, 93 and 290 with the next.
     tables = ((8, 1024, 4, early), (8, 2048, 8, False), (8, 2048, 8, early), (16, 1024, 4, False))
     configs = (
-        ListConfig(rows, min(columns, power_of_two(width)), warps, overlap=overlap)
+        ListConfig(rows, min(columns, power_of_two(width, 16)), warps, overlap=overlap)
         for rows, columns, warps, overlap in tables
     )
     return tuple(dict.fromkeys(configs))
@@ -161,17 +162,3 @@ def scale_candidates(arch: str) -> tuple[ScaleConfig, ...]:
     if arch == "cpu":
         return (ScaleConfig(4096, 4, 4), ScaleConfig(512, 4, 2))
     return (ScaleConfig(4096, 8, 1056), ScaleConfig(8192, 8, 528))
-
-
-def pick(configs: Sequence[Config], candidate: int | None) -> Config:
-    """The default, or the candidate of that number."""
-    if candidate is None:
-        return configs[0]
-    if not 0 <= candidate < len(configs):
-        raise ValueError(f"candidate: is {candidate}; may be 0 to {len(configs) - 1} here")
-    return configs[candidate]
-
-
-def power_of_two(width: int) -> int:
-    """The least one that is not below `width`, and at least 16."""
-    return max(16, 1 << (max(width, 1) - 1).bit_length())

@@ -12,11 +12,14 @@ Shape suffixes: S keys of a program, B buckets, K chunks, F steps added at a tim
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from kernels.jit import jit, tl
-from kernels.operators.launch import after, cdiv
+from kernels.launch import Launch, cdiv
+from kernels.operators.launch import after
 
 CHUNKS = 32
 STEP = 128  # keys that one program places; every pair of them is compared
@@ -55,10 +58,14 @@ def count_keys(
     nothing is done.
     """
     count = keys.shape[0]
-    _count[(cdiv(max(count, 1), _AT_ONCE),)](
-        keys, counts, fill, needed, count, limit, steps_of_chunk(count), fill.numel(), value,
-        K=CHUNKS, B=counts.shape[1], STEP=STEP, S=_AT_ONCE, num_warps=WARPS, **after(overlap),
-    )  # fmt: skip
+    programs, steps = cdiv(max(count, 1), _AT_ONCE), steps_of_chunk(count)
+    launch = _counting(counts.shape[1], overlap)
+    launch(keys.device, programs, keys, counts, fill, needed, count, limit, steps, fill.shape[0], value)
+
+
+@cache
+def _counting(buckets: int, overlap: bool) -> Launch:
+    return Launch(_count, K=CHUNKS, B=buckets, STEP=STEP, S=_AT_ONCE, num_warps=WARPS, **after(overlap))
 
 
 def sizes_of_count(buckets: int) -> dict[str, int]:

@@ -22,6 +22,7 @@ Shape suffixes: N rows, V vocabulary, L lanes, D depth; what has none is (D, L, 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,11 +31,12 @@ from torch.nn import functional as F
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
+from kernels.launch import Launch, cdiv, operator, pick
 from kernels.operators.arguments import require_floats, require_indices, require_integers, require_length
-from kernels.operators.configs import cross_entropy_candidates, pick, scale_candidates
-from kernels.operators.launch import cdiv, matrices
+from kernels.operators.configs import ScaleConfig, cross_entropy_candidates, scale_candidates
+from kernels.operators.launch import matrices
 from kernels.operators.totals import kept_rows, reduced, total_loss
-from kernels.paths import on, path_of
+from kernels.paths import path_of
 from kernels.rounding import rounded
 
 REDUCTIONS = ("mean", "sum")
@@ -89,7 +91,7 @@ def _require_own_memory(logits: Tensor) -> None:
 # ---- losses and gradients of the rows ------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_losses", mutates_args=())
+@operator("cross_entropy_losses")
 def _losses(logits: Tensor, target: Tensor, ignore_index: int, candidate: int | None) -> Tensor:
     """losses (N,) fp32."""
     return _run(logits, target, None, ignore_index, None, candidate)
@@ -100,7 +102,7 @@ def _losses_output(logits: Tensor, target: Tensor, ignore_index: int, candidate:
     return logits.new_empty(logits.shape[:1], dtype=torch.float32)
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_gradient", mutates_args=())
+@operator("cross_entropy_gradient")
 def _gradient(
     logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: int, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
@@ -116,7 +118,7 @@ def _gradient_outputs(
     return logits.new_empty(logits.shape[:1], dtype=torch.float32), logits.new_empty(logits.shape)
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_gradient_", mutates_args=("logits",))
+@operator("cross_entropy_gradient_", mutates=("logits",))
 def _gradient_(logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: int, candidate: int | None) -> Tensor:
     """losses (N,) fp32; the gradient takes the place of the logits."""
     return _run(logits, target, kept, ignore_index, logits, candidate)
@@ -144,18 +146,23 @@ def _run(
     losses = logits.new_empty(rows, dtype=torch.float32)
     if rows == 0:
         return losses
-    arch = arch_of(logits.device)
-    config = pick(cross_entropy_candidates(arch), candidate)
-    written = logits if gradient is None else gradient
-    with on(logits):
-        _rows[(rows,)](
-            logits, target, kept, losses, gradient, vocabulary, ignore_index,
-            *logits.stride(), target.stride(0), *written.stride(),
-            MEAN=kept is not None, GRADIENT=gradient is not None, UNIT=logits.stride(1) == 1,
-            UNIT_GRADIENT=written.stride(1) == 1, BY_HAND=arch == "cpu", D=config.depth, L=config.lanes,
-            num_warps=config.warps,
-        )  # fmt: skip
+    steps = *logits.stride(), target.stride(0), *(logits if gradient is None else gradient).stride()
+    launch = _rows_launch(
+        arch_of(logits.device), kept is not None, gradient is not None, steps[1] == 1, steps[4] == 1, candidate
+    )
+    launch(logits.device, rows, logits, target, kept, losses, gradient, vocabulary, ignore_index, *steps)
     return losses
+
+
+@cache
+def _rows_launch(
+    arch: str, mean: bool, gradient: bool, unit: bool, unit_gradient: bool, candidate: int | None
+) -> Launch:
+    config = pick(cross_entropy_candidates(arch), candidate)
+    return Launch(
+        _rows, MEAN=mean, GRADIENT=gradient, UNIT=unit, UNIT_GRADIENT=unit_gradient, BY_HAND=arch == "cpu",
+        D=config.depth, L=config.lanes, num_warps=config.warps,
+    )  # fmt: skip
 
 
 def _eager(logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: int, gradient: Tensor | None) -> Tensor:
@@ -185,7 +192,7 @@ def _eager(logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: in
 # ---- the scalar, and the way back ----------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_reduce", mutates_args=())
+@operator("cross_entropy_reduce")
 def _reduce(logits: Tensor, losses: Tensor, kept: Tensor | None, gradient: Tensor) -> Tensor:
     """losses (N,) -> their sum or mean, of which `gradient` (N, V) is the gradient in the logits."""
     return reduced(losses, kept)
@@ -217,7 +224,7 @@ def _graph_is_kept() -> bool:
     return True if ask is None else bool(ask())
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_scaled", mutates_args=())
+@operator("cross_entropy_scaled")
 def _scaled(gradient: Tensor, factor: Tensor, candidate: int | None) -> Tensor:
     """gradient * factor in fp32, rounded once, contiguous."""
     scaled = _scaled_output(gradient, factor, candidate)
@@ -230,7 +237,7 @@ def _scaled_output(gradient: Tensor, factor: Tensor, candidate: int | None) -> T
     return gradient.new_empty(gradient.shape)
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_scale_", mutates_args=("gradient",))
+@operator("cross_entropy_scale_", mutates=("gradient",))
 def _scale_(gradient: Tensor, factor: Tensor, candidate: int | None) -> None:
     """gradient *= factor; the device finds out by itself whether there is anything to do."""
     _run_scale(gradient, factor, gradient, candidate)
@@ -247,16 +254,18 @@ def _run_scale(gradient: Tensor, factor: Tensor, out: Tensor, candidate: int | N
     if path_of(_scale, gradient.device) == "eager":
         out.copy_(gradient.float() * factor.float())
         return
-    arch = arch_of(gradient.device)
-    config = pick(scale_candidates(arch), candidate)
+    config, launch = _scale_launch(arch_of(gradient.device), out is gradient, candidate)
     source, result = matrices(gradient, out)
     rows, width = source.shape
-    blocks = rows * cdiv(width, config.columns)
-    with on(gradient):
-        _scale[(min(blocks, config.programs),)](
-            source, factor, result, rows, width, *source.stride(), *result.stride(),
-            INPLACE=out is gradient, BY_HAND=arch == "cpu", C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
+    programs = min(rows * cdiv(width, config.columns), config.programs)
+    launch(gradient.device, programs, source, factor, result, rows, width, *source.stride(), *result.stride())
+
+
+@cache
+def _scale_launch(arch: str, inplace: bool, candidate: int | None) -> tuple[ScaleConfig, Launch]:
+    config = pick(scale_candidates(arch), candidate)
+    sizes = {"C": config.columns, "num_warps": config.warps}
+    return config, Launch(_scale, INPLACE=inplace, BY_HAND=arch == "cpu", **sizes)
 
 
 # ---- kernels -------------------------------------------------------------------------------------------------------
@@ -294,7 +303,7 @@ def _rows(  # type: ignore[no-untyped-def]
         known = (target >= 0) & (target < vocabulary)
         nan_or_1 = tl.where(known, 1.0, float("nan"))
         chosen = tl.where(known, target, 0).to(tl.int32)  # 64 bits would cost as much as the exponentials
-        x_target = tl.load(logits_ptr + chosen * logits_column, mask=known, other=0.0).to(tl.float32)
+        x_target = tl.load(logits_ptr + chosen.to(tl.int64) * logits_column, mask=known, other=0.0).to(tl.float32)
 
         # Each lane keeps a maximum and a sum of its own, so that no block waits for all warps to meet.
         top_L = tl.full((L,), float("-inf"), tl.float32)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.launch import operator
 from kernels.operators.arguments import require_floats, require_indices, require_integers, require_positive
 from kernels.operators.lists import sum_by_index
 from kernels.operators.rows import fetch_rows
@@ -39,7 +40,7 @@ def padded_index_gather(x: Tensor, index: Tensor, pad_to: int = 1024, *, candida
     return _gather(x, index, pad_to, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::padded_index_gather", mutates_args=())
+@operator("padded_index_gather")
 def _gather(x: Tensor, index: Tensor, pad_to: int, candidate: int | None) -> Tensor:
     require_indices(index, "index", x.shape[0])
     out = _output(x, index, pad_to, candidate)
@@ -54,7 +55,7 @@ def _output(x: Tensor, index: Tensor, pad_to: int, candidate: int | None) -> Ten
     return x.new_empty((padded, x.shape[1]))[:count]
 
 
-@torch.library.custom_op("perfguard_kernels::padded_index_gather_backward", mutates_args=())
+@operator("padded_index_gather_backward")
 def _gather_backward(grad: Tensor, index: Tensor, rows: int, candidate: int | None) -> Tensor:
     """grad (n, H) any strides, index (n,) -> (rows, H) contiguous."""
     dx = _gradient(grad, index, rows, candidate)

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
+from kernels.launch import cdiv, operator
 from kernels.operators.arguments import require_device, require_floats, require_integers, require_length
-from kernels.operators.configs import pick, tile_candidates
-from kernels.operators.launch import cdiv, layout_of, strides
+from kernels.operators.launch import layout_of, strides, tiled
 from kernels.operators.rows import sum_groups
 from kernels.operators.tiles import tile
-from kernels.paths import on, path_of
+from kernels.paths import path_of
 from kernels.rounding import rounded
 
 INTEGERS = (torch.int32, torch.int64)
@@ -59,20 +59,18 @@ def indexed_bias_add(
     return _bias_add(x, bias, group_ids, offs, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::indexed_bias_add", mutates_args=())
+@operator("indexed_bias_add")
 def _bias_add(x: Tensor, bias: Tensor, group_ids: Tensor, offs: Tensor, candidate: int | None) -> Tensor:
     out = _output(x, bias, group_ids, offs, candidate)
     if out.numel() == 0 or bias.shape[0] == 0:
         return out.copy_(x)
     if path_of(_forward, x.device) == "eager":
         return out.copy_(reference(x, bias, group_ids, offs))
-    arch = arch_of(x.device)
-    config = pick(tile_candidates(arch, x.shape[1], layout_of(x, bias), flat=False), candidate)
-    with on(x):
-        _forward[(cdiv(x.shape[0], config.rows) * cdiv(x.shape[1], config.columns),)](
-            x, bias, group_ids, out, *x.shape, bias.shape[0], *strides(x, bias), group_ids.stride(0),
-            BY_HAND=arch == "cpu", R=config.rows, C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
+    rows, width = x.shape
+    config, launch = tiled(_forward, arch_of(x.device), width, layout_of(x, bias), False, candidate)
+    programs = cdiv(rows, config.rows) * cdiv(width, config.columns)
+    steps = *strides(x, bias), group_ids.stride(0)
+    launch(x.device, programs, x, bias, group_ids, out, rows, width, bias.shape[0], *steps)
     return out
 
 
@@ -81,7 +79,7 @@ def _output(x: Tensor, bias: Tensor, group_ids: Tensor, offs: Tensor, candidate:
     return x.new_empty(x.shape)
 
 
-@torch.library.custom_op("perfguard_kernels::indexed_bias_add_backward", mutates_args=())
+@operator("indexed_bias_add_backward")
 def _bias_gradient(grad: Tensor, offs: Tensor, dtype: torch.dtype, candidate: int | None) -> Tensor:
     """grad (M, H) any strides, offs (E,) -> (E, H) in `dtype`, contiguous."""
     out = _bias_gradient_output(grad, offs, dtype, candidate)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 from torch import Tensor
 
-from kernels.operators.configs import Layout
+from kernels.launch import Launch, pick
+from kernels.operators.configs import Layout, TileConfig, tile_candidates
 
 
 def matrices(*tensors: Tensor) -> list[Tensor]:
@@ -25,13 +29,18 @@ def layout_of(*matrices: Tensor) -> Layout:
     return "unit" if all(matrix.stride(-1) == 1 or matrix.shape[-1] == 1 for matrix in matrices) else "strided"
 
 
-def cdiv(count: int, block: int) -> int:
-    return -(-count // block)
-
-
 def strides(*matrices: Tensor) -> list[int]:
     """Row and column stride of each; a stride of 1 becomes a constant of the kernel, as Triton specialises it."""
     return [stride for matrix in matrices for stride in matrix.stride()]
+
+
+@cache
+def tiled(
+    kernel: Any, arch: str, width: int, layout: Layout, flat: bool, candidate: int | None
+) -> tuple[TileConfig, Launch]:
+    """An element-wise kernel in tiles of R rows and C columns. `flat`: everything lies in one row, of any length."""
+    config = pick(tile_candidates(arch, width, layout, flat), candidate)
+    return config, Launch(kernel, BY_HAND=arch == "cpu", R=config.rows, C=config.columns, num_warps=config.warps)
 
 
 def after(overlap: bool) -> dict[str, bool]:

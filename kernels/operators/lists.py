@@ -15,13 +15,15 @@ block.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
-from kernels.operators.configs import ListConfig, list_candidates, pick
+from kernels.launch import Launch, cdiv, pick
+from kernels.operators.configs import ListConfig, list_candidates
 from kernels.operators.counting import (
     STEP,
     add,
@@ -35,8 +37,8 @@ from kernels.operators.counting import (
     steps_of_chunk,
     whole_numbers,
 )
-from kernels.operators.launch import after, cdiv, strides
-from kernels.paths import on, path_of
+from kernels.operators.launch import after, strides
+from kernels.paths import path_of
 from kernels.rounding import rounded
 
 DIGIT_BITS = 8
@@ -69,11 +71,15 @@ def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -
     if index.shape[0] == 0:
         out.zero_()
         return
-    config = pick(list_candidates(arch_of(x.device), out.shape[1]), candidate)
-    with on(x):
-        index = index.contiguous()
-        tables = _tables_of(index, rows, config)
-        _sum(x, index, tables, _sorted(index, tables, config.overlap), out, config)
+    config = _config_of(arch_of(x.device), out.shape[1], candidate)
+    index = index.contiguous()
+    tables = _tables_of(index, rows, config)
+    _sum(x, index, tables, _sorted(index, tables, config.overlap), out, config)
+
+
+@cache
+def _config_of(arch: str, width: int, candidate: int | None) -> ListConfig:
+    return pick(list_candidates(arch, width), candidate)
 
 
 @dataclass(frozen=True)
@@ -96,11 +102,14 @@ def _tables_of(index: Tensor, rows: int, config: ListConfig) -> Tables:
     sizes = [passes * rows_of_counts(count) * BUCKETS, 4, cdiv(rows, 4) * 4, cdiv(rows, 4) * 4]
     counters, is_full, asked, ends = torch.zeros(sum(sizes), dtype=dtype, device=index.device).split(sizes)
     table = index.new_empty((rows, config.slots), dtype=dtype)
-    _take_slots[(cdiv(count, _SLOTS_AT_ONCE),)](
-        index, asked, table, is_full, count, rows,
-        P=config.slots, S=_SLOTS_AT_ONCE, num_warps=2, **after(config.overlap),
-    )  # fmt: skip
+    launch = _taking(config)
+    launch(index.device, cdiv(count, _SLOTS_AT_ONCE), index, asked, table, is_full, count, rows)
     return Tables(asked[:rows], table, is_full[:1], counters.view(passes, -1, BUCKETS), ends[:rows])
+
+
+@cache
+def _taking(config: ListConfig) -> Launch:
+    return Launch(_take_slots, P=config.slots, S=_SLOTS_AT_ONCE, num_warps=2, **after(config.overlap))
 
 
 def _sorted(index: Tensor, tables: Tables, overlap: bool) -> Lists:
@@ -110,39 +119,48 @@ def _sorted(index: Tensor, tables: Tables, overlap: bool) -> Lists:
     counts, ends = tables.counters, tables.ends
     dtype, passes = ends.dtype, len(counts)
     starts = index.new_empty(rows, dtype=dtype)
+    steps, launch = steps_of_chunk(count), _placing(overlap)
     count_keys(index, rows, counts[0], fill=starts, value=count, needed=tables.is_full, overlap=overlap)
     keys, order = index, None
     for number in range(passes):
         last = number == passes - 1
         next_keys = None if last else index.new_empty(count, dtype=dtype)
         next_order = index.new_empty(count, dtype=dtype)
-        _place[(cdiv(count, STEP),)](
-            tables.is_full, keys, order, counts[number], next_keys, next_order, None if last else counts[number + 1],
-            starts if last else None, ends if last else None, count, rows, steps_of_chunk(count), DIGIT_BITS * number,
-            **sizes_of_count(BUCKETS), **after(overlap),
+        marks = (None, starts, ends) if last else (counts[number + 1], None, None)
+        launch(
+            index.device, cdiv(count, STEP), tables.is_full, keys, order, counts[number], next_keys, next_order, *marks,
+            count, rows, steps, DIGIT_BITS * number,
         )  # fmt: skip
         keys, order = next_keys, next_order
     assert order is not None
     return Lists(order, starts, ends)
 
 
+@cache
+def _placing(overlap: bool) -> Launch:
+    return Launch(_place, **sizes_of_count(BUCKETS), **after(overlap))
+
+
 def _sum(x: Tensor, index: Tensor, tables: Tables, lists: Lists, out: Tensor, config: ListConfig) -> None:
     count, (rows, width) = index.shape[0], out.shape
-    by_hand = arch_of(x.device) == "cpu"
+    launch, launch_parts = _summing(arch_of(x.device), config)
     parts = cdiv(count, config.long)
     partial = x.new_empty((2 * parts, width), dtype=torch.float32)
     begins = index.new_empty(parts, dtype=lists.order.dtype)
-    _sum_lists[((parts + rows) * cdiv(width, config.columns),)](
-        x, tables.asked, tables.table, tables.is_full,
+    launch(
+        x.device, (parts + rows) * cdiv(width, config.columns), x, tables.asked, tables.table, tables.is_full,
         index, lists.order, lists.starts, lists.ends, out, partial, begins, count, rows, width, parts, *strides(x),
-        BY_HAND=by_hand, P=config.slots, LONG=config.long, R=config.rows, C=config.columns, num_warps=config.warps,
-        **after(config.overlap),
     )  # fmt: skip
-    _sum_parts[(parts * cdiv(width, config.part_columns),)](
-        tables.is_full, partial, begins, lists.starts, lists.ends, out, width,
-        BY_HAND=by_hand, LONG=config.long, R=config.part_rows, C=config.part_columns, num_warps=4,
-        **after(config.overlap),
-    )  # fmt: skip
+    programs = parts * cdiv(width, config.part_columns)
+    launch_parts(x.device, programs, tables.is_full, partial, begins, lists.starts, lists.ends, out, width)
+
+
+@cache
+def _summing(arch: str, config: ListConfig) -> tuple[Launch, Launch]:
+    constants = {"BY_HAND": arch == "cpu", "LONG": config.long, **after(config.overlap)}
+    sizes = {"P": config.slots, "R": config.rows, "C": config.columns, "num_warps": config.warps}
+    part_sizes = {"R": config.part_rows, "C": config.part_columns, "num_warps": 4}
+    return Launch(_sum_lists, **constants, **sizes), Launch(_sum_parts, **constants, **part_sizes)
 
 
 @jit(do_not_specialize=["count", "rows"])

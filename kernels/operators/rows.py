@@ -5,15 +5,18 @@ Shape suffixes: R rows of a tile, C columns of a tile, G groups.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
-from kernels.operators.configs import pick, power_of_two, row_candidates, sum_candidates
-from kernels.operators.launch import cdiv, layout_of, strides
+from kernels.launch import Launch, cdiv, pick, power_of_two
+from kernels.operators.configs import Layout, SumConfig, TileConfig, row_candidates, sum_candidates
+from kernels.operators.launch import layout_of, strides
 from kernels.operators.tiles import tile
-from kernels.paths import Path, on, path_of
+from kernels.paths import Path, path_of
 from kernels.rounding import rounded
 
 
@@ -39,12 +42,18 @@ def fetch_rows(
         out.copy_(x.index_select(0, source * inside) if x.shape[0] else torch.zeros_like(out))
         out.masked_fill_(~inside[:, None], missing)
         return
-    config = pick(row_candidates(arch_of(x.device), width, layout_of(x), reused), candidate)
-    with on(x):
-        _fetch[(cdiv(count, config.rows) * cdiv(width, config.columns),)](
-            x, source, out, count, width, x.shape[0], *strides(x, out),
-            MISSING_IS_NAN=missing != missing, BANDS=reused, R=config.rows, C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
+    config, launch = _fetching(arch_of(x.device), width, layout_of(x), missing != missing, reused, candidate)
+    programs = cdiv(count, config.rows) * cdiv(width, config.columns)
+    launch(x.device, programs, x, source, out, count, width, x.shape[0], *strides(x, out))
+
+
+@cache
+def _fetching(
+    arch: str, width: int, layout: Layout, missing_is_nan: bool, reused: bool, candidate: int | None
+) -> tuple[TileConfig, Launch]:
+    config = pick(row_candidates(arch, width, layout, reused), candidate)
+    sizes = {"R": config.rows, "C": config.columns, "num_warps": config.warps}
+    return config, Launch(_fetch, MISSING_IS_NAN=missing_is_nan, BANDS=reused, **sizes)
 
 
 def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
@@ -65,22 +74,27 @@ def sum_groups(x: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> N
         sums = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
         out.copy_(sums.index_add_(0, group[kept], x[kept].float()))
         return
-    arch = arch_of(x.device)
+    config, parts, launch = _summing(arch_of(x.device), width, power_of_two(groups, 16), candidate)
+    values, columns = x, config.columns
+    if config.part is not None:
+        # A bound that needs no data: each group ends with at most one part that is not whole.
+        values = x.new_empty((rows // config.part + groups, width), dtype=torch.float32)
+        parts(x.device, values.shape[0] * cdiv(width, columns), x, offs, values, rows, width, groups, *strides(x))
+        columns = config.part_columns
+    steps = strides(values, out)
+    launch(x.device, groups * cdiv(width, columns), values, offs, out, rows, width, groups, *steps)
+
+
+@cache
+def _summing(arch: str, width: int, groups: int, candidate: int | None) -> tuple[SumConfig, Launch, Launch]:
+    """`groups`: a power of two that is not below their number. The first launch is of use where groups have parts."""
     config = pick(sum_candidates(arch, width), candidate)
-    constants = {"G": power_of_two(groups), "PART": config.part, "num_warps": config.warps}
-    values, sizes = x, {"AHEAD": config.ahead, "R": config.rows, "C": config.columns}
-    with on(x):
-        if config.part is not None:
-            # A bound that needs no data: each group ends with at most one part that is not whole.
-            values = x.new_empty((rows // config.part + groups, width), dtype=torch.float32)
-            _sum_parts[(values.shape[0] * cdiv(width, config.columns),)](
-                x, offs, values, rows, width, groups, *strides(x), **sizes, **constants
-            )
-            sizes = {"AHEAD": 1, "R": config.part_rows, "C": config.part_columns}
-        _sum_groups[(groups * cdiv(width, sizes["C"]),)](
-            values, offs, out, rows, width, groups, *strides(values), *strides(out),
-            BY_HAND=arch == "cpu", **sizes, **constants,
-        )  # fmt: skip
+    constants = {"PART": config.part, "G": groups, "num_warps": config.warps}
+    sizes = {"AHEAD": config.ahead, "R": config.rows, "C": config.columns}
+    parts = Launch(_sum_parts, **constants, **sizes)
+    if config.part is not None:
+        sizes = {"AHEAD": 1, "R": config.part_rows, "C": config.part_columns}
+    return config, parts, Launch(_sum_groups, BY_HAND=arch == "cpu", **constants, **sizes)
 
 
 @jit(do_not_specialize=["count", "source_rows"])

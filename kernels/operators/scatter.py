@@ -13,12 +13,14 @@ Shape suffixes: M rows of x, H width, G groups, P rows of the result, S places o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels.jit import jit, tl
+from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.arguments import (
     require_floats,
     require_indices,
@@ -26,7 +28,6 @@ from kernels.operators.arguments import (
     require_length,
     require_positive,
 )
-from kernels.operators.configs import power_of_two
 from kernels.operators.counting import (
     STEP,
     clamped,
@@ -38,9 +39,8 @@ from kernels.operators.counting import (
     steps_of_chunk,
     whole_numbers,
 )
-from kernels.operators.launch import cdiv
 from kernels.operators.rows import fetch_rows
-from kernels.paths import on, path_of
+from kernels.paths import path_of
 
 MOST_GROUPS = 512  # whose counts a program holds in registers; more are sorted by torch
 
@@ -104,7 +104,7 @@ def _up(count: int, multiple: int) -> int:
     return (count + multiple - 1) // multiple * multiple
 
 
-@torch.library.custom_op("perfguard_kernels::scatter_places", mutates_args=())
+@operator("scatter_places")
 def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """rev (M,) int64, offs (G,) int32, ks (G,) int32, source (rows,) int32: which row lies at each place, or -1.
 
@@ -114,16 +114,18 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
     if path_of(_place, expert.device) == "eager" or groups >= MOST_GROUPS:
         return _places_by_sort(expert, groups, alignment, rows)
     rev, offs, ks, source = _places_outputs(expert, groups, alignment, rows)
-    count, buckets = expert.shape[0], power_of_two(groups + 1)
-    with on(expert):
-        expert = expert.contiguous()
-        counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=expert.device)
-        count_keys(expert, groups, counts, fill=source, value=-1)
-        _place[(cdiv(max(count, 1), STEP),)](
-            expert, counts, rev, offs, ks, source, count, groups, alignment, steps_of_chunk(count),
-            **sizes_of_count(buckets),
-        )  # fmt: skip
+    count, buckets = expert.shape[0], power_of_two(groups + 1, 16)
+    expert = expert.contiguous()
+    counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=expert.device)
+    count_keys(expert, groups, counts, fill=source, value=-1)
+    programs, sizes = cdiv(max(count, 1), STEP), (count, groups, alignment, steps_of_chunk(count))
+    _placing(buckets)(expert.device, programs, expert, counts, rev, offs, ks, source, *sizes)
     return rev, offs, ks, source
+
+
+@cache
+def _placing(buckets: int) -> Launch:
+    return Launch(_place, **sizes_of_count(buckets))
 
 
 @places_of.register_fake
@@ -156,7 +158,7 @@ def _places_by_sort(expert: Tensor, groups: int, alignment: int, rows: int) -> t
     return rev_M, offs_G.int(), ks_G.int(), source[:rows].clone()
 
 
-@torch.library.custom_op("perfguard_kernels::scatter_for_grouped_gemm", mutates_args=())
+@operator("scatter_for_grouped_gemm")
 def _scatter(x: Tensor, rev: Tensor, source: Tensor, rows: int, candidate: int | None) -> Tensor:
     """x (M, H), source (at least rows,) -> (rows, H) contiguous with out[i] = x[source[i]], zero where that is -1.
 
@@ -172,7 +174,7 @@ def _scatter_output(x: Tensor, rev: Tensor, source: Tensor, rows: int, candidate
     return x.new_empty((rows, x.shape[1]))
 
 
-@torch.library.custom_op("perfguard_kernels::scatter_for_grouped_gemm_backward", mutates_args=())
+@operator("scatter_for_grouped_gemm_backward")
 def _scatter_backward(grad: Tensor, rev: Tensor, candidate: int | None) -> Tensor:
     """grad (rows, H) any strides -> (M, H) contiguous; a row that went nowhere has a gradient of zero."""
     dx = _gradient(grad, rev, candidate)

@@ -19,11 +19,11 @@ from torch.nn import functional as F
 
 from kernels.hardware import arch_of
 from kernels.jit import jit, tl
+from kernels.launch import cdiv, operator
 from kernels.operators.arguments import require_floats, require_same
-from kernels.operators.configs import pick, tile_candidates
-from kernels.operators.launch import cdiv, layout_of, matrices, strides
+from kernels.operators.launch import layout_of, matrices, strides, tiled
 from kernels.operators.tiles import tile
-from kernels.paths import on, path_of
+from kernels.paths import path_of
 from kernels.rounding import rounded
 
 
@@ -43,7 +43,7 @@ def silu_mul(g: Tensor, u: Tensor, *, candidate: int | None = None) -> Tensor:
     return _silu_mul(g, u, candidate)
 
 
-@torch.library.custom_op("perfguard_kernels::silu_mul", mutates_args=())
+@operator("silu_mul")
 def _silu_mul(g: Tensor, u: Tensor, candidate: int | None) -> Tensor:
     if path_of(_forward, g.device) == "eager":
         return reference(g, u).contiguous()
@@ -57,7 +57,7 @@ def _output(g: Tensor, u: Tensor, candidate: int | None) -> Tensor:
     return g.new_empty(g.shape)
 
 
-@torch.library.custom_op("perfguard_kernels::silu_mul_backward", mutates_args=())
+@operator("silu_mul_backward")
 def _silu_mul_backward(grad: Tensor, g: Tensor, u: Tensor, candidate: int | None) -> tuple[Tensor, Tensor]:
     """grad (...) in the dtype of g, any strides -> dg, du contiguous."""
     dg, du = _gradients(grad, g, u, candidate)
@@ -92,14 +92,11 @@ def _launch(kernel: Any, inputs: list[Tensor], outputs: list[Tensor], candidate:
     operands = matrices(*inputs)
     rows, width = operands[0].shape
     flat = rows == 1 and all(tensor.is_contiguous() for tensor in inputs)
-    arch = arch_of(inputs[0].device)
-    config = pick(tile_candidates(arch, width, layout_of(*operands), flat), candidate)
-    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns),)
-    with on(inputs[0]):
-        kernel[grid](
-            *operands, *outputs, rows, width, *strides(*operands),
-            BY_HAND=arch == "cpu", R=config.rows, C=config.columns, num_warps=config.warps,
-        )  # fmt: skip
+    device = inputs[0].device
+    layout = layout_of(*operands)
+    config, launch = tiled(kernel, arch_of(device), 0 if flat else width, layout, flat, candidate)
+    programs = cdiv(rows, config.rows) * cdiv(width, config.columns)
+    launch(device, programs, *operands, *outputs, rows, width, *strides(*operands))
 
 
 @jit(do_not_specialize=["rows"])

@@ -7,23 +7,25 @@ Shape suffixes: N rows, L lanes.
 
 from __future__ import annotations
 
-import torch
+from functools import cache
+from typing import Any
+
 from torch import Tensor
 
 from kernels.jit import jit, tl
-from kernels.paths import on, path_of
+from kernels.launch import Launch, operator
+from kernels.paths import path_of
 
 _LANES = 1024
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_kept", mutates_args=())
+@operator("cross_entropy_kept")
 def kept_rows(target: Tensor, ignore_index: int) -> Tensor:
     """target (N,) int64 -> how many are not `ignore_index`, an int64 scalar."""
     if path_of(_kept, target.device) == "eager":
         return (target != ignore_index).sum()
     kept = _kept_output(target, ignore_index)
-    with on(target):
-        _kept[(1,)](target, kept, target.shape[0], target.stride(0), ignore_index, L=_LANES, num_warps=8)
+    _summing(_kept)(target.device, 1, target, kept, target.shape[0], target.stride(0), ignore_index)
     return kept
 
 
@@ -32,7 +34,7 @@ def _kept_output(target: Tensor, ignore_index: int) -> Tensor:
     return target.new_empty(())
 
 
-@torch.library.custom_op("perfguard_kernels::cross_entropy_total", mutates_args=())
+@operator("cross_entropy_total")
 def total_loss(losses: Tensor, kept: Tensor | None) -> Tensor:
     """losses (N,) fp32, contiguous -> their sum, divided by max(1, kept) if given: an fp32 scalar."""
     return reduced(losses, kept)
@@ -43,13 +45,17 @@ def _total_output(losses: Tensor, kept: Tensor | None) -> Tensor:
     return losses.new_empty(())
 
 
+@cache
+def _summing(kernel: Any) -> Launch:
+    return Launch(kernel, L=_LANES, num_warps=8)
+
+
 def reduced(losses: Tensor, kept: Tensor | None) -> Tensor:
     """`total_loss`, for what is an operator itself."""
     if path_of(_total, losses.device) == "eager":
         return losses.sum() if kept is None else losses.sum() / kept.clamp_min(1)
     total = _total_output(losses, kept)
-    with on(losses):
-        _total[(1,)](losses, kept, total, losses.shape[0], L=_LANES, num_warps=8)
+    _summing(_total)(losses.device, 1, losses, kept, total, losses.shape[0])
     return total
 
 

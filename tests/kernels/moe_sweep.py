@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from kernels.operators.configs import MAX_CANDIDATES
+from kernels.launch import MAX_CANDIDATES
 from perfguard.measure.devices import open_device
 from perfguard.measure.replay import touched_bytes
 from perfguard.model.call import Call

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from kernels import operators
+from kernels.launch import MAX_CANDIDATES
 from kernels.operators import reference, shapes
-from kernels.operators.configs import MAX_CANDIDATES
 from perfguard import Work
 from perfguard.measure.devices import Device, open_device
 from perfguard.measure.replay import backward, copies, forward, touched_bytes

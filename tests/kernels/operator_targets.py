@@ -27,7 +27,7 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from kernels import operators
-from kernels.operators.configs import MAX_CANDIDATES
+from kernels.launch import MAX_CANDIDATES
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
 from tests.kernels.grouped_targets import facts, target_of
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -22,38 +22,34 @@ import triton
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.fp8 import configs, launch, ops, panels, read_once, ring
+from kernels.fp8 import launch, ops, read_once
+from kernels.launch import MAX_CANDIDATES, Launch
 from tests.kernels.grouped_targets import facts, target_of
 
 POINTERS = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.uint8: "*u8",
     torch.int32: "*i32", torch.int64: "*i64", torch.uint32: "*u32",
 }  # fmt: skip
-KERNELS = (
-    (launch, "quantize_rows"),
-    (launch, "quantize_columns"),
-    (panels, "quantize_panels"),
-    (ring, "quantize_ring"),
-    (ring, "zero_words"),
-)
 MATMUL = ("mfma", "wgmma", "bulk_loads")  # facts of no use here
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
 
 Call = Callable[[int], Any]
 
 
-class Launches:
-    """In the place of a kernel: keeps what it is called with."""
+@contextmanager
+def launches_on(arch: str) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
+    """Within, quantisers run on CPU tensors as on this architecture; kernels and their arguments are kept, not run."""
+    launches: list[tuple[Any, dict[str, Any]]] = []
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-        self.calls: list[dict[str, Any]] = []
+    def keep(launch: Launch, device: torch.device, programs: int, *arguments: Any) -> None:
+        launches.append((launch.kernel, dict(zip(launch.kernel.arg_names, arguments, strict=False)) | launch.constants))
 
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def call(*args: Any, **kwargs: Any) -> None:
-            self.calls.append({**dict(zip(self.kernel.arg_names, args, strict=False)), **kwargs})
-
-        return call
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(Launch, "__call__", keep))
+        stack.enter_context(mock.patch.object(launch, "arch_of", return_value=arch))
+        for module in (ops, read_once):
+            stack.enter_context(mock.patch.object(module, "path", return_value="triton"))
+        yield launches
 
 
 def build(kernel: Any, arguments: dict[str, Any], arch: str) -> Any:
@@ -109,21 +105,14 @@ def built(arch: str, every: bool, names: Collection[str] | None = None) -> Itera
     for name, call in calls().items():
         if names is not None and name not in names:
             continue
-        for candidate in range(configs.MAX_CANDIDATES if every else 1):
-            with ExitStack() as stack:
-                seen = [Launches(getattr(module, kernel)) for module, kernel in KERNELS]
-                for (module, kernel), launches in zip(KERNELS, seen, strict=True):
-                    stack.enter_context(mock.patch.object(module, kernel, launches))
-                stack.enter_context(mock.patch.object(launch, "arch_of", return_value=arch))
-                for module in (ops, read_once):
-                    stack.enter_context(mock.patch.object(module, "path", return_value="triton"))
+        for candidate in range(MAX_CANDIDATES if every else 1):
+            with launches_on(arch) as launches:
                 try:
                     call(candidate)
                 except ValueError:  # the end of the table
                     break
-            for launches in seen:
-                for arguments in launches.calls:
-                    yield name, candidate, build(launches.kernel, arguments, arch)
+            for kernel, arguments in launches:
+                yield name, candidate, build(kernel, arguments, arch)
 
 
 def main(arguments: list[str]) -> None:

@@ -2,8 +2,7 @@
 
 On a GPU the shapes of the contract are checked and timed. On a CPU moderate ones run and are timed through the eager
 quantisers and the emulated matmul, and small ones run through the interpreted quantisers, which are never timed. Our
-own products, which a CPU has no reason to take, are asked for by name there, and so is what clears around the
-library's.
+own products, which a CPU has no reason to take, are asked for by name there.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import pytest
 import torch
 
 from kernels import fp8
-from kernels.fp8 import clear, scaled
+from kernels.fp8 import scaled
 from kernels.fp8.grouped_shapes import MATMULS, MATMULS_CPU, MATMULS_SMALL, MatmulShape
 from kernels.fp8.shapes import Split
-from perfguard import Hard, Work, offsets
+from perfguard import Work, offsets
 from tests.kernels.paths import GPU, cases, launch_nothing, open_path
 
 CASES = cases(MATMULS, MATMULS_CPU, MATMULS_SMALL)
@@ -174,42 +173,3 @@ def product_of_groups(perfguard: Any, groups: int, height: int, width: int) -> N
         reference=true,
         timed=False,
     )
-
-
-# Rows of no group, and matrices of groups without rows; both ways that a CPU has.
-CLEARED = cases((), [RAGGED], [RAGGED])
-
-
-IN_PLACE = Hard(without=["layouts"], reason="products write contiguous memory, and their callers dense ends")
-
-
-@CLEARED
-def test_fp8_zero_tail(perfguard: Any, shape: Split, path: str) -> None:
-    def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        clear.zero_tail(out, offs)
-        return out
-
-    def true(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        out[int(offs[-1]) :] = 0
-        return out
-
-    out = torch.randn(shape.rows, 1400, device=perfguard.device, dtype=torch.bfloat16)  # a tail of more than a block
-    offs = offsets(shape.offs(perfguard.device), shape.rows)
-    perfguard(cleared, out, offs, reference=true, mutates=(0,), hard=IN_PLACE, timed=False)
-
-
-@CLEARED
-def test_fp8_zero_empty(perfguard: Any, shape: Split, path: str) -> None:
-    def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        clear.zero_empty(out, offs)
-        return out
-
-    def true(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
-            if start == end:
-                out[group] = 0
-        return out
-
-    out = torch.randn(shape.groups, 75, 56, device=perfguard.device, dtype=torch.bfloat16)  # a block and a bit
-    offs = offsets(shape.offs(perfguard.device), shape.rows)
-    perfguard(cleared, out, offs, reference=true, mutates=(0,), hard=IN_PLACE, timed=False)

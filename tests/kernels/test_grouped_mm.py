@@ -20,6 +20,7 @@ from kernels.fp8.shapes import Split, around_block, random_split, splits
 from kernels.grouped import configs, library, reference
 from kernels.grouped.configs import Config, Form
 from kernels.hardware import HARDWARE
+from kernels.launch import MAX_CANDIDATES
 from tests.kernels import elsewhere
 from tests.kernels.grouped_products import NAMES, Product, assert_right
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
@@ -206,7 +207,7 @@ def test_every_candidate_is_right(form: Form, ours: None) -> None:
     for inner, outer in ((24, 40), (23, 41)):
         split = Split("tall", (7, 0, 70, 35), unused=2)
         product = Product.draw(form, split, inner, outer, DEVICE)
-        for number in range(configs.MAX_CANDIDATES + 1):
+        for number in range(MAX_CANDIDATES + 1):
             try:
                 assert_right(product, grouped.grouped_mm, f"{inner}x{outer} #{number}", impl="triton", candidate=number)
             except ValueError as error:
@@ -214,7 +215,7 @@ def test_every_candidate_is_right(form: Form, ours: None) -> None:
                     raise
                 break
         assert number >= 1, "no candidate"
-        assert number <= configs.MAX_CANDIDATES, "any number is accepted"
+        assert number <= MAX_CANDIDATES, "any number is accepted"
 
 
 @FORMS
@@ -263,7 +264,7 @@ def test_candidates_fit_their_architecture(arch: str) -> None:
             for aligned in (True, False):
                 forms = [configs.candidates(arch, form, itemsize, outer, aligned) for form in ("rows", "groups")]
                 assert len(forms[0]) == len(forms[1]), "one number picks a candidate forward and backward"
-                assert 1 <= len(forms[0]) <= configs.MAX_CANDIDATES
+                assert 1 <= len(forms[0]) <= MAX_CANDIDATES
                 for config in (*forms[0], *forms[1]):
                     if hardware is not None and hardware.shared_memory_bytes is not None:
                         assert config.shared_memory_bytes(itemsize) <= hardware.shared_memory_bytes

@@ -148,7 +148,7 @@ def test_grouped_mm_clear_rows(perfguard: Any, shape: Split, path: str, monkeypa
     open_around(path, monkeypatch)
 
     def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        library._clear_rows(out, offs)
+        library.clear_rows(out, offs)
         return out
 
     def true(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
@@ -165,7 +165,7 @@ def test_grouped_mm_clear_groups(perfguard: Any, shape: Split, path: str, monkey
     open_around(path, monkeypatch)
 
     def cleared(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        library._clear_groups(out, offs)
+        library.clear_groups(out, offs)
         return out
 
     def true(out: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:

@@ -17,10 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
 from kernels.hardware import hardware_of
+from kernels.launch import MAX_CANDIDATES
 from kernels.moe import configs, rows
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 from kernels.moe.weighted_gate import weighted_gate_backward
-from kernels.operators.configs import MAX_CANDIDATES
 from tests.kernels import elsewhere
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.operators import DTYPES

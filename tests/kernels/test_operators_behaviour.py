@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernels import operators
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
+from kernels.launch import MAX_CANDIDATES
 from kernels.operators import configs
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.operators import (
@@ -144,7 +145,7 @@ def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
     """The default's bits, but for sums, whose order is the candidate's; the number past the last one is refused."""
     arguments = operator.arguments(triton_path.device, torch.float32, rows=70, width=70)
     expected = gradients(operator.function, arguments)
-    for number in range(configs.MAX_CANDIDATES + 1):
+    for number in range(MAX_CANDIDATES + 1):
         try:
             got = gradients(partial(operator.function, candidate=number), arguments)
         except ValueError as error:
@@ -156,7 +157,7 @@ def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
                 assert torch.equal(one, other), f"candidate {number}"
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     else:
-        raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
+        raise AssertionError(f"more than {MAX_CANDIDATES} candidates, or any number is accepted")
 
 
 POWERS_OF_TWO = (
@@ -182,7 +183,7 @@ def test_tables_obey_the_hardware(arch: str) -> None:
             configs.scale_candidates(arch),
         ]
         for table in tables:
-            assert 2 <= len(table) <= configs.MAX_CANDIDATES
+            assert 2 <= len(table) <= MAX_CANDIDATES
             for config in table:
                 most = hardware_of(arch).max_warps
                 assert most is None or config.warps <= most, config

@@ -12,10 +12,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernels import fp8
-from kernels.fp8 import configs, shapes
+from kernels.fp8 import shapes
 from kernels.fp8.formats import FORMATS
 from kernels.fp8.inputs import LAYOUTS, VALUES
 from kernels.fp8.shapes import Split
+from kernels.launch import MAX_CANDIDATES
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
 from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name, without_nan
@@ -234,7 +235,7 @@ def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_pat
     options = dict(CANDIDATE_INPUTS[case])
     arguments = q.arguments(options.pop("split"), options.pop("width"), triton_path.device, **options)
     expected = q.reference(*arguments)
-    for number in range(configs.MAX_CANDIDATES + 1):
+    for number in range(MAX_CANDIDATES + 1):
         try:
             got = q.function(*arguments, candidate=number)
         except ValueError as error:  # the first number past the table is refused by name
@@ -242,7 +243,7 @@ def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_pat
             assert number, "no candidate"
             return
         assert_bit_equal(got, expected, f"{case}, candidate {number}")
-    raise AssertionError(f"more than {configs.MAX_CANDIDATES} candidates, or any number is accepted")
+    raise AssertionError(f"more than {MAX_CANDIDATES} candidates, or any number is accepted")
 
 
 def _kernels() -> list[Any]:

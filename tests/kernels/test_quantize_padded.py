@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from kernels import fp8
-from kernels.fp8 import configs, inputs, reference
+from kernels.fp8 import inputs, reference
 from kernels.fp8.arguments import padded_ends, padded_rows
 from kernels.fp8.formats import FORMATS, Format
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES
 from kernels.fp8.shapes import Split, splits
+from kernels.launch import MAX_CANDIDATES
 from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
 from tests.kernels.quantizers import Quantizer, Tensors, assert_bit_equal, without_nan
@@ -104,7 +105,7 @@ def test_other_inputs(q: Quantizer, dtype: torch.dtype, triton_path: KernelPath)
 @ANY
 def test_every_candidate_gives_the_same_bits(q: Quantizer, triton_path: KernelPath) -> None:
     arguments = q.arguments(TALL, 12, triton_path.device)
-    for number in range(configs.MAX_CANDIDATES):
+    for number in range(MAX_CANDIDATES):
         try:
             check(q, arguments, f"candidate {number}", candidate=number)
         except ValueError as error:

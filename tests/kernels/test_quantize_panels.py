@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from kernels.fp8 import launch, ops, reference
-from kernels.fp8.configs import MAX_CANDIDATES, columns_candidates, panels_candidates, ring_candidates
+from kernels.fp8.configs import columns_candidates, panels_candidates, ring_candidates
 from kernels.fp8.formats import FORMATS
 from kernels.fp8.inputs import VALUES, cat_split, column_major
 from kernels.fp8.shapes import Split
 from kernels.hardware import HARDWARE, arch_of
+from kernels.launch import MAX_CANDIDATES
 from tests.kernels.guards import guarded_allocations
 from tests.kernels.quantizers import QUANTIZERS, Quantizer, assert_bit_equal, name
 
