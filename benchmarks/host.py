@@ -148,7 +148,7 @@ def stubbed() -> Iterator[None]:
     driver: Any = Driver(TARGETS[TARGET])
     driver.utils.load_binary = lambda *_: (object(), 0, 0, 0, 1024)
     driver.utils.unload_module = lambda *_: None
-    driver.launcher_cls = lambda *_: _launch_nothing
+    driver.launcher_cls = lambda *of: launcher_of(*of)
     driver.get_current_device = lambda: 0
     with pretended(TARGETS[TARGET]), driven_by(driver), _fresh_on_the_host():
         scaled._PROBES[torch.device("cuda", 0), torch.float8_e4m3fn] = scaled.Probe("triton", (), "triton")

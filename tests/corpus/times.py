@@ -122,10 +122,10 @@ MUTANTS = [
             ),
             Edit(
                 OPS,
-                "    launch.launch_rows(x[None], codes, scales, dtype, power_of_two, candidate, inverse)\n",
+                "    launch.launch_rows(x[None], codes, scales, launch.How(dtype, power_of_two, candidate, inverse))\n",
                 "    for rows in [slice(row, row + 1) for row in range(len(x))] if len(x) <= 8 else [slice(None)]:\n"
                 "        parts = x[None, rows], codes[rows], scales[rows]\n"
-                "        launch.launch_rows(*parts, dtype, power_of_two, candidate, inverse)\n",
+                "        launch.launch_rows(*parts, launch.How(dtype, power_of_two, candidate, inverse))\n",
             ),
         ),
         shown={

@@ -16,8 +16,8 @@ MUTANTS = [
         apply=(
             Edit(
                 SILU,
-                "    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns),)",
-                "    grid = (max(1, rows // config.rows) * max(1, width // config.columns),)",
+                "    programs = cdiv(rows, config.rows) * cdiv(width, config.columns)",
+                "    programs = max(1, rows // config.rows) * max(1, width // config.columns)",
             ),
         ),
         shown={
@@ -37,9 +37,9 @@ MUTANTS = [
         apply=(
             Edit(
                 SILU,
-                "    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns),)",
+                "    programs = cdiv(rows, config.rows) * cdiv(width, config.columns)",
                 "    short = 1 if candidate == 1 and kernel is _backward else 0\n"
-                "    grid = (cdiv(rows, config.rows) * cdiv(width, config.columns) - short,)",
+                "    programs = cdiv(rows, config.rows) * cdiv(width, config.columns) - short",
             ),
         ),
         shown={

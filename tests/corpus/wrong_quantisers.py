@@ -215,7 +215,7 @@ MUTANTS = [
             Edit(
                 LAUNCH,
                 "    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)",
-                "    mean = max(16, triton.next_power_of_2(rows // groups))\n"
+                "    mean = max(16, power_of_two(rows // groups))\n"
                 "    config = replace(config, rows=mean, tail=0, chunks=1)\n"
                 "    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)",
             ),

@@ -447,7 +447,7 @@ def test_matmuls_refuse_to_be_differentiated() -> None:
     """The codes are no function that autograd could follow; a gradient of nothing would be worse."""
     for name, (codes, scales, *rest) in matmul_arguments():
         out = getattr(torch.ops.perfguard_kernels, name)(codes, scales.requires_grad_(), *rest, True, None)
-        with pytest.raises(RuntimeError, match=r"^fp8 matmul: has no gradient of its own"):
+        with pytest.raises(RuntimeError, match=r"no autograd formula was registered"):
             out.sum().backward()
 
 
