@@ -155,6 +155,11 @@ def stubbed() -> Iterator[None]:
         yield
 
 
+def launcher_of(source: Any, metadata: Any) -> Call:
+    """What Triton asks its driver for, once a binary."""
+    return _launch_nothing
+
+
 def _launch_nothing(
     x: int, y: int, z: int, stream: int, function: int, packed: Any, metadata: Any, *hooks: Any
 ) -> None:

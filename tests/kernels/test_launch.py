@@ -7,7 +7,7 @@ from tests.nursery import Nursery
 
 
 def test_a_prepared_launch_takes_triton_s_binary(nursery: Nursery) -> None:
-    """For pointers that are aligned and not, or none; dtypes; numbers that are 1, divide by 16, are wide or negative."""
+    """For pointers that are aligned and not; dtypes; numbers that are 1, divide by 16, are wide or negative."""
     found = elsewhere.compiled(nursery, "launch_kinds")
     assert len({one["own"] for one in found}) > 8, "the arguments are hardly told apart"
     for one in found:
