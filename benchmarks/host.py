@@ -141,8 +141,8 @@ def _backward(out: Tensor, inputs: list[Tensor]) -> object:
 def stubbed() -> Iterator[None]:
     """Within, tensors claim to be on a TARGET, whose driver takes launches and does nothing."""
     from perfguard._compat.triton_internals import driven_by
+    from perfguard.measure.binaries.absent_gpu import pretended
     from perfguard.measure.binaries.launch_recorder import Driver
-    from perfguard.measure.binaries.pretended_gpu import pretended
     from perfguard.measure.binaries.targets import TARGETS
 
     driver: Any = Driver(TARGETS[TARGET])
