@@ -7,15 +7,21 @@ only read it. It contains no markup from strangers: names, values and reasons ar
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from perfguard.model.records import Baseline, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.records.baseline import Recorded
 from perfguard.model.records.case import is_inconclusive
 from perfguard.model.units import Unit
 
 NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end
+
+#: Lane, suite, case key, metric -> the recorded levels of the time, oldest first.
+Histories = Mapping[tuple[str, str, str, str], Sequence[Recorded]]
+NO_HISTORIES: Histories = {}
 
 
 class Headline(enum.StrEnum):
@@ -85,15 +91,21 @@ class LaneView(Struct, frozen=True):
     accepted: list[tuple[str, str, str]] = []
 
     @property
+    def judged(self) -> list[tuple[CaseResult, list[Verdict], list[Verdict]]]:
+        """Every case in the report's order, with its verdicts that no edit covers, and those that one does."""
+        accepted = set(self.accepted)
+        found: list[tuple[CaseResult, list[Verdict], list[Verdict]]] = []
+        for result in self.report.results if self.report else []:
+            by: tuple[list[Verdict], list[Verdict]] = ([], [])
+            for verdict in result.verdicts:
+                by[(result.case.suite, result.case.key, verdict.metric) in accepted].append(verdict)
+            found.append((result, *by))
+        return found
+
+    @property
     def findings(self) -> list[tuple[CaseResult, Verdict]]:
         """Every verdict that no edit covers, with its case, in the report's order."""
-        covered = set(self.accepted)
-        return [
-            (result, verdict)
-            for result in (self.report.results if self.report else [])
-            for verdict in result.verdicts
-            if (result.case.suite, result.case.key, verdict.metric) not in covered
-        ]
+        return [(result, verdict) for result, uncovered, _ in self.judged for verdict in uncovered]
 
     @property
     def words(self) -> set[Word]:
@@ -129,17 +141,8 @@ class LaneView(Struct, frozen=True):
     @property
     def is_inconclusive(self) -> bool:
         """Whether most of its times could not be judged; verdicts that an edit covers are left out."""
-        covered = set(self.accepted)
         return is_inconclusive(
-            msgspec.structs.replace(
-                result,
-                verdicts=[
-                    verdict
-                    for verdict in result.verdicts
-                    if (result.case.suite, result.case.key, verdict.metric) not in covered
-                ],
-            )
-            for result in (self.report.results if self.report else [])
+            msgspec.structs.replace(result, verdicts=uncovered) for result, uncovered, _ in self.judged
         )
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview
-from perfguard.model.records import CaseResult, Provenance, Report, Verdict, Word
+from perfguard.model.records import Case, CaseResult, Provenance, Report, Verdict, Word
 from perfguard.model.records.case import is_guarded
 from perfguard.model.units import counted
-from perfguard.render.words import NOT_TIMED, most_common
+from perfguard.render.words import NOT_TIMED, most_common, next_step
 
 SIGNS = {
     Headline.WRONG: "🔴", Headline.WORSE: "❌", Headline.INCOMPLETE: "⚠️", Headline.INCONCLUSIVE: "❓",
@@ -73,12 +73,24 @@ class Undecided:
     @property
     def cases(self) -> int:
         """Number of cases with undecided times."""
-        return len({(each.lane, each.result.case.suite, each.result.case.key) for each in self.findings})
+        return len({(each.lane, each.result.case) for each in self.findings})
 
     @property
     def kind(self) -> str:
         """The most common cause in words without names."""
         return next((text for start, text in _KINDS.items() if self.most_common[0].startswith(start)), "not read")
+
+    def cause(self, nodeids: Sequence[str]) -> tuple[str, str]:
+        """The most common cause, and what follows it: its share of the times, if not all, and the next step. Requires
+        at least one finding.
+
+        Args:
+            nodeids: tests to name in the next step, if there is only one.
+        """
+        cause, share = self.most_common
+        some = "" if share == len(self.findings) else f" ({share} of {len(self.findings)} times)"
+        step = next_step(cause, nodeids)
+        return cause, f"{some}; {step}" if step else some
 
     @property
     def most_common(self) -> tuple[str, int]:
@@ -104,17 +116,34 @@ class LaneSurvey:
     """One lane, counted.
 
     Attributes:
-        headline: the headline of this lane alone.
         cases: each case with its worst verdict that no edit covers, in the report's order.
         findings: verdicts that are not quiet, worst first.
         missing: (case, why) of each case that was expected and not measured: broken, refused, unmeasured.
+        accepted: case -> its verdicts that an edit covers.
     """
 
     lane: LaneView
-    headline: Headline
     cases: list[tuple[CaseResult, Word]]
     findings: list[Finding]
     missing: list[tuple[str, str]]
+    accepted: dict[Case, list[Verdict]]
+
+    @property
+    def name(self) -> str:
+        """The lane's name."""
+        return self.lane.name
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The headline of this lane alone."""
+        return Overview(lanes=[self.lane]).headline
+
+    @property
+    def verdict(self) -> str:
+        """`slower or heavier, not timed, run was cut short`; of a lane with a report."""
+        report = self.lane.report
+        cut = report is not None and not report.complete
+        return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *["run was cut short"] * cut])
 
     @cached_property
     def counts(self) -> Counter[Word]:
@@ -127,7 +156,7 @@ class LaneSurvey:
     def undecided(self) -> Undecided:
         """Its timed cases that could not be judged, counted as in `perfguard.judge.is_inconclusive`."""
         timed = [
-            Finding(self.lane.name, result, verdict)
+            Finding(self.name, result, verdict)
             for result, verdict in self.lane.findings
             if (reading := result.reading(verdict.metric)) is not None and reading.timed and reading.gated
         ]
@@ -178,7 +207,7 @@ class Survey:
     @property
     def missing(self) -> list[tuple[str, str, str]]:
         """(lane, case, why) over all lanes."""
-        return [(lane.lane.name, case, why) for lane in self.lanes for case, why in lane.missing]
+        return [(lane.name, case, why) for lane in self.lanes for case, why in lane.missing]
 
     @property
     def reported(self) -> int:
@@ -195,6 +224,11 @@ class Survey:
         return f"{text.removesuffix(ACTION)}{edits}{ACTION if text.endswith(ACTION) else ''}"
 
     @property
+    def absent(self) -> int:
+        """Cases of all lanes that are missing or unreadable in their reports."""
+        return sum(lane.absent for lane in self.lanes)
+
+    @property
     def loosened(self) -> int:
         """Number of baseline edits that let a worse reading pass."""
         return sum(1 for edit in self.edits if edit.loosens)
@@ -209,7 +243,7 @@ class Survey:
         """Number of cases over all lanes whose worst verdict is one of `words`."""
         return sum(lane.count(words) for lane in self.lanes)
 
-    @property
+    @cached_property
     def undecided(self) -> Undecided:
         """The timed cases of all lanes that could not be judged."""
         found = [lane.undecided for lane in self.lanes]
@@ -237,98 +271,80 @@ def survey(overview: Overview) -> Survey:
 
 
 def _survey_lane(lane: LaneView) -> LaneSurvey:
-    report = lane.report
-    found: dict[tuple[str, str], list[Verdict]] = {}
-    findings = []
-    for result, verdict in lane.findings:
-        found.setdefault((result.case.suite, result.case.key), []).append(verdict)
-        if verdict.word not in QUIET:
-            findings.append(Finding(lane.name, result, verdict))
-    cases = []
-    for result in report.results if report else []:
-        words = [verdict.word for verdict in found.get((result.case.suite, result.case.key), [])]
+    findings, cases, accepted = [], [], {}
+    for result, uncovered, covered in lane.judged:
+        findings += [Finding(lane.name, result, verdict) for verdict in uncovered if verdict.word not in QUIET]
+        words = [verdict.word for verdict in uncovered]
         cases.append((result, min(words, key=URGENCY.__getitem__, default=Word.PASS)))
+        accepted[result.case] = covered
     missing = [
         (finding.result.case.key, finding.verdict.reason) for finding in findings if finding.verdict.word is Word.BROKEN
     ]
     missing += [(refused.name, refused.reason) for refused in lane.refused]
     missing += [(key, UNMEASURED) for key in lane.unmeasured]
     findings.sort(key=lambda finding: finding.urgency)
-    return LaneSurvey(lane, Overview(lanes=[lane]).headline, cases, findings, missing)
+    return LaneSurvey(lane, cases, findings, missing, accepted)
+
+
+#: What a time depends on, as a field of a provenance.
+_ENVIRONMENT = {"driver": "driver", "toolkit": "toolkit", "torch": "torch", "triton": "triton", "python": "python",
+                "power limit": "power_limit_watts"}  # fmt: skip
 
 
 def _differences(report: Report, lane: LaneView) -> list[Difference]:
     counts: Counter[tuple[str, str, str]] = Counter()
-    now = _environment(report)
+    now = _environment(report.provenance)
     for baseline in lane.baselines.values():
-        judged = Counter(baseline.provenance_of(key) for key in baseline.cases)
-        for provenance, cases in judged.items():
-            for what, value in now.items():
-                stored = _stored(provenance, what)
-                if stored and value and stored != value:
-                    counts[what, stored, value] += cases
+        for provenance, cases in Counter(map(baseline.provenance_of, baseline.cases)).items():
+            stored = _environment(provenance)
+            for what in stored:
+                if stored[what] and now[what] and stored[what] != now[what]:
+                    counts[what, stored[what], now[what]] += cases
     return [Difference(*key, cases) for key, cases in counts.most_common()]
 
 
-def _environment(report: Report) -> dict[str, str]:
-    tools, power = report.toolchain, report.hardware.power_limit_watts
-    named = {name: getattr(tools, name) or "" for name in ("driver", "toolkit", "torch", "triton", "python")}
-    return named | {"power limit": f"{power:g} W" if power else ""}
-
-
-def _stored(provenance: Provenance, what: str) -> str:
-    if what == "power limit":
-        return f"{provenance.power_limit_watts:g} W" if provenance.power_limit_watts else ""
-    return getattr(provenance, what) or ""
+def _environment(provenance: Provenance) -> dict[str, str]:
+    found = {what: getattr(provenance, name) for what, name in _ENVIRONMENT.items()}
+    return {what: f"{of:g} W" if isinstance(of, float) else of or "" for what, of in found.items()}
 
 
 def _failing(found: Survey) -> str:
     words = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.FASTER)
     told = [(found.total(word), word.value.lower()) for word in words]
-    told.insert(-1, (sum(lane.absent for lane in found.lanes), "not measured"))
-    told = [(count, word) for count, word in told if count]
-    texts = [f"{counted(told[0][0], 'case')} {told[0][1]}", *(f"{count} {word}" for count, word in told[1:])]
-    silent = len(found.lanes) - found.reported
-    if silent:
+    told.insert(-1, (found.absent, "not measured"))
+    (count, word), *rest = [(count, word) for count, word in told if count]
+    texts = [f"{counted(count, 'case')} {word}", *(f"{count} {word}" for count, word in rest)]
+    if silent := len(found.lanes) - found.reported:
         texts.append(f"{counted(silent, 'lane')} without a result")
-    open_ = found.undecided
-    if open_.findings:
-        texts.append(str(open_))
+    if found.undecided.findings:
+        texts.append(str(found.undecided))
     return ", ".join(texts) + ACTION
 
 
 def _incomplete(found: Survey) -> str:
-    if not found.lanes:
-        return "incomplete: no lane is expected"
-    silent = len(found.lanes) - found.reported
-    cut = sum(1 for lane in found.lanes if lane.lane.report is not None and not lane.lane.report.complete)
-    parts = []
-    if silent:
-        parts.append(f"{silent} of {counted(len(found.lanes), 'lane')} without a result")
-    if broken := found.total(Word.BROKEN):
-        parts.append(f"{counted(broken, 'case')} broken")
-    if absent := sum(lane.absent for lane in found.lanes):
-        parts.append(f"{counted(absent, 'case')} not measured")
-    if cut:
-        parts.append(f"{counted(cut, 'run')} cut short")
-    if found.overview.unread:
-        parts.append(found.overview.unread)
-    return "incomplete: " + ", ".join(parts)
+    silent, broken = len(found.lanes) - found.reported, found.total(Word.BROKEN)
+    cut = sum(lane.lane.report is not None and not lane.lane.report.complete for lane in found.lanes)
+    parts = [
+        "" if found.lanes else "no lane is expected",
+        f"{silent} of {counted(len(found.lanes), 'lane')} without a result" if silent else "",
+        f"{counted(broken, 'case')} broken" if broken else "",
+        f"{counted(found.absent, 'case')} not measured" if found.absent else "",
+        f"{counted(cut, 'run')} cut short" if cut else "",
+        found.overview.unread,
+    ]
+    return f"incomplete: {', '.join(filter(None, parts))}"
 
 
 def _inconclusive(found: Survey) -> str:
-    open_ = found.undecided
-    lanes = [lane for lane in found.lanes if lane.lane.is_inconclusive]
-    where = f" on {len(lanes)} of {counted(len(found.lanes), 'lane')}" if len(found.lanes) > 1 else ""
-    return f"inconclusive{where}: {open_}: {open_.kind}"
+    lanes = sum(lane.lane.is_inconclusive for lane in found.lanes)
+    where = f" on {lanes} of {counted(len(found.lanes), 'lane')}" if len(found.lanes) > 1 else ""
+    return f"inconclusive{where}: {found.undecided}: {found.undecided.kind}"
 
 
 def _unverified(found: Survey) -> str:
     views = [lane.lane for lane in found.lanes]
-    others, unpaired = (
-        sum(len({(result.case.suite, result.case.key) for result, _ in each}) for each in lanes)
-        for lanes in ([view.other_conditions for view in views], [view.unpaired for view in views])
-    )
+    others = sum(len({result.case for result, _ in view.other_conditions}) for view in views)
+    unpaired = sum(len({result.case for result, _ in view.unpaired}) for view in views)
     parts = [
         f"{counted(others, 'case')} under other conditions than recorded" if others else "",
         f"{counted(unpaired, 'case')} in question without process pairs" if unpaired else "",
@@ -337,10 +353,13 @@ def _unverified(found: Survey) -> str:
 
 
 def _undecided(found: Survey) -> str:
-    open_ = found.undecided
-    if open_.findings:
-        return f"undecided: {open_}: {open_.kind}"
+    if found.undecided.findings:
+        return f"undecided: {found.undecided}: {found.undecided.kind}"
     return f"undecided: {counted(found.total(*INCONCLUSIVE), 'case')} that could not be judged"
+
+
+def _no_baseline(found: Survey) -> str:
+    return f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"
 
 
 def _accepted(found: Survey) -> str:
@@ -348,13 +367,16 @@ def _accepted(found: Survey) -> str:
     return f"accepted: {counted(count, 'finding')} covered by this change's baseline edits"
 
 
-def _quiet(found: Survey) -> str:
-    cases = sum(len(lane.cases) for lane in found.lanes)
-    untimed = [lane for lane in found.lanes if lane.exact_only]
+def _faster(found: Survey) -> str:
+    return f"{counted(found.total(Word.FASTER), 'case')} faster or lighter, none worse"
+
+
+def _unchanged(found: Survey) -> str:
+    cases, untimed = sum(len(lane.cases) for lane in found.lanes), sum(lane.exact_only for lane in found.lanes)
     text = f"no change in {counted(cases, 'case')} on {counted(len(found.lanes), 'lane')}"
     if not untimed:
         return text
-    return f"{text}, {NOT_TIMED if len(untimed) == len(found.lanes) else f'{len(untimed)} of them {NOT_TIMED}'}"
+    return f"{text}, {NOT_TIMED if untimed == len(found.lanes) else f'{untimed} of them {NOT_TIMED}'}"
 
 
 _TITLES = {
@@ -364,10 +386,8 @@ _TITLES = {
     Headline.INCONCLUSIVE: _inconclusive,
     Headline.UNVERIFIED: _unverified,
     Headline.UNDECIDED: _undecided,
-    Headline.NO_BASELINE: lambda found: (
-        f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"
-    ),
+    Headline.NO_BASELINE: _no_baseline,
     Headline.ACCEPTED: _accepted,
-    Headline.FASTER: lambda found: f"{counted(found.total(Word.FASTER), 'case')} faster or lighter, none worse",
-    Headline.UNCHANGED: _quiet,
+    Headline.FASTER: _faster,
+    Headline.UNCHANGED: _unchanged,
 }

@@ -25,7 +25,6 @@ from perfguard.render.words import (
     lane_of,
     more_lines,
     most_common,
-    next_step,
     one_line,
     reproduce_command,
     tally,
@@ -298,13 +297,9 @@ def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:
     open_ = found.undecided
     if not open_.findings:
         return []
-    why, share = open_.most_common
-    some = f" ({share} of {len(open_.findings)} times)" if share < len(open_.findings) else ""
-    nodeids = list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings))
-    step = next_step(why, nodeids)
+    why, rest = open_.cause(list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings)))
     start = "inconclusive: " if found.lane.is_inconclusive else "UNRESOLVED  "
-    text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{some}{f'; {step}' if step else ''}"
-    return [Line(text, "yellow"), *_names(open_.findings, verbose)]
+    return [Line(f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}", "yellow"), *_names(open_.findings, verbose)]
 
 
 def _unread(found: LaneSurvey, verbose: bool) -> list[Line]:

@@ -166,29 +166,32 @@ def limit_text(verdict: Verdict) -> str:
     return format_percent(verdict.limit) if verdict.limit else "any change"
 
 
+def device(report: Report) -> str:
+    """Device, driver, toolkit, clock and throttling; unknown ones are left out."""
+    tools, conditions = report.toolchain, report.conditions
+    clocks = [condition.clock_mhz for condition in conditions if condition.clock_mhz]
+    throttled = sorted({reason for condition in conditions for reason in condition.throttle_reasons})
+    parts = [
+        report.hardware.name,
+        f"driver {tools.driver}" if tools.driver else "",
+        tools.toolkit or "",
+        f"{clocks[-1]} MHz" if clocks else "",
+        f"throttled: {', '.join(throttled)}" if throttled else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
 def environment(report: Report) -> str:
-    """One line: device, driver, toolkit, versions, clocks, copy ceiling; unknown ones are left out."""
-    hardware, tools = report.hardware, report.toolchain
-    parts = [hardware.name]
-    parts += [f"{name} {version}" for name, version in _versions(report) if version]
-    if tools.toolkit:
-        parts.append(tools.toolkit)
-    clocks = [condition.clock_mhz for condition in report.conditions if condition.clock_mhz]
-    if clocks:
-        parts.append(f"{clocks[-1]} MHz")
-    throttled = sorted({reason for condition in report.conditions for reason in condition.throttle_reasons})
-    if throttled:
-        parts.append("throttled: " + ", ".join(throttled))
-    if report.copy_bytes_per_second:
-        parts.append(f"copy {format_bandwidth(report.copy_bytes_per_second)}")
-    if report.exact_only:
-        parts.append(EXACT_ONLY)
-    return " · ".join(parts)
-
-
-def _versions(report: Report) -> list[tuple[str, str | None]]:
-    tools = report.toolchain
-    return [("driver", tools.driver), ("torch", tools.torch), ("triton", tools.triton)]
+    """One line: the device, versions, copy ceiling; unknown ones are left out."""
+    tools, copy = report.toolchain, report.copy_bytes_per_second
+    parts = [
+        device(report),
+        f"torch {tools.torch}" if tools.torch else "",
+        f"triton {tools.triton}" if tools.triton else "",
+        f"copy {format_bandwidth(copy)}" if copy else "",
+        EXACT_ONLY if report.exact_only else "",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def lane_of(report: Report) -> str:

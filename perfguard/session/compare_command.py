@@ -17,8 +17,7 @@ from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, UsageError
-from perfguard.model.records.comparison import SCHEMA, Comparison, dump_comparison
-from perfguard.render.comparison_table import print_comparison
+from perfguard.render.comparison import SCHEMA, Comparison, dump_comparison, print_comparison
 from perfguard.session.child import child_command, named_device
 from perfguard.session.comparison import rows_of
 from perfguard.session.device_lock import DeviceLock

@@ -11,7 +11,7 @@ from perfguard.judge.pair_test import in_cycles, noisy
 from perfguard.judge.run_verdicts import CaseId, track_of
 from perfguard.judge.screen import covered_beside
 from perfguard.model.records import CaseResult, Reading, Value, Word
-from perfguard.model.records.comparison import Row
+from perfguard.render.comparison import Row
 from perfguard.session.pairing.lockstep import Track
 from perfguard.session.pairing.tally import Tally, bad, why_not_compared
 

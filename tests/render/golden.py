@@ -7,6 +7,7 @@ from pathlib import Path
 import cmarkgfm
 from cmarkgfm.cmark import Options
 
+from perfguard.model.lane_summary import Headline
 from perfguard.render.markdown import render_markdown
 from tests.render.examples import EXAMPLES
 
@@ -24,9 +25,8 @@ def texts() -> dict[str, str]:
     found = {}
     for headline, overview in EXAMPLES.items():
         for place, text in enumerate(render_markdown(overview)):
-            name = f"{headline.name.lower()}-{place + 1}"
-            found[f"{name}.md"] = text
-            found[f"{name}.html"] = to_html(text)
+            if place == 0 or headline is Headline.WORSE:
+                found[f"{headline.name.lower()}-{place + 1}.md"] = text
     return found
 
 

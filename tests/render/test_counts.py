@@ -18,8 +18,8 @@ from perfguard.model.lane_summary import Headline, LaneView, Overview
 from perfguard.model.records import Reading, Report, Verdict, Word
 from perfguard.model.records.case import is_inconclusive
 from perfguard.render.html import render_html
-from perfguard.render.junit import render_junit
 from perfguard.render.markdown import render_markdown
+from perfguard.render.outputs import junit
 from perfguard.render.survey import survey
 from perfguard.render.terminal import render_summary
 from perfguard.render.words import tally, why
@@ -69,7 +69,7 @@ def test_every_form_says_the_same_counts_of_the_same_words() -> None:
     row = row[1:]  # the header's first cell was split off
     assert {word: int(row[header.index(word)]) for word in COUNTS} == COUNTS
 
-    suite = ET.fromstring(render_junit(whole))[0]
+    suite = ET.fromstring(junit.render(whole, {}))[0]
     properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
     assert properties["verdicts"] == told
     assert properties["undecided"] == str(undecided)
@@ -109,7 +109,7 @@ def test_every_form_says_one_count_of_guarded_cases(word: Word) -> None:
     row = next(line for line in render_markdown(whole)[0].splitlines() if line.startswith("| <code>nvidia-h200"))
     assert row.endswith(f"| {guarded} of 42 |")
     assert f"; {told}</p>" in render_html(whole)
-    suite = ET.fromstring(render_junit(whole))[0]
+    suite = ET.fromstring(junit.render(whole, {}))[0]
     assert {each.get("name"): each.get("value") for each in suite.iter("property")}[
         "guarded"
     ] == f"{guarded} of 42 cases"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from perfguard.model.lane_summary import Headline, Overview
-from perfguard.render.junit import render_junit
+from perfguard.render.outputs import junit
 from tests.render.examples import EXAMPLES, FASTER, NOISY, WRONG, lane, overview, result
 from tests.render.test_markdown import hostile_overviews
 
 
 def suites(whole: Overview) -> list[ET.Element]:
-    return list(ET.fromstring(render_junit(whole)))
+    return list(ET.fromstring(junit.render(whole, {})))
 
 
 def outcomes(suite: ET.Element) -> dict[str, str]:

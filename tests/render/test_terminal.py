@@ -71,7 +71,7 @@ REPORT = Report(
 )  # fmt: skip
 
 GOLDEN = """\
-NVIDIA H200 · driver 580.159.04 · torch 2.11.0 · triton 3.6.0 · CUDA 13.0 · 1980 MHz · throttled: power cap · copy 4.23 TB/s
+NVIDIA H200 · driver 580.159.04 · CUDA 13.0 · 1980 MHz · throttled: power cap · torch 2.11.0 · triton 3.6.0 · copy 4.23 TB/s
 1 WRONG, 1 SLOWER, 1 STALE, 1 NEW, 1 PASS; 4 process pairs with 9ab77e2c1d5b; slowest fine/forward 61.2 µs; 6.0 s
 case              time     throughput  % of copy  verdict
 fine/forward      61.2 µs  4 TB/s      95 %       PASS

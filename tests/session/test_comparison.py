@@ -22,8 +22,8 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
-from perfguard.model.records.comparison import Row
 from perfguard.model.units import Unit
+from perfguard.render.comparison import Row
 from perfguard.session.child import timers_of
 from perfguard.session.comparison import exact_rows, rows_of
 from perfguard.session.pairing.lockstep import Outcome, Track

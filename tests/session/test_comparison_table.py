@@ -8,9 +8,8 @@ import msgspec
 from rich.console import Console
 
 from perfguard.model.records import Hardware, Toolchain, Word
-from perfguard.model.records.comparison import SCHEMA, Comparison, Row, dump_comparison
 from perfguard.model.units import Unit
-from perfguard.render.comparison_table import print_comparison
+from perfguard.render.comparison import SCHEMA, Comparison, Row, dump_comparison, print_comparison
 
 ROWS = [
     Row("suite", "double[bold]/forward", "device_time_us", Word.SLOWER, "because: launches 1 -> 2", 50.0,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from perfguard.model.lane_summary import Histories
 from perfguard.model.records import CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import Recorded
 from perfguard.model.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
@@ -15,19 +16,14 @@ from perfguard.render.words import lane_of, limit_text, moved, reproduce_command
 MOST_REASON = 2000  # characters of a reason or note
 
 
-Histories = Mapping[tuple[str, str, str, str], Sequence[Recorded]]  # lane, suite, case key, metric -> oldest first
-NO_HISTORY: Histories = {}
-
-
-def cases(found: Survey, histories: Histories = NO_HISTORY) -> list[dict[str, Any]]:
+def cases(found: Survey, histories: Histories) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
     for place, lane in enumerate(found.lanes):
-        covered = set(lane.lane.accepted)
         own = lane_of(lane.lane.report) if lane.lane.report else ""
         for result, word in lane.cases:
             case = result.case
-            accepted = [verdict for verdict in result.verdicts if (case.suite, case.key, verdict.metric) in covered]
+            accepted = lane.accepted[case]
             times = _times(lane, result, histories)
             records.append(
                 {
@@ -73,7 +69,7 @@ def _times(lane: LaneSurvey, result: CaseResult, histories: Histories) -> list[d
             entry = stored.entries.get(reading.metric) if stored else None
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
             time = _time(reading, verdicts.get(reading.metric), sessions)
-            name = (lane.lane.name, result.case.suite, result.case.key, reading.metric)
+            name = (lane.name, result.case.suite, result.case.key, reading.metric)
             recorded = [each for each in histories.get(name, ()) if each.timer == reading.timer]
             shown.append(time | ({"history": _history(recorded, reading.unit)} if len(recorded) > 1 else {}))
     return shown

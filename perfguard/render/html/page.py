@@ -14,16 +14,16 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from perfguard.model.lane_summary import BaselineEdit, Overview
+from perfguard.model.lane_summary import NO_HISTORIES, BaselineEdit, Histories, Overview
 from perfguard.model.records import Value
 from perfguard.model.units import Unit, counted, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.html.data import NO_HISTORY, Histories, cases
+from perfguard.render.html.data import cases
 from perfguard.render.survey import SIGNS, LaneSurvey, Survey, survey
-from perfguard.render.words import NOT_TIMED, environment, tally
+from perfguard.render.words import environment, tally
 
 
-def render_html(overview: Overview, histories: Histories = NO_HISTORY) -> str:
+def render_html(overview: Overview, histories: Histories = NO_HISTORIES) -> str:
     """The whole page.
 
     Args:
@@ -57,7 +57,7 @@ def _hash(text: str) -> str:
 
 def _data(found: Survey, histories: Histories) -> str:
     """JSON that cannot close its own script element, whatever the names contain."""
-    document = {"lanes": [clean(lane.lane.name) for lane in found.lanes], "cases": cases(found, histories)}
+    document = {"lanes": [clean(lane.name) for lane in found.lanes], "cases": cases(found, histories)}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -84,17 +84,15 @@ def _list(lines: Iterable[str], name: str) -> str:
 
 def _lane(lane: LaneSurvey) -> str:
     report = lane.lane.report
-    head = f'<h2>{_text(lane.lane.name)}</h2><p class="verdict">{SIGNS[lane.headline]} '
+    head = f'<h2>{_text(lane.name)}</h2><p class="verdict">{SIGNS[lane.headline]} '
     if report is None:
         why = f": {_text(lane.lane.problem, 1000)}" if lane.lane.problem else ""
         return f'<article class="lane silent">{head}<strong>no result</strong>{why}</p></article>'
-    cut = f", {NOT_TIMED}" if report.exact_only else ""
-    cut += "" if report.complete else ", the run was cut short"
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
     return (
-        f'<article class="lane">{head}{escape(lane.headline.value)}{cut}</p>'
+        f'<article class="lane">{head}{escape(lane.verdict)}</p>'
         f"<p>{counts}; {lane.guarded} guarded</p>"
         f'<p class="environment">{_text(environment(report))} · {_text(report.started)}</p>'
         f"{_list(report.hardware.warnings, 'warnings')}{missing}{_differences(lane)}</article>"

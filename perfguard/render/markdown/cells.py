@@ -1,10 +1,12 @@
-"""Table cells. Our own text is used as it is; possibly untrusted text is escaped."""
+"""Tables and their cells. Our own text is used as it is; possibly untrusted text is escaped."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from perfguard.model.records import Report, Value, Verdict
+from perfguard.model.records import Value, Verdict
 from perfguard.model.units import Unit, counted, format_change, format_value
 from perfguard.render.escaping import code
 from perfguard.render.survey import MOVED
@@ -12,6 +14,40 @@ from perfguard.render.words import change_text, interval_text, moved
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
+
+Item = TypeVar("Item")
+
+
+def table(
+    header: Sequence[str],
+    items: Sequence[Item],
+    row: Callable[[Item], Sequence[str]],
+    *,
+    most: int | None = None,
+    size: int | None = None,
+    rest: Callable[[Sequence[Item]], str] = lambda _: "",
+) -> str:
+    """A table of whole rows, without the columns that no row fills, then the number of items that it leaves out.
+
+    Args:
+        row: the cells of an item, finished Markdown. It is called for shown items only.
+        most, size: most rows, and about the most UTF-8 bytes of them; None: no limit.
+        rest: summary of the items left out.
+    """
+    rows: list[Sequence[str]] = []
+    for item in items[:most]:
+        cells = row(item)
+        if size is not None:
+            size -= sum(len(cell.encode()) + 3 for cell in cells)
+            if size < 0:
+                break
+        rows.append(cells)
+    filled = [place for place in range(len(header)) if not rows or any(cells[place] for cells in rows)]
+    lines = [f"| {' | '.join(cells[place] for place in filled)} |" for cells in (header, ["---"] * len(header), *rows)]
+    if left := items[len(rows) :]:
+        about = rest(left)
+        lines += ["", f"and {len(left)} more{f': {about}' if about else ''}"]
+    return "\n".join(lines)
 
 
 def text(words: str, most: int = 200) -> str:
@@ -35,10 +71,9 @@ def together(quantity: str) -> str:
 def before_and_after(verdict: Verdict) -> tuple[str, str]:
     """Value before and after; for lists and parts, their size before and their difference."""
     before, after = verdict.before, verdict.after
-    if isinstance(before, list) and isinstance(after, list):
-        return f"{len(before)} entries", code(change_text(before, after, verdict.unit))
-    if isinstance(before, dict) and isinstance(after, dict):
-        return counted(len(before), "part"), code(change_text(before, after, verdict.unit))
+    if isinstance(before, list | dict) and type(after) is type(before):
+        size = counted(len(before), "part") if isinstance(before, dict) else f"{len(before)} entries"
+        return size, code(change_text(before, after, verdict.unit))
     return value(before, verdict.unit), value(after, verdict.unit)
 
 
@@ -52,16 +87,3 @@ def change(verdict: Verdict) -> str:
         return ""
     interval = interval_text(verdict)
     return together(f"{format_change(verdict.ratio)}{f' ({interval})' if interval else ''}")
-
-
-def device(report: Report) -> str:
-    """GPU, driver, toolkit and clock notes."""
-    tools = report.toolchain
-    parts = [report.hardware.name, f"driver {tools.driver}" if tools.driver else "", tools.toolkit or ""]
-    clocks = [condition.clock_mhz for condition in report.conditions if condition.clock_mhz]
-    if clocks:
-        parts.append(f"{clocks[-1]} MHz")
-    throttled = sorted({reason for condition in report.conditions for reason in condition.throttle_reasons})
-    if throttled:
-        parts.append(f"throttled: {', '.join(throttled)}")
-    return code(" · ".join(part for part in parts if part), NAME)

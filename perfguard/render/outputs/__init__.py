@@ -6,14 +6,11 @@ of an installed package. None is imported before it is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from perfguard.model.errors import UsageError
 from perfguard.model.extensions import Kind
-from perfguard.model.lane_summary import Overview
-
-if TYPE_CHECKING:
-    from perfguard.render.html.data import Histories
+from perfguard.model.lane_summary import Histories, Overview
 
 KIND = Kind("output", __name__, "perfguard.outputs", needs=("render",))
 

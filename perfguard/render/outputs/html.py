@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from perfguard.model.lane_summary import Overview
+from perfguard.model.lane_summary import Histories, Overview
 from perfguard.render.html import render_html
-from perfguard.render.html.data import Histories
 
 HISTORIES = True
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from perfguard.model.lane_summary import Overview
+from perfguard.model.lane_summary import Histories, Overview
 from perfguard.model.records import dump_report
-from perfguard.render.html.data import Histories
 
 ALONE = BASELINES = True
 

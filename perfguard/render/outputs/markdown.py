@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from perfguard.model.lane_summary import Overview
-from perfguard.render.html.data import Histories
+from perfguard.model.lane_summary import Histories, Overview
 from perfguard.render.markdown import render_markdown
 
 BASELINES = True

@@ -1,4 +1,4 @@
-"""A comparison as text: a table, worst first, and the next step."""
+"""The result of `perfguard compare`: one row for each case and metric, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -6,18 +6,71 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from perfguard.model.records import Word
-from perfguard.model.records.comparison import Comparison, Row
+import msgspec
+from msgspec import Struct
+
+from perfguard.model.records import Hardware, Toolchain, Value, Word
 from perfguard.model.units import Unit, format_change, format_percent, format_value
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+SCHEMA = 1
 MOST_ROWS = 60
 COLORS = {
     Word.WRONG: "red", Word.BROKEN: "red", Word.SLOWER: "red", Word.CHANGED: "red", Word.FASTER: "green",
     Word.PASS: "green", Word.UNCHANGED: "green",
 }  # fmt: skip
+
+
+class Row(Struct, frozen=True, omit_defaults=True):
+    """One metric of one case, the merge base against the working tree; or the whole case if `metric` is empty.
+
+    `effect`, `interval` and `smallest` are relative changes (0.02: 2 % slower), `pairs` the process pairs that
+    they rest on. `before` and `after` are in `unit`.
+    """
+
+    suite: str
+    case: str
+    metric: str
+    word: Word
+    reason: str = ""
+    before: Value | None = None
+    after: Value | None = None
+    unit: Unit = Unit.TEXT
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    pairs: int = 0
+    smallest: float | None = None
+    timer: str = ""
+    nodeid: str = ""
+
+
+class Comparison(Struct, frozen=True):
+    """All rows, worst first, and the two sides. `problem` is the reason for an early end, otherwise empty."""
+
+    schema: int
+    base: str
+    base_commit: str
+    head_commit: str
+    uncommitted: bool
+    started: str  # ISO date and time, UTC
+    perfguard: str
+    hardware: Hardware
+    toolchain: Toolchain
+    rows: list[Row] = []
+    measured: int = 0  # cases that both sides measured
+    pairs: int = 0
+    problem: str = ""
+
+    @property
+    def words(self) -> list[Word]:
+        return [row.word for row in self.rows]
+
+
+def dump_comparison(comparison: Comparison) -> bytes:
+    """Readable JSON."""
+    return msgspec.json.format(msgspec.json.encode(comparison), indent=1)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:

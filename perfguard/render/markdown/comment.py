@@ -1,0 +1,347 @@
+"""The comment in up to four sizes. A smaller one leaves out whole rows and parts, and names what is missing.
+
+A part is a block of Markdown, or empty. The first two lines of the comment, marker and state, are added by
+`perfguard.github.api`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from perfguard.model.lane_summary import BaselineEdit, Headline, Overview
+from perfguard.model.records import OTHER_CONDITIONS, CaseResult, Verdict, Word
+from perfguard.model.units import counted, format_change, format_percent
+from perfguard.render.escaping import code, link
+from perfguard.render.markdown.cells import NAME, before_and_after, change, table, text, together, value
+from perfguard.render.markdown.steps import next_steps
+from perfguard.render.survey import (
+    INCONCLUSIVE,
+    NOT_GUARDED,
+    QUIET,
+    SIGNS,
+    Finding,
+    LaneSurvey,
+    Survey,
+    by_kernel,
+    survey,
+)
+from perfguard.render.words import NOT_TIMED, device, environment, folded, limit_text, more_lines, moved, why
+
+#: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for marker and state.
+COMMENT_BYTES = 57_000
+MOST_KERNELS = 5  # named in the count of the remaining rows
+MOST_WARNINGS = 10
+_LEAST_ROW = 60  # bytes of a case in the details
+
+# Rows of an open table (moved metrics get twice as many), rows of a lane's details (None: every case), the remark.
+_SIZES: tuple[tuple[int, int | None, str], ...] = (
+    (10, None, ""),
+    (10, 10, "_Shortened: only the worst findings of each lane._"),
+    (5, 0, "_Shortened: only the worst findings; all of them are in the run's summary and report._"),
+)
+_COUNTS = "_Shortened: counts only; every finding is in the run's summary and report._"
+_NOT_VERIFIED = (
+    "**Not verified** (only the report's word keeps these from a verdict: record them on that hardware, "
+    "or run the lane again)"
+)
+MOVED_TITLES = {
+    Word.SLOWER: "Slower** (beyond noise; worst first)",
+    Word.CHANGED: "Changed** (exact metrics; worst first)",
+    Word.FASTER: "Faster** (best first)",
+}
+
+
+def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> list[str]:
+    """The comment's text in every size that fits and is smaller than the previous one; the last one always fits.
+
+    Args:
+        budget: maximum UTF-8 bytes of a text, at least 4,000.
+    """
+    assert budget >= 4000, "no room for headline and counts"
+    found = survey(overview)
+    cases = sum(len(lane.cases) for lane in found.lanes)
+    sizes = [
+        [*_open(found, rows), *_details(found.lanes, detailed), _footer(found), left_out]
+        for rows, detailed, left_out in _SIZES
+        if detailed is not None or cases * _LEAST_ROW < budget
+    ]
+    sizes.append([_headline(found), _judged_by(found), _lanes(found, budget // 2), _footer(found), _COUNTS])
+    texts: list[str] = []
+    for blocks in sizes:
+        made = _joined(blocks)
+        if len(made.encode()) <= budget and (not texts or len(made) < len(texts[-1])):
+            texts.append(made)
+    return texts
+
+
+def render_resolved(overview: Overview) -> str:
+    """Three lines for a comment whose findings, from an earlier run, are all gone."""
+    found = survey(overview)
+    names = ", ".join(code(lane.name, NAME) + (f" ({NOT_TIMED})" if lane.exact_only else "") for lane in found.lanes)
+    start = "Resolved in" if overview.head else "Resolved ·"
+    return _joined([_headline(found), f"{start} {_judged_by(found)} · {names}", _footer(found)])
+
+
+def _joined(blocks: Sequence[str]) -> str:
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _open(found: Survey, most: int) -> Iterator[str]:
+    """The parts that are not folded."""
+    yield _headline(found)
+    yield _judged_by(found)
+    yield _lanes(found)
+    yield _numerics(found, most)
+    yield from _moved(found, 2 * most)
+    yield _missing(found, most)
+    yield _undecided(found, most)
+    yield _edits(found, most)
+    yield next_steps(found)
+    yield "\n".join(f"- ⚠️ {code(warning)}" for warning in found.overview.warnings[:MOST_WARNINGS])
+
+
+def _headline(found: Survey) -> str:
+    return f"### {found.sign} perfguard: {found.title}"
+
+
+def _judged_by(found: Survey) -> str:
+    """The measured commit, the commit of the judging baselines, and the number of lanes that reported."""
+    overview = found.overview
+    parts = []
+    if overview.head:
+        parts.append(code(overview.head[:12]))
+    if overview.base:
+        age = overview.base_age_days
+        old = "" if age is None else f", {counted(age, 'day')} old"
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
+    reports = [lane.lane.report for lane in found.lanes if lane.lane.report]
+    beside = sorted({report.base.commit for report in reports if report.base and report.base.commit})
+    commits = ", ".join(code(commit[:12]) for commit in beside)
+    judged = ", ".join(filter(None, (" ".join(parts), f"times beside {commits}" if commits else "")))
+    return " · ".join(filter(None, (judged, f"lanes: {found.reported} of {len(found.lanes)} reported")))
+
+
+def _lanes(found: Survey, size: int | None = None) -> str:
+    """A row for every expected lane, including those without a result."""
+    header = ("Lane", "Hardware", "Verdict", *Word, "Not measured", "Guarded")
+    return table(header, found.lanes, _lane_row, size=size)
+
+
+def _lane_row(lane: LaneSurvey) -> tuple[str, ...]:
+    report = lane.lane.report
+    name = code(lane.name, NAME)
+    if report is None:
+        why_not = f": {code(lane.lane.problem)}" if lane.lane.problem else ""
+        return name, "", f"⚠️ **no result**{why_not}", *[""] * (len(Word) + 2)
+    counts = [*(lane.counts[word] for word in Word), lane.absent]
+    return (
+        name, code(device(report), NAME), f"{SIGNS[lane.headline]} {lane.verdict}",
+        *(str(count or "") for count in counts), lane.guarded.rpartition(" ")[0],
+    )  # fmt: skip
+
+
+def _by_lane(
+    found: Survey,
+    header: Sequence[str],
+    rows: Sequence[Finding],
+    row: Callable[[Finding], tuple[str, ...]],
+    most: int,
+    rest: Callable[[Sequence[Finding]], str] = lambda _: "",
+) -> str:
+    """A table of findings. The lane comes first; a single lane is not repeated: the table of lanes names it."""
+    if len(found.lanes) == 1:
+        return table(header, rows, row, most=most, rest=rest)
+    return table(
+        ("Lane", *header), rows, lambda finding: (code(finding.lane, NAME), *row(finding)), most=most, rest=rest
+    )
+
+
+def _moved(found: Survey, most: int) -> Iterator[str]:
+    """The changed metrics, a table for each word, so that worse ones never hide better ones or vice versa."""
+    header = ("Case", "Metric", "Before", "Now", "Change (95 % CI)", "Limit", "Why")
+    for word, title in MOVED_TITLES.items():
+        rows = found.findings(word)
+        if rows:
+            yield f"**{title}\n\n{_by_lane(found, header, rows, _moved_row, most, _kernels)}"
+
+
+def _moved_row(finding: Finding) -> tuple[str, ...]:
+    verdict = finding.verdict
+    return (
+        code(finding.result.case.key), code(verdict.metric, NAME), *before_and_after(verdict), change(verdict),
+        together(limit_text(verdict)), text("; ".join(more_lines(verdict))),
+    )  # fmt: skip
+
+
+def _kernels(rows: Sequence[Finding]) -> str:
+    """`a` 480 (up to 12.3 % slower), `b` 12 (…): the rows counted by kernel, the kernel with most rows first."""
+    told: list[str] = []
+    groups = by_kernel(rows)
+    for kernel, findings in groups[:MOST_KERNELS]:
+        worst = moved(findings[0].verdict).partition(" (")[0]
+        told.append(f"{code(kernel, NAME)} {len(findings)}{f' (up to {together(worst)})' if worst else ''}")
+    if len(groups) > MOST_KERNELS:
+        told.append(counted(len(groups) - MOST_KERNELS, "more kernel"))
+    return ", ".join(told)
+
+
+def _numerics(found: Survey, most: int) -> str:
+    """Wrong results; these cases have no times."""
+    rows = found.findings(Word.WRONG)
+    if not rows:
+        return ""
+    body = _by_lane(found, ("Case", "Output", "Limit", "Got", "Why"), rows, _wrong_row, most)
+    return f"**Numerics** (wrong results; nothing was timed)\n\n{body}"
+
+
+def _wrong_row(finding: Finding) -> tuple[str, ...]:
+    verdict = finding.verdict
+    accuracy = next((each for each in finding.result.accuracy if each.output == verdict.metric), None)
+    errors = ("", "")
+    if accuracy is not None and accuracy.limit is not None and accuracy.rmse is not None:
+        errors = (f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}")
+    return code(finding.result.case.key), text(verdict.metric, NAME), *errors, text(verdict.reason)
+
+
+def _missing(found: Survey, most: int) -> str:
+    """Cases that were expected and not measured."""
+    if not found.missing:
+        return ""
+    one = len(found.lanes) == 1
+    body = table(
+        ("" if one else "Lane", "Case", "Why"),
+        found.missing,
+        lambda missing: ("" if one else code(missing[0], NAME), code(missing[1]), text(missing[2])),
+        most=most,
+    )
+    return f"**Broken or not measured**\n\n{body}"
+
+
+def _undecided(found: Survey, most: int) -> str:
+    """The undecided times and the next step to decide them. The cases, or those without a baseline, are listed only if
+    nothing is more urgent."""
+    title, words = "", INCONCLUSIVE
+    if found.headline is Headline.NO_BASELINE:
+        title, words = "**Not guarded**", NOT_GUARDED
+    elif found.headline is Headline.UNVERIFIED:
+        title, words = _NOT_VERIFIED, (*INCONCLUSIVE, *OTHER_CONDITIONS)
+    elif found.undecided.findings:
+        reason, rest = found.undecided.cause([])
+        title = f"**{found.undecided}:** {code(reason)}{rest}"
+    if found.headline in (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE):
+        return title
+    rows = found.findings(*words)
+    if not rows:
+        return ""
+    body = _by_lane(found, ("Case", "Metric", "Verdict", "Why"), rows, _open_row, most)
+    return f"{title or '**Not judged**'}\n\n{body}"
+
+
+def _open_row(finding: Finding) -> tuple[str, ...]:
+    verdict = finding.verdict
+    return code(finding.result.case.key), text(verdict.metric, NAME), verdict.word.value, text(verdict.reason)
+
+
+def _edits(found: Survey, most: int) -> str:
+    """Every baseline entry edited by the change, loosening edits first."""
+    if not found.edits:
+        return ""
+    loose = (
+        f" (⚠️ {found.loosened} of {len(found.edits)} let a worse reading pass than before)" if found.loosened else ""
+    )
+    header = ("Folder", "Case", "Metric", "Old → new", "Reason", "Measured here")
+    return f"**Baseline edits in this change**{loose}\n\n{table(header, found.edits, _edit_row, most=most)}"
+
+
+def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
+    over = "" if edit.growth is None else f", {format_change(1 + edit.growth)} over its anchor"
+    moved_ = f"{value(edit.before, edit.unit, 'none')} → {value(edit.after, edit.unit, 'removed')}"
+    return (
+        code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
+        f"{moved_} ⚠️ looser{over}" if edit.loosens else moved_,
+        text(edit.reason) or "no reason", value(edit.measured, edit.unit, "not measured"),
+    )  # fmt: skip
+
+
+def _footer(found: Survey) -> str:
+    """Links to the full results, and the origin of the numbers."""
+    overview = found.overview
+    if not overview.run_url:
+        return ""
+    until = f" until {code(overview.artifacts_until)}" if overview.artifacts_until else ""
+    run = link("summary of the run", overview.run_url)
+    return f"Everything: {run} · report artifact{until} · the numbers were produced by this change's code"
+
+
+# -- the folded part ---------------------------------------------------------------------------------------------------
+
+Row = tuple[CaseResult, Verdict, str]  # the last: name of the verdict
+
+
+def _details(lanes: Sequence[LaneSurvey], most: int | None) -> Iterator[str]:
+    """Blocks that open, fill and close one `<details>` with each lane's environment and all its cases, or with at most
+    so many of its findings."""
+    shown = [lane for lane in lanes if lane.lane.report is not None and (most is None or lane.findings)]
+    cases = sum(len(lane.cases) for lane in shown)
+    if not cases or most == 0:
+        return
+    what = "The worst findings of each lane"
+    if most is None:
+        what = f"All cases of {counted(len(shown), 'lane')} ({counted(cases, 'case')})"
+    yield f"<details><summary>{what}, environments, warnings</summary>"
+    header = ("Case", "Verdict", "Metric", "Before", "Now", "Change", "% of copy", "Why")
+    for lane in shown:
+        yield _environment(lane)
+        rows = [*_finding_rows(lane), *(_other_rows(lane) if most is None else ())]
+        if rows:
+            yield table(header, rows, _cells, most=most)
+    yield "</details>"
+
+
+def _environment(lane: LaneSurvey) -> str:
+    report = lane.lane.report
+    assert report is not None
+    lines = [
+        f"- {counted(each.cases, 'case')} stored under {code(f'{each.what} {each.stored}')}, now {code(each.now)}"
+        for each in lane.differences
+    ]
+    lines += [f"- warning: {code(warning)}" for warning in report.hardware.warnings]
+    title = f"**{code(lane.name, NAME)}** {code(environment(report))}"
+    return "\n".join([title, "", *lines]) if lines else title
+
+
+def _finding_rows(lane: LaneSurvey) -> Iterator[Row]:
+    """The findings, worst first."""
+    for _, found in groupby(lane.findings, key=lambda finding: finding.result.case):
+        findings = list(found)
+        for verdict in folded([finding.verdict for finding in findings]):
+            yield findings[0].result, verdict, verdict.word.value
+
+
+def _other_rows(lane: LaneSurvey) -> Iterator[Row]:
+    """Every case without findings: its accepted verdicts, else its first time or its word alone."""
+    told = {finding.result.case for finding in lane.findings}
+    for result, word in lane.cases:
+        accepted = lane.accepted[result.case]
+        for verdict in accepted:
+            yield result, verdict, f"{verdict.word.value}, accepted"
+        if not accepted and result.case not in told:
+            timed = {reading.metric for reading in result.readings if reading.timed}
+            quiet = (verdict for verdict in result.verdicts if verdict.metric in timed and verdict.word in QUIET)
+            yield result, next(quiet, Verdict(word)), word.value
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    result, verdict, word = row
+    before, after = before_and_after(verdict)
+    reading = result.reading(verdict.metric)
+    if not after and reading is not None:
+        after = value(reading.value, reading.unit)
+    through = result.throughput
+    timed = reading is not None and reading.timed
+    share = together(format_percent(through.copy_fraction, 0)) if timed and through and through.copy_fraction else ""
+    return (
+        code(result.case.key), word, text(verdict.metric, NAME), before, after, change(verdict), share,
+        text(why(verdict)),
+    )  # fmt: skip
