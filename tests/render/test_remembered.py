@@ -56,48 +56,38 @@ def test_a_terminal_shows_columns() -> None:
         remembered_as_text(BASELINES)
         == """\
 perfguard remembers 3 cases, 2 times, in 2 suites
-  nvidia-h200: 2 cases, 2 times, in 1 suite; recorded 2026-11-20 to 2026-11-21 at 2 commits, on board cuda-4ab0cf2d; \
-torch 2.11.0 and 2.12.0, driver 580.1
-  targets/sm_90: 1 case, in 1 suite; recorded 2026-11-20 at 1a; torch 2.11.0, triton 3.9.0
 
-nvidia-h200: 2 cases, 2 times, in 1 suite
-
-  moe: 2 cases, recorded 2026-11-20 to 2026-11-21 at 2 commits, on board cuda-4ab0cf2d; \
+nvidia-h200 moe: 2 cases, recorded 2026-11-20 to 2026-11-21 at 2 commits, on board cuda-4ab0cf2d; \
 torch 2.11.0 and 2.12.0, driver 580.1
-    case              device_time      launches  peak memory  kernels                         recorded
+    case              device time      launches  peak memory  kernels                         recorded
     gate[48]/forward  5 µs             9                      rows x4, sums, a, b and 2 more  2026-11-21 at 2b
     gate[64]/forward  61.2 µs ± 0.5 %  2         81.25 MiB    rows, sums                      2026-11-20 at 1a
 
-targets/sm_90: 1 case, in 1 suite
-
-  moe: 1 case, recorded 2026-11-20 at 1a; torch 2.11.0, triton 3.9.0
-    case               most registers  least warps  spills  kernels        reasons
-    gate[64]/backward  96              20           12      rows x2, sums  rings | in shared memory"""
+targets/sm_90 moe: 1 case, recorded 2026-11-20 at 1a; torch 2.11.0, triton 3.9.0
+    case               registers  spills  reasons
+    gate[64]/backward  96         8       rings | in shared memory"""
     )
 
 
-def test_markdown_has_a_table_a_suite_and_escapes_what_is_not_ours() -> None:
+def test_markdown_has_a_table_a_file_and_escapes_what_is_not_ours() -> None:
     text = remembered_as_markdown(BASELINES)
     assert text.startswith(
-        "### perfguard remembers 3 cases, 2 times, in 2 suites\n\n| | holds | |\n| --- | --- | --- |\n"
+        "### perfguard remembers 3 cases, 2 times, in 2 suites\n\n**<code>nvidia-h200</code> <code>moe"
     )
-    assert "| <code>nvidia-h200</code> | 2 cases, 2 times, in 1 suite | recorded <code>2026-11-20</code> to " in text
-    assert "| case | most registers | least warps | spills | kernels | reasons |\n| --- | --- |" in text
-    assert (
-        "| 96 | 20 | 12 | <code>rows</code> x2, <code>sums</code> | <code>rings &#124; in shared memory</code> |"
-        in text
-    )
+    assert "| case | registers | spills | reasons |\n| --- | --- | --- | --- |\n" in text
+    assert "| 96 | 8 | <code>rings &#124; in shared memory</code> |" in text
     rows = [line for line in text.splitlines() if line.startswith("| <code>gate")]
     assert len(rows) == 3
     assert rows[1].startswith("| <code>gate&#91;64&#93;/forward</code> | 61.2 µs ± 0.5 % | 2 | 81.25 MiB | ")
 
 
-def test_a_case_with_a_reading_that_no_column_shows_is_a_row_all_the_same() -> None:
-    odd = Baseline("x", "s", cases={"a/forward": CaseBaseline({"path": "triton", "shape": {"rows": "wide"}})})
-    assert remembered_as_text([odd]).endswith("  s: 1 case, recorded\n    case\n    a/forward")
-
-
-def test_a_unit_that_somebody_else_chose_is_left_out() -> None:
-    other = {"launches": "two", "device_time_us": 5, "spills": {"rows": "many"}, "peak_memory_bytes": "all"}
+def test_an_entry_that_no_column_can_show_leaves_a_row() -> None:
+    other = {
+        "launches": "two",
+        "device_time_us": 5,
+        "spills": {"rows": "many"},
+        "peak_memory_bytes": "all",
+        "path": "x",
+    }
     odd = Baseline("x", "s", cases={"a/forward": CaseBaseline({**other})})  # type: ignore[arg-type]
-    assert remembered_as_text([odd]).endswith("\n    case\n    a/forward")
+    assert remembered_as_text([odd]).endswith("\nx s: 1 case, recorded\n    case\n    a/forward")
