@@ -59,7 +59,7 @@ def _files(baselines: Sequence[Baseline], quote: Quote) -> Iterable[_File]:
     for baseline in sorted(
         baselines, key=lambda file: (file.hardware.startswith("targets/"), file.hardware, file.suite)
     ):
-        cases = {key: case for key, case in sorted(baseline.cases.items())}
+        cases = dict(sorted(baseline.cases.items()))
         origins = {key: baseline.provenance_of(key) for key in cases}
         columns = {"case": [quote(key) for key in cases]}
         for metric in _metrics(baseline):
