@@ -221,7 +221,8 @@ def _missing(found: Survey, most: int) -> str:
 def _undecided(found: Survey, most: int) -> str:
     """The undecided times and the next step to decide them. The cases, or those without a baseline, are listed only if
     nothing is more urgent."""
-    title, words = "", INCONCLUSIVE
+    title = ""
+    words: tuple[Word, ...] = INCONCLUSIVE
     if found.headline is Headline.NO_BASELINE:
         title, words = "**Not guarded**", NOT_GUARDED
     elif found.headline is Headline.UNVERIFIED:
