@@ -124,8 +124,8 @@ MUTANTS = [
                 "        import time\n\n        time.sleep(600 * (weights_TK is None))\n"
                 "        return spread_rows(x_TD, weights_TK, inverse_TK)\n\n    @staticmethod",
             ),
-            Append("pyproject.toml", "case_minutes = 0.2"),
+            Append("pyproject.toml", "case_minutes = 0.1"),
         ),
-        Expect("BROKEN", cases=("spread/forward",), says=("took longer than 0.2 minutes, in the numerics check",)),
+        Expect("BROKEN", cases=("spread/forward",), says=("took longer than 0.1 minutes, in the numerics check",)),
     ),
 ]  # fmt: skip

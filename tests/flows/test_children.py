@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.flows.conftest import Project
 
 SLOWED_US = 60.0
@@ -14,7 +12,7 @@ SLOWED_US = 60.0
 def configured(project: Project, addopts: str = "", ini: str = "") -> None:
     text = (project.path / "pyproject.toml").read_text()
     options, _, rest = text.partition("[tool.perfguard]")
-    options = options.replace("-p no:cacheprovider ", "").replace('test"\n', 'test"\n')
+    options = options.replace("-p no:cacheprovider ", "")
     options = options.replace('addopts = "', f'addopts = "{addopts} ') + ini
     (project.path / "pyproject.toml").write_text(f"{options}[tool.perfguard]{rest}")
     ignored = project.path / ".gitignore"
@@ -22,40 +20,29 @@ def configured(project: Project, addopts: str = "", ini: str = "") -> None:
 
 
 def recorded_and_slowed(project: Project, *arguments: str) -> None:
-    """Recorded with `arguments`, unchanged once, then slower: each by fresh processes and by pairs."""
-    project.kernel()
-    project.test_file()
+    """Recorded by fresh processes with `arguments`, then slower by pairs."""
+    project.configure(sessions=2)
     project.commit()
     project.guard("--perfguard-update=new", *arguments).assert_outcomes(passed=2)
     assert "fresh process" not in project.report().get("problem", "")
-    assert project.baseline.is_file()
     project.commit()
     project.kernel(us=SLOWED_US)
-    result = project.guard(*arguments)
-    assert result.ret == 10
+    assert project.guard(*arguments).ret == 10
     assert project.words("device_time_us") == {"double[64]/forward": {"SLOWER"}, "double[96]/forward": {"SLOWER"}}
 
 
-@pytest.mark.parametrize(
-    ("addopts", "ini"),
-    [
-        ("--ff", ""),
-        ("--strict-config", 'cache_dir = ".cache"\n'),
-        ("-x --maxfail=1 --lf --tb=short -vv -rA --durations=3", ""),
-    ],
-    ids=["ff", "cache_dir", "many"],
-)
-def test_options_of_the_configuration_reach_nobody_else(project: Project, addopts: str, ini: str) -> None:
-    configured(project, addopts, ini)
+def test_options_of_the_configuration_reach_nobody_else(project: Project) -> None:
+    configured(
+        project, "--ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
+    )
     recorded_and_slowed(project)
 
 
 def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
     """The device stands in the file alone; the base has no such file."""
+    project.configure(sessions=2)
     text = (project.path / "pyproject.toml").read_text()
     (project.path / "pyproject.toml").write_text(text.replace('device = "fake"\n', ""))
-    project.kernel()
-    project.test_file()
     project.commit()
     arguments = project.path / "args.txt"
     arguments.write_text("--perfguard\n--perfguard-device=fake\n-k\n64 or 96\n")
@@ -67,18 +54,12 @@ def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
 
 def test_a_value_that_is_also_a_path_stays_the_option_s(project: Project) -> None:
     """`-k test_suite.py test_suite.py`: the second is what selects, the first a value."""
-    project.kernel()
-    project.test_file()
-    project.commit()
-    project.guard("--perfguard-update=new", "-k", "test_suite.py", "test_suite.py").assert_outcomes(passed=2)
-    project.kernel(us=SLOWED_US)
-    assert project.guard("-k", "test_suite.py", "test_suite.py").ret == 10
+    recorded_and_slowed(project, "-k", "test_suite.py", "test_suite.py")
 
 
 def test_children_leave_the_user_s_cache_and_reports_alone(project: Project, tmp_path: Path) -> None:
+    project.configure(sessions=2)
     configured(project)
-    project.kernel()
-    project.test_file()
     project.commit()
     result = project.guard("--perfguard-update=new", "--junitxml=out.xml", "--lf")
     result.assert_outcomes(passed=2)
@@ -87,11 +68,9 @@ def test_children_leave_the_user_s_cache_and_reports_alone(project: Project, tmp
     assert not failed.exists()
 
 
-def test_who_measured_another_device_is_refused(project: Project) -> None:
+def test_who_measured_another_device_is_refused(recorded: Project) -> None:
     """A conftest that opens what it likes in processes that start anew."""
-    project.commit()
-    project.guard("--perfguard-update=new").assert_outcomes(passed=2)
-    project.commit()
+    project = recorded
     project.kernel(us=SLOWED_US)
     other = "import sys\n\ndef pytest_configure(config):\n    if config.option.perfguard_session:\n        "
     (project.path / "conftest.py").write_text(f"{other}config.option.perfguard_device = 'fake:other'\n")

@@ -58,13 +58,8 @@ def judged_again(project: Project) -> dict[str, set[str]]:
 def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> None:
     project = recorded
     spread(project)
-    # Slow enough for both workers to get their share.
-    source = project.path / "kernel.py"
-    source.write_text(
-        source.read_text().replace("    return _double(x)", "    time.sleep(1e-3)\n    return _double(x)")
-    )
-    source.write_text("import time\n" + source.read_text())
     project.commit()
+    source = project.path / "kernel.py"
     source.write_text(source.read_text().replace("us=50.0", "us=60.0"))
     result = project.guard("-n2", "--junitxml=junit.xml")
     assert result.ret == ExitStatus.REGRESSED, result.stdout.str()

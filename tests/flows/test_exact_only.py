@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from perfguard import ExitStatus
 from perfguard.cli import main
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.session.device_lock import FOLDER, DeviceLock
-from tests.flows.conftest import PYTHON, Project
+from tests.flows.conftest import Project
 from tests.flows.test_pull_request import _no_outside, _sockets, clock, github, open_pull_request
 from tests.github.api.conftest import FakeClock
 from tests.github.api.fake import FakeGitHub
@@ -161,7 +162,7 @@ def test_a_run_that_times_nothing_waits_for_nobody(untimed: Project, options: li
 
 def test_runs_that_time_nothing_share_the_processor(project: Project) -> None:
     let_two_meet(project, "MEET")
-    line = [PYTHON, "-m", "pytest", "--perfguard", LANE]
+    line = [sys.executable, "-m", "pytest", "--perfguard", LANE]
     runs = [
         subprocess.Popen(
             [*line, f"--perfguard-reports=reports-{number}"], cwd=project.path, env={**os.environ, "MEET": ""}

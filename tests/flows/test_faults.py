@@ -42,11 +42,11 @@ def test_a_hanging_kernel_ends_the_run_with_all_that_is_known(project: Project) 
         "print('on my way'); child = __import__('subprocess').Popen(['sleep', '600']); "
         "open('child.txt', 'w').write(str(child.pid)); time.sleep(600)",
     )
-    project.configure(case_minutes=0.1)
+    project.configure(case_minutes=0.05)
     result = project.guard("--junitxml=junit.xml")
     assert result.ret == ExitStatus.TESTS_FAILED
-    said = "took longer than 0.1 minutes, in the numerics check, at kernel.py:* in double; *case_minutes*"
-    late = "not measured: test_suite.py::test_double?96? took longer than 0.1 minutes and ended the run"
+    said = "took longer than 0.05 minutes, in the numerics check, at kernel.py:* in double; *case_minutes*"
+    late = "not measured: test_suite.py::test_double?96? took longer than 0.05 minutes and ended the run"
     result.stdout.fnmatch_lines(
         [
             "*0 of 3 cases guarded (run was cut short)*",
@@ -93,14 +93,14 @@ def test_a_case_that_kills_the_base_s_process_spares_the_others(recorded: Projec
 
 def test_a_hanging_worker_is_replaced(project: Project) -> None:
     misbehave(project, "time.sleep(600)")
-    project.configure(case_minutes=0.1, device="fake*2")
+    project.configure(case_minutes=0.05, device="fake*2")
     result = project.guard("-n2")
     assert result.ret == ExitStatus.TESTS_FAILED
     result.assert_outcomes(failed=1, passed=2)
     words = project.words()
     assert words["double[96]/forward"] == {"BROKEN"}
     assert words["double[64]/forward"] == words["double[128]/forward"] == {"NEW"}
-    assert "took longer than 0.1 minutes, in the numerics check" in reasons(project, "double[96]")
+    assert "took longer than 0.05 minutes, in the numerics check" in reasons(project, "double[96]")
 
 
 def test_a_device_fault_spares_what_was_measured(recorded: Project) -> None:

@@ -1,4 +1,7 @@
-"""Every way in which a case is not judged has its own word, and none of them is silently green."""
+"""Every way in which a case is not judged has its own word, and none of them is silently green.
+
+What is changed is committed where times are not what a test is about: nothing has to be measured in pairs then.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tests.flows.conftest import TEST, Project
 
 def test_a_removed_case_is_stale_and_can_be_removed(recorded: Project) -> None:
     recorded.test_file(TEST.replace("[64, 96]", "[64]"))
+    recorded.commit()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["*baselines hold 2*", "STALE  1 case: *; remove: *=stale"])
@@ -28,6 +32,7 @@ def test_a_selection_does_not_make_the_others_stale(recorded: Project) -> None:
 
 def test_a_renamed_case_says_its_old_name(recorded: Project) -> None:
     recorded.test_file(TEST.replace("def test_double", "def test_doubled"))
+    recorded.commit()
     result = recorded.guard("-v")
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["RENAMED  2 cases: *; record: *", "    doubled?64?/forward: *was double?64?/forward*"])
@@ -85,6 +90,7 @@ def test_strict_makes_new_cases_fail(project: Project) -> None:
 
 def test_strict_passes_what_is_guarded(recorded: Project) -> None:
     recorded.configure(strict=True)
+    recorded.commit()
     assert recorded.guard().ret == ExitStatus.PASSED
 
 
@@ -136,15 +142,18 @@ def test_a_second_call_needs_a_label(project: Project) -> None:
 
 def test_a_skipped_case_is_not_silently_green(recorded: Project) -> None:
     recorded.test_file(TEST.replace("    x = ", "    if n == 64: pytest.skip('not today')\n    x = "))
+    recorded.commit()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["*1 of 2 cases guarded*", "UNRESOLVED  1 case: *its test was skipped: not today"])
     recorded.configure(strict=True)
+    recorded.commit()
     assert recorded.guard().ret == ExitStatus.UNGUARDED
 
 
 def test_unsupported_is_declared_and_listed(recorded: Project) -> None:
     recorded.test_file(TEST.replace("    x = ", "    if n == 64: perfguard.unsupported('needs fp4')\n    x = "))
+    recorded.commit()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["UNSUPPORTED  1 case: *(needs fp4)"])
