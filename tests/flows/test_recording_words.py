@@ -50,6 +50,7 @@ def test_a_large_recording_fits_a_screen_and_v_shows_the_rest(large: Project) ->
         ]
     )
     large.baseline.unlink()
+    large.configure(sessions=1)
     everything = large.guard("--perfguard-update=new", "-v").stdout.str()
     told = re.findall(
         r"^perfguard: update: new: fake-gpu test_suite (\S+): .*device_time_us ", everything, re.MULTILINE
@@ -58,6 +59,7 @@ def test_a_large_recording_fits_a_screen_and_v_shows_the_rest(large: Project) ->
 
 
 def test_what_an_update_leaves_alone_fits_a_screen_too(large: Project) -> None:
+    large.configure(sessions=1)
     assert large.guard("--perfguard-update=new").ret == ExitStatus.PASSED
     large.kernel(us=2000.0, launches=2)
     run = large.guard("--perfguard-update=faster")
