@@ -105,3 +105,22 @@ class Mutant:
     arguments: tuple[str, ...] = ()
     given: tuple[Change, ...] = ()
     open: Mapping[Place, str] = field(default_factory=dict)
+
+
+def wrong(
+    classes: str,
+    name: str,
+    imitates: str,
+    suite: str,
+    place: Place,
+    changes: tuple[Change, ...],
+    output: str,
+    *says: str,
+    cases: tuple[str, ...] = ("*",),
+    also: tuple[str, ...] = (),
+    beside: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+) -> Mutant:
+    """One whose result is WRONG, shown in one place: `output` is named, and `says` stands there."""
+    expect = Expect("WRONG", output, cases=cases, says=says, also=also, beside=beside)
+    return Mutant(name, tuple(classes.split()), imitates, suite, changes, {place: expect}, arguments)

@@ -2,99 +2,71 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, Expect, Mutant
+from tests.corpus.mutant import Edit, Expect, Mutant, wrong
 
 ROUTER, RECOMPUTE, MOVED = "kernels/moe/router.py", "kernels/moe/recompute.py", "kernels/moe/rows.py"
 
 MUTANTS = [
-    Mutant(
-        name="gate logits in bf16",
-        classes=("K50",),
-        imitates="pith-train#16: a router that slipped into bf16",
-        suite="router",
-        apply=(
+    wrong(
+        "K50", "gate logits in bf16",
+        "pith-train#16: a router that slipped into bf16",
+        "router", "C",
+        (
             Edit(
                 ROUTER,
                 "F.linear(x_TD.to(dtype), weight_ED.to(dtype), None if bias_E is None else bias_E.to(dtype))",
                 "F.linear(x_TD, weight_ED, bias_E).to(dtype)",
             ),
         ),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "output chosen experts",
-                cases=("router[*]/forward",),
-                says=("output chosen experts: ", " of 1024 rows ("),
-                also=("output scores",),
-                beside=("router[*]/backward",),  # a token that goes elsewhere has its gradient from there
-            )
-        },
+        "output chosen experts", "output chosen experts: ", " of 1024 rows (",
+        cases=("router[*]/forward",), also=("output scores",),
+        beside=("router[*]/backward",),  # a token that goes elsewhere has its gradient from there
     ),
-    Mutant(
-        name="the gate's gradient is divided by the tokens",
-        classes=("K50",),
-        imitates="pith-train#70: a balance gradient smaller by the token count",
-        suite="router",
-        apply=(
+    wrong(
+        "K50", "the gate's gradient is divided by the tokens",
+        "pith-train#70: a balance gradient smaller by the token count",
+        "router", "C",
+        (
             Edit(
                 ROUTER,
                 "grad_weight = (grad_TE.t() @ x_TD.to(grad_TE.dtype)).to(weight_ED.dtype)",
                 "grad_weight = (grad_TE.t() @ x_TD.to(grad_TE.dtype) / len(x_TD)).to(weight_ED.dtype)",
             ),
         ),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "gradient of parameter gate.weight",
-                cases=("router[*]/backward",),
-                says=("gradient of parameter gate.weight: RMSE", "looks scaled by 1/1024"),
-            )
-        },
+        "gradient of parameter gate.weight", "gradient of parameter gate.weight: RMSE",
+        "looks scaled by 1/1024",
+        cases=("router[*]/backward",),
     ),
-    Mutant(
-        name="routing weights are detached",
-        classes=("K32",),
-        imitates="unsloth-zoo#606 (0 of 192 parameters), transformers#45621: no gradient reaches a parameter",
-        suite="experts",
+    wrong(
+        "K32", "routing weights are detached",
+        "unsloth-zoo#606 (0 of 192 parameters), transformers#45621: no gradient reaches a parameter",
+        "experts", "C",
+        (Edit(ROUTER, "Routing(weights_of(scores_TE, ids_TK", "Routing(weights_of(scores_TE.detach(), ids_TK"),),
+        "gradient of parameter router.weight",
+        "no gradient for parameter router.weight; the reference's RMS is",
+        cases=("experts[4]/backward",), also=("gradient of argument 0",),
         arguments=("-k", "4"),  # of one expert the gate's gradient is zero anyway; that it is none then is CHANGED
-        apply=(Edit(ROUTER, "Routing(weights_of(scores_TE, ids_TK", "Routing(weights_of(scores_TE.detach(), ids_TK"),),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "gradient of parameter router.weight",
-                cases=("experts[4]/backward",),
-                says=("no gradient for parameter router.weight; the reference's RMS is",),
-                also=("gradient of argument 0",),
-            )
-        },
     ),
-    Mutant(
-        name="one gradient too few",
-        classes=("K32",),
-        imitates="torchao#3956: a backward pass that forgets one of its weights",
-        suite="experts",
-        apply=(
+    wrong(
+        "K32", "one gradient too few",
+        "torchao#3956: a backward pass that forgets one of its weights",
+        "experts", "C",
+        (
             Edit(
                 RECOMPUTE,
                 "                    grad_w3 = multiply(grad_up_MF.t(), rows_MD, offs_E).to(w3_EFD.dtype)",
                 "                    grad_w3 = torch.zeros_like(w3_EFD)",
             ),
         ),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "gradient of parameter experts.w3",
-                cases=("experts[*]/backward",),
-                says=("gradient of parameter experts.w3: is zero everywhere, the oracle's RMS is",),
-            )
-        },
+        "gradient of parameter experts.w3",
+        "gradient of parameter experts.w3: is zero everywhere, the oracle's RMS is",
+        cases=("experts[*]/backward",),
     ),
-    Mutant(
-        name="rows are freed that are the tokens themselves",
-        classes=("K42",),
-        imitates="pith-train#16: a dispatch buffer freed where it is the stage's own input",
-        suite="experts",
-        apply=(
+    wrong(
+        "K42", "rows are freed that are the tokens themselves",
+        "pith-train#16: a dispatch buffer freed where it is the stage's own input",
+        "experts", "C",
+        (
             Edit(
                 RECOMPUTE,
                 "            rows_MD = spread_rows(x_TD, weights_TK if weight_before else None, inverse_TK, COMPUTE)\n"
@@ -105,21 +77,14 @@ MUTANTS = [
             ),
             Edit(RECOMPUTE, "            del rows_MD\n", "            rows_MD.untyped_storage().resize_(0)\n"),
         ),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "",
-                cases=("experts[1]/forward",),
-                says=("argument 0: its memory was freed by the call",),
-            )
-        },
+        "", "argument 0: its memory was freed by the call",
+        cases=("experts[1]/forward",),
     ),
-    Mutant(
-        name="a partial sum is read before it is there",
-        classes=("K25",),
-        imitates="FLA#889, #945 (30 of 30 runs differ): a race that leaves another row short each time",
-        suite="experts",
-        apply=(
+    wrong(
+        "K25", "a partial sum is read before it is there",
+        "FLA#889, #945 (30 of 30 runs differ): a race that leaves another row short each time",
+        "experts", "C",
+        (
             Edit(
                 MOVED,
                 "    for choice, part in enumerate(_by_choice(rows, plus, inverse, total.dtype)):\n        total +=",
@@ -128,14 +93,8 @@ MUTANTS = [
                 "        total +=",
             ),
         ),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "*",
-                cases=("experts[*]/*",),
-                says=("differs from run to run: ", "of 10 further runs differ; by RMSE"),
-            )
-        },
+        "*", "differs from run to run: ", "of 10 further runs differ; by RMSE",
+        cases=("experts[*]/*",),
     ),
     Mutant(
         name="rows are summed by float atomics",
@@ -167,25 +126,18 @@ MUTANTS = [
             )
         },
     ),
-    Mutant(
-        name="compiled, the experts count in fp8",
-        classes=("K49",),
-        imitates="torchtitan#2196: other roundings once compiled (1.56 times eager's error)",
-        suite="compiled",
-        apply=(
+    wrong(
+        "K49", "compiled, the experts count in fp8",
+        "torchtitan#2196: other roundings once compiled (1.56 times eager's error)",
+        "compiled", "C",
+        (
             Edit(
                 RECOMPUTE,
                 "        multiply = matmul_of(precision).multiply\n",
                 '        multiply = matmul_of("fp8" if torch.compiler.is_compiling() else precision).multiply\n',
             ),
         ),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "output",
-                cases=("layer[compiled]/*",),
-                says=("output: RMSE", "(eager's "),
-            )
-        },
+        "output", "output: RMSE", "(eager's ",
+        cases=("layer[compiled]/*",),
     ),
-]
+]  # fmt: skip

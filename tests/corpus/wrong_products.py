@@ -2,64 +2,48 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Append, Edit, Expect, Mutant
+from tests.corpus.mutant import Append, Edit, Expect, Mutant, wrong
 
 GROUPS, ROWS, TILES = "kernels/grouped/groups.py", "kernels/grouped/rows.py", "kernels/grouped/tiles.py"
 LAUNCH = "kernels/grouped/launch.py"
 SCALED, CONFIGS = "kernels/fp8/scaled.py", "kernels/grouped/configs.py"
 
 MUTANTS = [
-    Mutant(
-        name="no weight gradient for a group without rows",
-        classes=("K17",),
-        imitates="pytorch#174314: the gradient of an expert without tokens is never written",
-        suite="products",
-        apply=(
+    wrong(
+        "K17", "no weight gradient for a group without rows",
+        "pytorch#174314: the gradient of an expert without tokens is never written",
+        "products", "I",
+        (
             Edit(
                 GROUPS,
                 "        write(matrix_ptr, acc_HW,",
                 "        if end > start:\n            write(matrix_ptr, acc_HW,",
             ),
         ),
-        shown={
-            "I": Expect(
-                "WRONG",
-                "gradient of argument 1",
-                cases=("groups[empty]/backward",),
-                says=("depends on old memory: 1024 of 3072 elements change, in group 1 of 3 (0 rows)",),
-            )
-        },
+        "gradient of argument 1",
+        "depends on old memory: 1024 of 3072 elements change, in group 1 of 3 (0 rows)",
+        cases=("groups[empty]/backward",),
     ),
-    Mutant(
-        name="rows past the last group are not written",
-        classes=("K18",),
-        imitates="FI#3650 and PyTorch's own grouped product: the buffer's tail keeps what was there",
-        suite="products",
-        apply=(
+    wrong(
+        "K18", "rows past the last group are not written",
+        "FI#3650 and PyTorch's own grouped product: the buffer's tail keeps what was there",
+        "products", "I",
+        (
             Edit(
                 ROWS,
                 "        write(out_ptr, acc_HW, row_H",
                 "        if group < groups:\n            write(out_ptr, acc_HW, row_H",
             ),
         ),
-        shown={
-            "I": Expect(
-                "WRONG",
-                "*",
-                cases=("groups[empty]/*",),
-                says=(
-                    "output: depends on old memory: 160 of 1184 elements change, past the last group",
-                    "gradient of argument 0: depends on old memory",
-                ),
-            )
-        },
+        "*", "output: depends on old memory: 160 of 1184 elements change, past the last group",
+        "gradient of argument 0: depends on old memory",
+        cases=("groups[empty]/*",),
     ),
-    Mutant(
-        name="sums are kept in bf16",
-        classes=("K23",),
-        imitates="pytorch#188998, FlagGems#5876: an accumulator as narrow as the operands",
-        suite="products",
-        apply=(
+    wrong(
+        "K23", "sums are kept in bf16",
+        "pytorch#188998, FlagGems#5876: an accumulator as narrow as the operands",
+        "products", "I",
+        (
             Edit(
                 TILES,
                 '    return tl.dot(x_HD, y_DW, acc_HW, input_precision="ieee")',
@@ -67,7 +51,8 @@ MUTANTS = [
                 "    return rounded(acc_HW, tl.bfloat16, EMULATE).to(tl.float32)",
             ),
         ),
-        shown={"I": Expect("WRONG", "output", cases=("depth[512]/forward",), says=("RMSE", "limit"))},
+        "output", "RMSE", "limit",
+        cases=("depth[512]/forward",),
     ),
     Mutant(
         name="row times stride in 32 bits",
@@ -87,12 +72,11 @@ MUTANTS = [
             "G": Expect("WRONG", "output", cases=("far/forward",)),
         },
     ),
-    Mutant(
-        name="a workspace is made ahead, for the next call alone",
-        classes=("K33",),
-        imitates="TensorRT-LLM#5900, triton#9259: a captured graph uses memory that was given back since",
-        suite="products",
-        apply=(
+    wrong(
+        "K33", "a workspace is made ahead, for the next call alone",
+        "TensorRT-LLM#5900, triton#9259: a captured graph uses memory that was given back since",
+        "products", "G",
+        (
             Edit(
                 LAUNCH,
                 "    rows, inner = a.shape\n    outer = b.shape[2]\n",
@@ -107,60 +91,44 @@ MUTANTS = [
                 "    return used.copy_(offs)",
             ),
         ),
-        shown={
-            "G": Expect(
-                "WRONG",
-                "capturable",
-                cases=("depth[*]/*", "groups[*]/*", "far/*"),
-                says=("a replayed graph writes to memory that it does not own",),
-                also=("*",),
-            )
-        },
+        "capturable", "a replayed graph writes to memory that it does not own",
+        cases=("depth[*]/*", "groups[*]/*", "far/*"), also=("*",),
     ),
-    Mutant(
-        name="bytes of e4m3fn read as e4m3fnuz",
-        classes=("K21",),
-        imitates="aiter#3807, MSLK#392: one format's bytes under the other's name",
-        suite="scaled",
-        apply=(
+    wrong(
+        "K21", "bytes of e4m3fn read as e4m3fnuz",
+        "aiter#3807, MSLK#392: one format's bytes under the other's name",
+        "scaled", "C",
+        (
             Edit(
                 SCALED,
                 "            sums = a_RK[start:end].float() @ b_GKN[group].float()",
                 "            sums = a_RK[start:end].view(torch.float8_e4m3fnuz).float() @ b_GKN[group].float()",
             ),
         ),
-        shown={
-            "C": Expect(
-                "WRONG",
-                "*",
-                cases=("product[*]/*",),
-                says=("looks scaled by 0.5 (its cosine of 1.00 hides that)", "SQNR 6.0 dB"),
-            )
-        },
+        "*", "looks scaled by 0.5 (its cosine of 1.00 hides that)", "SQNR 6.0 dB",
+        cases=("product[*]/*",),
     ),
-    Mutant(
-        name="the last group takes the scales of the one before",
-        classes=("K22",),
-        imitates="ThunderKittens#88: an index of scales off by one, and results only slightly worse",
-        suite="scaled",
-        apply=(
+    wrong(
+        "K22", "the last group takes the scales of the one before",
+        "ThunderKittens#88: an index of scales off by one, and results only slightly worse",
+        "scaled", "C",
+        (
             Edit(
                 SCALED,
                 "sums * a_inverse_R[start:end, None] * b_inverse_GN[group]",
                 "sums * a_inverse_R[start:end, None] * b_inverse_GN[min(group, len(offs) - 2)]",
             ),
         ),
-        shown={
-            "C": Expect("WRONG", "*", cases=("product[*]/*",), says=("(the whole tensor passes)", "in group 3 of 4"))
-        },
+        "*", "(the whole tensor passes)", "in group 3 of 4",
+        cases=("product[*]/*",),
     ),
-    Mutant(
-        name="one operand is divided by its reciprocal scale",
-        classes=("K22",),
-        imitates="FA#2716, aiter#2900: the reciprocal forgotten for one operand",
-        suite="scaled",
-        apply=(Edit(SCALED, "sums * a_inverse_R[start:end, None] * b_", "sums / a_inverse_R[start:end, None] * b_"),),
-        shown={"C": Expect("WRONG", "*", cases=("product[*]/*",), says=("RMSE",))},
+    wrong(
+        "K22", "one operand is divided by its reciprocal scale",
+        "FA#2716, aiter#2900: the reciprocal forgotten for one operand",
+        "scaled", "C",
+        (Edit(SCALED, "sums * a_inverse_R[start:end, None] * b_", "sums / a_inverse_R[start:end, None] * b_"),),
+        "*", "RMSE",
+        cases=("product[*]/*",),
     ),
     Mutant(
         name="three stages of a large tile",
@@ -208,4 +176,4 @@ MUTANTS = [
             )
         },
     ),
-]
+]  # fmt: skip
