@@ -16,6 +16,10 @@ import requests  # noqa: F401  pytester unloads what a test imports, and neither
 import scipy.special  # noqa: F401
 from filelock import FileLock
 
+from perfguard.github.lanes.baselines_at_commit import read_files
+from perfguard.github.lanes.judge_again import judge_again
+from perfguard.model.records import Report
+from perfguard.store.report_file import read_report
 from tests.nursery import Nursery
 
 PYTHON = sys.executable  # which `project` replaces: it is started where a process's number is asked for
@@ -103,6 +107,31 @@ class Project:
     def report(self, slug: str = "fake-gpu") -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.path / ".perfguard" / f"report-{slug}.json").read_text())
         return loaded
+
+    def read(self) -> Report:
+        """The report as `perfguard` reads it."""
+        return read_report(self.path / ".perfguard" / "report-fake-gpu.json")
+
+    def judged_again(self) -> dict[str, set[str]]:
+        """What whoever holds nothing but the report and the baselines says of the times."""
+        report = self.read()
+        files = (
+            {f"baselines/fake-gpu/{self.baseline.name}": self.baseline.read_bytes()} if self.baseline.exists() else {}
+        )
+        lane = read_files(files, "baselines").lane(report.hardware, report.toolchain)
+        return {
+            result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
+            for result in judge_again(report, lane).results
+        }
+
+    def reasons(self, case: str, metric: str | None = None) -> list[str]:
+        """Of the verdicts of a case, on one metric or on all."""
+        return [
+            verdict.get("reason", "")
+            for result in self.report()["results"]
+            for verdict in result["verdicts"]
+            if result["case"]["name"] == case and metric in (None, verdict.get("metric"))
+        ]
 
     def words(self, metric: str | None = None) -> dict[str, set[str]]:
         """Verdict words by case, of one metric or of all."""

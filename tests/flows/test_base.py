@@ -22,12 +22,7 @@ def pytest_runtest_setup(item):
 
 def reasons(project: Project, case: str = "double[64]") -> list[str]:
     """What the report says of the case's time."""
-    return [
-        verdict.get("reason", "")
-        for result in project.report()["results"]
-        for verdict in result["verdicts"]
-        if result["case"]["name"] == case and verdict.get("metric") == "device_time_us"
-    ]
+    return project.reasons(case, "device_time_us")
 
 
 def test_what_equals_its_base_in_code_is_unchanged_whatever_the_machine_does(recorded: Project) -> None:

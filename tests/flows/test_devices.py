@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.github.lanes.baselines_at_commit import read_files
-from perfguard.github.lanes.judge_again import judge_again
-from perfguard.store.report_file import read_report
 from tests.flows.conftest import PYTHON, TEST, Project
 
 # Notes which device every call runs on, and in which worker.
@@ -44,17 +41,6 @@ def spread(project: Project, cases: str = "[64, 96, 32, 48]") -> None:
     source.write_text(source.read_text() + WHERE)
 
 
-def judged_again(project: Project) -> dict[str, set[str]]:
-    """What whoever holds nothing but the report and the baselines says of the times."""
-    report = read_report(project.path / ".perfguard" / "report-fake-gpu.json")
-    files = {f"baselines/fake-gpu/{project.baseline.name}": project.baseline.read_bytes()}
-    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain)
-    return {
-        result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
-        for result in judge_again(report, lane).results
-    }
-
-
 def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> None:
     project = recorded
     spread(project)
@@ -68,7 +54,7 @@ def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> 
     suite = ET.parse(project.path / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("8", "4", "0")
     late = {case.get("name") for case in suite.iter("testcase") if case.get("classname") == "perfguard"}
-    assert judged_again(project) == project.words("device_time_us") == {case: {"SLOWER"} for case in late}
+    assert project.judged_again() == project.words("device_time_us") == {case: {"SLOWER"} for case in late}
     report = project.report()
     assert report["complete"]
     # Each worker paired what it had measured itself, on its own device.

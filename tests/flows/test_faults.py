@@ -27,14 +27,6 @@ def misbehave(project: Project, statement: str, before: str = "") -> None:
     source.write_text(f"import os, sys, time\n{before}\n{text}")
 
 
-def reasons(project: Project, case: str) -> str:
-    """All that the report says of a case."""
-    for result in project.report()["results"]:
-        if result["case"]["name"] == case:
-            return "\n".join(verdict.get("reason", "") for verdict in result["verdicts"])
-    raise AssertionError(f"{case}: not in the report")
-
-
 def test_a_hanging_kernel_ends_the_run_with_all_that_is_known(project: Project) -> None:
     # A child of its own, and the device's lock, must not outlive it.
     misbehave(
@@ -88,7 +80,7 @@ def test_a_case_that_kills_the_base_s_process_spares_the_others(recorded: Projec
     assert recorded.guard().ret == ExitStatus.REGRESSED
     words = recorded.words("device_time_us")
     assert words == {"double[64]/forward": {"UNRESOLVED"}, "double[96]/forward": {"SLOWER"}}
-    assert "the base: pytest ended with status 7" in reasons(recorded, "double[64]")
+    assert "the base: pytest ended with status 7" in "".join(recorded.reasons("double[64]"))
 
 
 def test_a_hanging_worker_is_replaced(project: Project) -> None:
@@ -100,7 +92,7 @@ def test_a_hanging_worker_is_replaced(project: Project) -> None:
     words = project.words()
     assert words["double[96]/forward"] == {"BROKEN"}
     assert words["double[64]/forward"] == words["double[128]/forward"] == {"NEW"}
-    assert "took longer than 0.05 minutes, in the numerics check" in reasons(project, "double[96]")
+    assert "took longer than 0.05 minutes, in the numerics check" in "".join(project.reasons("double[96]"))
 
 
 def test_a_device_fault_spares_what_was_measured(recorded: Project) -> None:

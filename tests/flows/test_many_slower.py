@@ -6,16 +6,12 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.github.lanes.baselines_at_commit import read_files
-from perfguard.github.lanes.judge_again import judge_again
-from perfguard.model.records import Baseline, CaseBaseline, Entry, TimedEntry
+from perfguard.model.records import Baseline, CaseBaseline, Entry, TimedEntry, Word
 from perfguard.store.baseline_writer import render
-from perfguard.store.report_file import read_report
 from tests.flows.conftest import Project
 from tests.flows.test_unchanged import SPREAD, as_recorded
 
@@ -60,21 +56,6 @@ def rows(key: str) -> int:
     return int(key.partition("[")[2].partition("]")[0])
 
 
-def report_path(project: Project) -> Path:
-    return project.path / ".perfguard" / "report-fake-gpu.json"
-
-
-def judged_again(project: Project) -> dict[str, set[str]]:
-    """What whoever holds nothing but the report and the baselines says of the times."""
-    report = read_report(report_path(project))
-    files = {"baselines/fake-gpu/test_suite.yaml": project.baseline.read_bytes()} if project.baseline.exists() else {}
-    lane = read_files(files, "baselines").lane(report.hardware, report.toolchain)
-    return {
-        result.case.key: {str(verdict.word) for verdict in result.verdicts if verdict.metric == "device_time_us"}
-        for result in judge_again(report, lane).results
-    }
-
-
 ALL = (10, dict.fromkeys(range(1, 11), 1.2))
 MOST = (15, {n: 1.05 + 0.06 * n for n in range(6, 16)})  # each by a factor of its own
 HALF = (10, {**dict.fromkeys(range(1, 6), 1.2), **dict.fromkeys(range(6, 11), 1 / 1.2)})
@@ -86,7 +67,7 @@ def test_whoever_moved_is_named_and_nobody_else(project: Project, cases: int, fa
     project.configure(pair_minutes=0)
     project.guard()
     project.baseline.parent.mkdir(parents=True)
-    project.baseline.write_text(render(as_recorded(read_report(report_path(project)))))
+    project.baseline.write_text(render(as_recorded(project.read())))
     project.configure(pair_minutes=10)
     project.commit()
     write_kernel(project, factors)
@@ -99,7 +80,7 @@ def test_whoever_moved_is_named_and_nobody_else(project: Project, cases: int, fa
         return "SLOWER" if factor > 1 else "FASTER" if factor < 1 else "PASS"
 
     found = project.words("device_time_us")
-    assert found == judged_again(project)
+    assert found == project.judged_again()
     moved = {key for key in names if rows(key) in factors}
     assert {key: found[key] for key in moved} == {key: {word(key)} for key in moved}
     # What nobody touched is acquitted, or at worst left open by a few process pairs; nobody accuses it.
@@ -118,7 +99,7 @@ def record(project: Project, names: list[str]) -> None:
     """What five sessions of each case would have stored: as one run reads the first of them."""
     project.configure(pair_minutes=0)
     project.guard("-k", "double0 and [1]")
-    report = read_report(report_path(project))
+    report = project.read()
     entries: dict[str, Entry] = {
         reading.metric: TimedEntry([reading.value * factor for factor in SPREAD], reading.timer or "")
         for reading in report.results[0].readings
@@ -136,7 +117,7 @@ def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Pr
     result = project.guard()
     assert result.ret == ExitStatus.REGRESSED
     words = project.words("device_time_us")
-    assert words == judged_again(project)
+    assert words == project.judged_again()
     counts = Counter(word for found in words.values() for word in found)
     assert counts.keys() == {"SLOWER", "UNRESOLVED"}
     assert {key.partition("[")[0] for key, found in words.items() if found == {"SLOWER"}} == {
@@ -150,11 +131,7 @@ def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Pr
             f"{counts['SLOWER']} SLOWER, {counts['UNRESOLVED']} UNRESOLVED; *",
         ]
     )
-    open_ = [
-        verdict["reason"]
-        for result in project.report()["results"]
-        for verdict in result["verdicts"]
-        if verdict["word"] == "UNRESOLVED"
-    ]
+    verdicts = [verdict for result in project.read().results for verdict in result.verdicts]
+    open_ = [verdict.reason or "" for verdict in verdicts if verdict.word is Word.UNRESOLVED]
     over = "the 0.2 minutes for process pairs were over ([tool.perfguard] pair_minutes)"
     assert all(reason.startswith((f"UNPAIRED: {over}", f"UNDECIDED: {over}")) for reason in open_)

@@ -4,7 +4,6 @@ where the controls are enough, else by process pairs."""
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from perfguard.model.records import (
     Provenance,
     Report,
     TimedEntry,
-    load_report,
 )
 from perfguard.store.baseline_writer import render
 from tests.flows.conftest import Project
@@ -86,10 +84,6 @@ def as_recorded(report: Report) -> Baseline:
     return Baseline("fake-gpu", "test_suite", provenance, {result.case.key: case(result) for result in report.results})
 
 
-def read_report(project: Project) -> Report:
-    return load_report(Path(project.path / ".perfguard" / "report-fake-gpu.json").read_bytes())
-
-
 @pytest.fixture
 def known(project: Project) -> Project:
     """Cases of one kernel, known from five sessions."""
@@ -99,14 +93,14 @@ def known(project: Project) -> Project:
     write_kernel(project)
     assert project.guard().ret == ExitStatus.PASSED
     project.baseline.parent.mkdir(parents=True)
-    project.baseline.write_text(render(as_recorded(read_report(project))))
+    project.baseline.write_text(render(as_recorded(project.read())))
     project.commit()
     return project
 
 
 def read_times(project: Project) -> list[str]:
     """Cases whose device time was read."""
-    return [result.case.key for result in read_report(project).results if result.reading("device_time_us")]
+    return [result.case.key for result in project.read().results if result.reading("device_time_us")]
 
 
 def test_the_record_acquits_beside_enough_controls_and_pairs_catch_what_is_slower(known: Project) -> None:
@@ -122,7 +116,7 @@ def test_the_record_acquits_beside_enough_controls_and_pairs_catch_what_is_slowe
     timed = read_times(project)
     assert CONTROLS <= len(timed) < CASES
     same.stdout.fnmatch_lines([f"*{CASES - len(timed)} not timed, whose code on the device is as recorded*"])
-    assert all(result.reading("host_time_us") for result in read_report(project).results)
+    assert all(result.reading("host_time_us") for result in project.read().results)
 
     write_kernel(project, odd_us=22_000.0, odd_code="three")
     slower = project.guard()
