@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, Expect, Mutant
+from tests.corpus.mutant import Edit, changed
 
 ROUTER, LAYER, COMPILE = "kernels/moe/router.py", "kernels/moe/layer.py", "kernels/layers/compile.py"
 MOE_CASES = ("moe/forward",)
 
 MUTANTS = [
-    Mutant(
-        name="a branch on data breaks the graph",
-        classes=("K12",),
-        imitates="float8_experimental#192 (2.44 to 2.08 it/s): Python decides by what a tensor holds",
-        suite="layers",
-        apply=(
+    changed(
+        "K12", "a branch on data breaks the graph",
+        "float8_experimental#192 (2.44 to 2.08 it/s): Python decides by what a tensor holds",
+        "layers", "C",
+        (
             Edit(
                 ROUTER,
                 "            return Routing(weights_of(",
@@ -22,20 +21,14 @@ MUTANTS = [
                 "            return Routing(weights_of(",
             ),
         ),
-        shown={
-            "C": Expect(
-                "CHANGED", "graph_breaks", cases=MOE_CASES,
-                says=("graph break at router.py:", "Data-dependent branching"),
-                also=("*",),
-            )
-        },
+        "graph_breaks", "graph break at router.py:", "Data-dependent branching",
+        cases=MOE_CASES, also=("*",),
     ),
-    Mutant(
-        name="a Python int that varies is kept as a guard",
-        classes=("K12", "K40"),
-        imitates="FA#911 (8 variants for 2), torchtitan#2007: every token count is compiled anew",
-        suite="layers",
-        apply=(
+    changed(
+        "K12 K40", "a Python int that varies is kept as a guard",
+        "FA#911 (8 variants for 2), torchtitan#2007: every token count is compiled anew",
+        "layers", "C",
+        (
             Edit(
                 LAYER,
                 "        self._check(x_TD)\n",
@@ -44,14 +37,14 @@ MUTANTS = [
                 "        x_TD = x_TD * (self.seen / self.seen)\n",
             ),
         ),
-        shown={"C": Expect("CHANGED", "recompiles", cases=MOE_CASES, says=("recompiled for", "seen"), also=("*",))},
+        "recompiles", "recompiled for", "seen",
+        cases=MOE_CASES, also=("*",),
     ),
-    Mutant(
-        name="a setting of the compiler is left changed",
-        classes=("K39",),
-        imitates="torchtitan#2741: apply_compile sets capture_scalar_outputs for good, and another function fails",
-        suite="layers",
-        apply=(
+    changed(
+        "K39", "a setting of the compiler is left changed",
+        "torchtitan#2741: apply_compile sets capture_scalar_outputs for good, and another function fails",
+        "layers", "C",
+        (
             Edit(
                 COMPILE,
                 "    for block in blocks_of(model):\n",
@@ -59,46 +52,35 @@ MUTANTS = [
                 "    for block in blocks_of(model):\n",
             ),
         ),
-        shown={
-            "C": Expect(
-                "CHANGED", "compiler_leaks", cases=("applied/forward",),
-                says=("compiler setting left changed: dynamo.capture_scalar_outputs: False -> True",),
-                also=("guards",),
-            )
-        },
+        "compiler_leaks", "compiler setting left changed: dynamo.capture_scalar_outputs: False -> True",
+        cases=("applied/forward",), also=("guards",),
     ),
-    Mutant(
-        name="counts are Python ints in the graph",
-        classes=("K40",),
-        imitates="torchtitan#2312, pytorch#161276: the first load's counts are baked in",
-        suite="layers",
-        apply=(
+    changed(
+        "K40", "counts are Python ints in the graph",
+        "torchtitan#2312, pytorch#161276: the first load's counts are baked in",
+        "layers", "C",
+        (
             Edit(
                 LAYER,
                 "        if self.training:\n",
                 "        self.longest = max(dispatch.counts.tolist())\n        if self.training:\n",
             ),
         ),
-        shown={
-            "C": Expect("CHANGED", "graph_breaks", cases=MOE_CASES, says=("graph break at layer.py:",), also=("*",))
-        },
+        "graph_breaks", "graph break at layer.py:",
+        cases=MOE_CASES, also=("*",),
     ),
-    Mutant(
-        name="a checkpointed block is silently eager",
-        classes=("K48",),
-        imitates="torchtitan#1895: a break inside checkpointing leaves the whole block to Python, without a word",
-        suite="layers",
-        apply=(
+    changed(
+        "K48", "a checkpointed block is silently eager",
+        "torchtitan#1895: a break inside checkpointing leaves the whole block to Python, without a word",
+        "layers", "C",
+        (
             Edit(
                 "test_layers.py",
                 "        return block(x, rope)\n",
                 "        torch._dynamo.graph_break()\n        return block(x, rope)\n",
             ),
         ),
-        shown={
-            "C": Expect(
-                "CHANGED", "eager_frames", cases=("checkpointed/forward",), says=("left to Python:",), also=("*",)
-            )
-        },
+        "eager_frames", "left to Python:",
+        cases=("checkpointed/forward",), also=("*",),
     ),
 ]  # fmt: skip

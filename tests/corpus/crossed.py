@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.corpus.mutant import Edit, Expect, Mutant, NotApplied
+from tests.corpus.mutant import Edit, Expect, Mutant, NotApplied, changed
 
 FP8, OPERATORS = "kernels/fp8/configs.py", "kernels/operators/configs.py"
 WHOLE_ROWS = "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps={}),"
@@ -74,21 +74,13 @@ MUTANTS = [
             "X": Expect("CHANGED", "sm_90.store_bits", cases=("rows[256]/forward",), also=("*",)),
         },
     ),
-    Mutant(
-        name="a row of the table is gone",
-        classes=("K07",),
-        imitates="vllm#52192 (-2.35 %), sglang#37072: a width that had been tuned takes the default",
-        suite="cross",
-        apply=(Edit(FP8, "    if block <= 512:\n        rows", "    if block < 0:\n        rows"),),
-        shown={
-            "X": Expect(
-                "CHANGED",
-                "sm_90.entry",
-                cases=("rows[256]/forward",),
-                says=("sm_90.entry: quantize_rows 512 or narrower -> quantize_rows default",),
-                also=("*",),
-            )
-        },
+    changed(
+        "K07", "a row of the table is gone",
+        "vllm#52192 (-2.35 %), sglang#37072: a width that had been tuned takes the default",
+        "cross", "X",
+        (Edit(FP8, "    if block <= 512:\n        rows", "    if block < 0:\n        rows"),),
+        "sm_90.entry", "sm_90.entry: quantize_rows 512 or narrower -> quantize_rows default",
+        cases=("rows[256]/forward",), also=("*",),
     ),
     Mutant(
         name="a tile too large for the registers",
@@ -187,4 +179,4 @@ MUTANTS = [
             "X": Expect("CHANGED", "*.compilations", says=("_forward 2 -> _forward 12",)),
         },
     ),
-]
+]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -107,20 +108,24 @@ class Mutant:
     open: Mapping[Place, str] = field(default_factory=dict)
 
 
-def wrong(
+def planted(
+    word: str,
     classes: str,
     name: str,
     imitates: str,
     suite: str,
     place: Place,
     changes: tuple[Change, ...],
-    output: str,
+    metric: str,
     *says: str,
     cases: tuple[str, ...] = ("*",),
     also: tuple[str, ...] = (),
     beside: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
 ) -> Mutant:
-    """One whose result is WRONG, shown in one place: `output` is named, and `says` stands there."""
-    expect = Expect("WRONG", output, cases=cases, says=says, also=also, beside=beside)
+    """One that is shown in one place; `metric`, of what is WRONG the output, and all that follows as in `Expect`."""
+    expect = Expect(word, metric, cases=cases, says=says, also=also, beside=beside)
     return Mutant(name, tuple(classes.split()), imitates, suite, changes, {place: expect}, arguments)
+
+
+wrong, changed = partial(planted, "WRONG"), partial(planted, "CHANGED")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, Expect, Mutant, wrong
+from tests.corpus.mutant import Edit, changed, wrong
 
 ROUTER, RECOMPUTE, MOVED = "kernels/moe/router.py", "kernels/moe/recompute.py", "kernels/moe/rows.py"
 
@@ -96,13 +96,11 @@ MUTANTS = [
         "*", "differs from run to run: ", "of 10 further runs differ; by RMSE",
         cases=("experts[*]/*",),
     ),
-    Mutant(
-        name="rows are summed by float atomics",
-        classes=("K25",),
-        imitates="torchtitan's scatter_add in combine: the order of a sum is another in each run",
-        suite="experts",
-        arguments=("-k", "4"),  # one row a token has no order
-        apply=(
+    changed(
+        "K25", "rows are summed by float atomics",
+        "torchtitan's scatter_add in combine: the order of a sum is another in each run",
+        "experts", "G",
+        (
             Edit(
                 MOVED,
                 "    return _sum_rows(rows_MD, plus_MD, weights_TK, inverse_TK, dtype or rows_MD.dtype, candidate)",
@@ -114,17 +112,11 @@ MUTANTS = [
                 "    return total.index_add_(0, token, parts).to(dtype or torch.bfloat16)",
             ),
         ),
-        shown={
-            # Less than eager's own error, so not WRONG; but it repeated its bits before.
-            "G": Expect(
-                "CHANGED",
-                "contract",
-                cases=("experts[4]/forward",),
-                says=("output differs from run to run",),
-                also=("*",),
-                beside=("experts[4]/backward",),  # where gradients are gathered, in the same order each time
-            )
-        },
+        # Less than eager's own error, so not WRONG; but it repeated its bits before.
+        "contract", "output differs from run to run",
+        cases=("experts[4]/forward",), also=("*",),
+        beside=("experts[4]/backward",),  # where gradients are gathered, in the same order each time
+        arguments=("-k", "4"),  # one row a token has no order
     ),
     wrong(
         "K49", "compiled, the experts count in fp8",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Append, Edit, Expect, Mutant, wrong
+from tests.corpus.mutant import Append, Edit, Expect, Mutant, changed, wrong
 
 GROUPS, ROWS, TILES = "kernels/grouped/groups.py", "kernels/grouped/rows.py", "kernels/grouped/tiles.py"
 LAUNCH = "kernels/grouped/launch.py"
@@ -130,12 +130,11 @@ MUTANTS = [
         "*", "RMSE",
         cases=("product[*]/*",),
     ),
-    Mutant(
-        name="three stages of a large tile",
-        classes=("K31",),
-        imitates="vllm#12789, FA#1534: a tile for another chip's shared memory",
-        suite="limits",
-        apply=(
+    changed(
+        "K31", "three stages of a large tile",
+        "vllm#12789, FA#1534: a tile for another chip's shared memory",
+        "limits", "X",
+        (
             Edit(
                 CONFIGS,
                 "    Config(height=128, width=128, depth=64, warps=4, stages=2),\n"
@@ -143,22 +142,14 @@ MUTANTS = [
                 "    Config(height=256, width=128, depth=64, warps=8, stages=3),\n)\n_CDNA4",
             ),
         ),
-        shown={
-            "X": Expect(
-                "CHANGED",
-                "gfx942.unfit",
-                cases=("product/forward",),
-                says=("needs 96 KB, gfx942 has 64 KB",),
-                also=("gfx942.*",),
-            )
-        },
+        "gfx942.unfit", "needs 96 KB, gfx942 has 64 KB",
+        cases=("product/forward",), also=("gfx942.*",),
     ),
-    Mutant(
-        name="32 warps where a wave has 64 lanes",
-        classes=("K31",),
-        imitates="ROCm/bitsandbytes#93, aiter#3257: 32 lanes written as a number",
-        suite="limits",
-        apply=(
+    changed(
+        "K31", "32 warps where a wave has 64 lanes",
+        "ROCm/bitsandbytes#93, aiter#3257: 32 lanes written as a number",
+        "limits", "X",
+        (
             Edit(
                 CONFIGS,
                 "    Config(height=128, width=128, depth=64, warps=4, stages=2),\n"
@@ -166,14 +157,7 @@ MUTANTS = [
                 "    Config(height=128, width=128, depth=64, warps=32, stages=2),\n)\n_CDNA4",
             ),
         ),
-        shown={
-            "X": Expect(
-                "CHANGED",
-                "gfx942.unfit",
-                cases=("product/forward",),
-                says=("2,048 threads, limit 1,024",),
-                also=("gfx942.*",),
-            )
-        },
+        "gfx942.unfit", "2,048 threads, limit 1,024",
+        cases=("product/forward",), also=("gfx942.*",),
     ),
 ]  # fmt: skip
