@@ -57,7 +57,7 @@ def rows(key: str) -> int:
 
 
 ALL = (10, dict.fromkeys(range(1, 11), 1.2))
-MOST = (15, {n: 1.05 + 0.06 * n for n in range(6, 16)})  # each by a factor of its own
+MOST = (16, {n: 1.05 + 0.06 * n for n in range(7, 17)})  # each by a factor of its own
 HALF = (10, {**dict.fromkeys(range(1, 6), 1.2), **dict.fromkeys(range(6, 11), 1 / 1.2)})
 
 
