@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-import msgspec
+from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact, machine_change, spelled_out
-from perfguard.judge.lane import Lane, differing_versions, other_power, same_board, timer_class
+from perfguard.judge.lane import Lane, Record, differing_versions, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
 from perfguard.judge.statistics import remember
-from perfguard.model.records import (
-    Baseline,
-    Better,
-    CaseBaseline,
-    CaseResult,
-    Entry,
-    Reading,
-    TimedEntry,
-    Value,
-    Verdict,
-    Word,
-)
+from perfguard.model.records import Better, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
 from perfguard.model.units import Unit, format_change
 
 _WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause
@@ -44,21 +35,21 @@ def judge_case(
         controls: timer class -> deviation of the run's unchanged cases from their records.
         fresh: results of the same case in fresh processes, which judge times beside a rival's.
     """
+    case = _Case(result, lane)
     same = covering(result, lane)
     verdicts = []
     for reading in result.readings:
         if not reading.timed:
-            verdicts.append(_exact(result, reading, lane))
+            verdicts.append(case.exact(reading))
         elif reading.rival:
-            verdicts.append(_beside_rival(result, reading, lane, fresh))
+            verdicts.append(case.beside_rival(reading, fresh))
         elif reading.metric in same:
-            verdicts.append(_unchanged(result, lane, reading.metric, f"{same[reading.metric]} is as recorded"))
+            verdicts.append(case.unchanged(reading, f"{same[reading.metric]} is as recorded"))
         else:
-            verdicts.append(_timed(result, reading, lane, controls))
-    verdicts = _explained(verdicts, result, lane)
+            verdicts.append(case.timed(reading, controls))
     measured = result.word not in (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
     if measured and not any(accuracy.problem for accuracy in result.accuracy):
-        verdicts += _not_read(result, lane, same)
+        verdicts += case.not_read(same)
     return verdicts
 
 
@@ -66,164 +57,177 @@ def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
     """The verdict on a time that no process pair can judge: the problem with its record if any, else UNRESOLVED."""
     reading = result.reading(metric)
     assert reading is not None
-    entry, other = _stored_time(result, reading, lane)
-    if other is not None:
-        return other
-    assert entry is not None
-    reason = f"UNPAIRED: {why}"
-    return msgspec.structs.replace(_shown(result, reading, lane), word=Word.UNRESOLVED, reason=reason)
+    return _Case(result, lane).unpaired(reading, why)
 
 
-# -- exact metrics ---------------------------------------------------------------------------------------------------
+def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
+    """The stored values of the exact metrics in `result`."""
+    values: dict[str, Value] = {}
+    for reading in result.readings:
+        entry = lane.record(result, reading).implied
+        if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
+            values[reading.metric] = entry
+    return values
 
 
-def _exact(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
-    baseline, stored = _remembered(result, reading, lane)
-    entry = _entry(reading, stored)
-    if reading.tells_of_nothing and not entry:
-        return _unjudged(Word.PASS, reading, "")
-    if baseline is None and _is_known_to_the_target_alone(result, reading, lane):
-        return _unjudged(Word.PASS, reading, f"not gated: {lane.hardware.slug} has no record of its own")
-    if baseline is None or stored is None or entry is None:
-        return _unknown(result, reading, lane, stored)
-    changed = _other_method(result, reading, stored, entry)
-    if changed or isinstance(entry, TimedEntry):
-        return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
-    drift = differing_versions(
-        baseline.provenance_of(result.case.key), lane.toolchain, portable=lane.is_portable(reading)
-    )
-    if reading.target:  # compiled code does not depend on the torch that called it
-        drift = [change for change in drift if change.startswith("triton ")]
-    return judge_exact(reading, entry, drift)
+@dataclass(frozen=True)
+class _Case:
+    """One case in its lane."""
 
+    result: CaseResult
+    lane: Lane
 
-# -- times -----------------------------------------------------------------------------------------------------------
+    def exact(self, reading: Reading) -> Verdict:
+        record = self.lane.record(self.result, reading)
+        entry = record.implied
+        if reading.tells_of_nothing and not entry:
+            return _unjudged(Word.PASS, reading, "")
+        if record.baseline is None and self._is_known_to_the_target_alone(reading):
+            return _unjudged(Word.PASS, reading, f"not gated: {self.lane.hardware.slug} has no record of its own")
+        if entry is None:
+            return self._unknown(reading, record)
+        changed = self._other_method(record, entry)
+        if changed or isinstance(entry, TimedEntry):
+            return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
+        drift = differing_versions(record.provenance, self.lane.toolchain, portable=self.lane.is_portable(reading))
+        if reading.target:  # compiled code does not depend on the torch that called it
+            drift = [change for change in drift if change.startswith("triton ")]
+        verdict = judge_exact(reading, entry, drift)
+        if verdict.word is not Word.CHANGED:
+            return verdict
+        details = spelled_out(reading.metric, self.result.readings, stored_values(self.result, self.lane))
+        return replace(verdict, reason="\n".join(filter(None, (verdict.reason, details, reading.note))))
 
+    def timed(self, reading: Reading, controls: Mapping[str, Controls]) -> Verdict:
+        shown, value = self._shown(reading), reading.value
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            reason = f"NOISY: read {value}, which is no time"
+            return Verdict(Word.UNRESOLVED, reading.metric, reason, unit=reading.unit)
+        if not reading.gated:
+            change = f": {format_change(shown.ratio)}" if shown.ratio is not None else ""
+            return replace(shown, word=Word.PASS, reason=f"not gated{change}")
+        other = self._why_not_comparable(reading)
+        if self.lane.base.equal:
+            return other if other is not None and other.word is Word.DRIFT else self.unchanged(reading, self._same_tree)
+        if other is None:
+            why = self._outside_record(self.lane.record(self.result, reading), controls)
+            if not why:
+                return replace(shown, word=Word.PASS, reason="")
+        else:
+            why = "nothing is recorded" if other.word is Word.NEW else "its record is of another kind"
+        if self.lane.base.commit is None:
+            return self.unpaired(reading, self.lane.base.problem)
+        return replace(shown, word=Word.SUSPECT, reason=f"to be paired: {why}")
 
-def _timed(result: CaseResult, reading: Reading, lane: Lane, controls: Mapping[str, Controls]) -> Verdict:
-    shown = _shown(result, reading, lane)
-    value = reading.value
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
-        reason = f"NOISY: read {value}, which is no time"
-        return Verdict(Word.UNRESOLVED, reading.metric, reason, unit=reading.unit)
-    if not reading.gated:
-        change = f": {format_change(shown.ratio)}" if shown.ratio is not None else ""
-        return msgspec.structs.replace(shown, word=Word.PASS, reason=f"not gated{change}")
-    entry, other = _stored_time(result, reading, lane)
-    if lane.base.equal:
-        if other is not None and other.word is Word.DRIFT:
-            return other
-        return msgspec.structs.replace(shown, word=Word.UNCHANGED, reason=_same_tree(lane))
-    why = "its record is of another kind" if other is not None and other.word is not Word.NEW else "nothing is recorded"
-    if entry is not None:
-        suite, key = result.case.suite, result.case.key
+    def beside_rival(self, reading: Reading, fresh: Sequence[CaseResult]) -> Verdict:
+        if self.lane.base.equal:
+            return replace(judge_rival(reading), word=Word.UNCHANGED, reason=self._same_tree)
+        alike = [other.reading(reading.metric) for other in fresh if other.inputs == self.result.inputs]
+        return judge_rival(reading, [read for read in alike if read is not None and read.timer == reading.timer])
+
+    def unchanged(self, reading: Reading, why: str) -> Verdict:
+        """The verdict on a time that cannot have changed. If it did, the machine is named."""
+        shown = self._shown(reading)
+        if self._machine and (shown.ratio or 1.0) > 1 + _WORTH_TELLING:
+            why += f", so the machine: {self._machine}"
+        return replace(shown, word=Word.UNCHANGED, reason=why)
+
+    def unpaired(self, reading: Reading, why: str) -> Verdict:
+        other = self._why_not_comparable(reading)
+        return other or replace(self._shown(reading), word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
+
+    def not_read(self, same: Mapping[str, str]) -> list[Verdict]:
+        """Verdicts on stored metrics without a reading. `same`: covered metric -> the exact metric that covers it."""
+        suite, key = self.result.case.suite, self.result.case.key
+        stored = {metric for case in self.lane.stored_cases(suite, key) for metric in case.entries}
+        verdicts = []
+        for metric in sorted(stored - {reading.metric for reading in self.result.readings}):
+            if metric in same:
+                reason = f"{same[metric]} is as recorded; not timed"
+                before = math.exp(remember(self.lane.timed[suite, key, metric].sessions).centre)
+                verdicts.append(Verdict(Word.UNCHANGED, metric, reason, before=before, unit=Unit.MICROSECONDS))
+            else:
+                verdicts.append(Verdict(Word.UNRESOLVED, metric, "remembered, but not read this time"))
+        return verdicts
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _machine(self) -> str:
+        """The machine's change since the record of the case."""
+        baseline = self.lane.baselines.get(self.result.case.suite)
+        if baseline is None or self.result.case.key not in baseline.cases:
+            return ""
+        return machine_change(baseline.provenance_of(self.result.case.key), self.result.conditions)
+
+    @property
+    def _same_tree(self) -> str:
+        return f"the working tree is {(self.lane.base.commit or '')[:12]}, but for documentation"
+
+    def _outside_record(self, record: Record, controls: Mapping[str, Controls]) -> str:
+        entry = record.entry
+        assert isinstance(entry, TimedEntry)
         name = timer_class(entry.timer)
+        on_its_board = same_board(record.provenance, self.result)
         beside = controls.get(name, Controls())
-        on_its_board = same_board(lane.provenance(suite, key), result)
-        why = within_record(reading, entry, lane.prior(name), beside, on_its_board=on_its_board)
-        if not why:
-            return msgspec.structs.replace(shown, word=Word.PASS, reason="")
-    if lane.base.commit is None:
-        return unpaired(result, reading.metric, lane, lane.base.problem)
-    return msgspec.structs.replace(shown, word=Word.SUSPECT, reason=f"to be paired: {why}")
+        return within_record(record.reading, entry, self.lane.prior(name), beside, on_its_board=on_its_board)
 
-
-def _beside_rival(result: CaseResult, reading: Reading, lane: Lane, fresh: Sequence[CaseResult]) -> Verdict:
-    if lane.base.equal:
-        shown = judge_rival(reading)
-        return msgspec.structs.replace(shown, word=Word.UNCHANGED, reason=_same_tree(lane))
-    alike = [other.reading(reading.metric) for other in fresh if other.inputs == result.inputs]
-    return judge_rival(reading, [read for read in alike if read is not None and read.timer == reading.timer])
-
-
-def _same_tree(lane: Lane) -> str:
-    return f"the working tree is {(lane.base.commit or '')[:12]}, but for documentation"
-
-
-def _stored_time(result: CaseResult, reading: Reading, lane: Lane) -> tuple[TimedEntry | None, Verdict | None]:
-    """The stored time for comparison; without a comparable one, the verdict that gives the reason."""
-    baseline, stored = _remembered(result, reading, lane)
-    if baseline is None or stored is None or reading.metric not in stored.entries:
-        return None, _unknown(result, reading, lane, stored)
-    entry, provenance = stored.entries[reading.metric], baseline.provenance_of(result.case.key)
-    changed = other_power(provenance, lane.hardware)
-    if changed:
-        return None, _unjudged(Word.OTHER_HARDWARE, reading, changed, entry)
-    changed = _other_method(result, reading, stored, entry)
-    if changed or not isinstance(entry, TimedEntry):
-        return None, _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
-    drift = differing_versions(provenance, lane.toolchain)
-    if drift:
-        shown = _shown(result, reading, lane)
+    def _why_not_comparable(self, reading: Reading) -> Verdict | None:
+        """The verdict on a time that cannot be compared with its record, with the reason; None if it can."""
+        record = self.lane.record(self.result, reading)
+        entry = record.entry
+        if entry is None:
+            return self._unknown(reading, record)
+        changed = other_power(record.provenance, self.lane.hardware)
+        if changed:
+            return _unjudged(Word.OTHER_HARDWARE, reading, changed, entry)
+        changed = self._other_method(record, entry)
+        if changed or not isinstance(entry, TimedEntry):
+            return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
+        drift = differing_versions(record.provenance, self.lane.toolchain)
+        if not drift:
+            return None
+        shown = self._shown(reading)
         change = "" if shown.ratio is None else f"{format_change(shown.ratio)}; "
-        reason = f"{change}another toolchain: {', '.join(drift)}"
-        return None, msgspec.structs.replace(shown, word=Word.DRIFT, reason=reason)
-    return entry, None
+        return replace(shown, word=Word.DRIFT, reason=f"{change}another toolchain: {', '.join(drift)}")
 
+    def _shown(self, reading: Reading) -> Verdict:
+        """A verdict with the time and its record (if it has the same timer). The caller sets word and reason."""
+        entry = self.lane.record(self.result, reading).entry
+        shown = Verdict(Word.PASS, reading.metric, after=reading.value, unit=reading.unit)
+        value = reading.value
+        if not isinstance(entry, TimedEntry) or entry.timer != reading.timer or not isinstance(value, int | float):
+            return shown
+        centre = remember(entry.sessions).centre
+        slowdown = math.log(value) - centre if 0 < value < math.inf else 0.0
+        ratio = math.exp(-slowdown if reading.better is Better.HIGHER else slowdown)
+        return replace(shown, before=math.exp(centre), ratio=ratio)
 
-def _shown(result: CaseResult, reading: Reading, lane: Lane) -> Verdict:
-    """A verdict with the time and its record (if it has the same timer). The caller sets word and reason."""
-    _, stored = _remembered(result, reading, lane)
-    entry = stored.entries.get(reading.metric) if stored else None
-    shown = Verdict(Word.PASS, reading.metric, after=reading.value, unit=reading.unit)
-    if not isinstance(entry, TimedEntry) or entry.timer != reading.timer or not isinstance(reading.value, int | float):
-        return shown
-    centre = remember(entry.sessions).centre
-    slowdown = math.log(reading.value) - centre if 0 < reading.value < math.inf else 0.0
-    ratio = math.exp(-slowdown if reading.better is Better.HIGHER else slowdown)
-    return msgspec.structs.replace(shown, before=math.exp(centre), ratio=ratio)
+    def _is_known_to_the_target_alone(self, reading: Reading) -> bool:
+        """Whether a case has only a portable record, and `reading` is not portable."""
+        portable = self.lane.portable.get(self.result.case.suite)
+        return not self.lane.is_portable(reading) and portable is not None and self.result.case.key in portable.cases
 
+    def _unknown(self, reading: Reading, record: Record) -> Verdict:
+        lane, portable = self.lane, self.lane.is_portable(reading)
+        slugs = lane.elsewhere.get((self.result.case.suite, self.result.case.key), ())
+        if record.case is None and slugs and not portable:
+            reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
+            return _unjudged(Word.OTHER_HARDWARE, reading, reason)
+        where = (reading.target or lane.hardware.target) if portable else lane.hardware.slug
+        return _unjudged(Word.NEW, reading, f"no baseline on {where}")
 
-def _unchanged(result: CaseResult, lane: Lane, metric: str, why: str) -> Verdict:
-    """The verdict on a time that cannot have changed, with its value if it was read nevertheless."""
-    reading = result.reading(metric)
-    if reading is not None:
-        return msgspec.structs.replace(_shown(result, reading, lane), word=Word.UNCHANGED, reason=why)
-    centre = remember(lane.timed[result.case.suite, result.case.key, metric].sessions).centre
-    return Verdict(Word.UNCHANGED, metric, f"{why}; not timed", before=math.exp(centre), unit=Unit.MICROSECONDS)
-
-
-# -- shared helpers --------------------------------------------------------------------------------------------------
-
-
-def _remembered(result: CaseResult, reading: Reading, lane: Lane) -> tuple[Baseline | None, CaseBaseline | None]:
-    baseline = lane.baseline_of(result.case.suite, reading)
-    return baseline, baseline.cases.get(result.case.key) if baseline else None
-
-
-def _is_known_to_the_target_alone(result: CaseResult, reading: Reading, lane: Lane) -> bool:
-    """Whether a case has only a portable record, and `reading` is not portable."""
-    suite, key = result.case.suite, result.case.key
-    return not lane.is_portable(reading) and suite in lane.portable and key in lane.portable[suite].cases
-
-
-def _entry(reading: Reading, stored: CaseBaseline | None) -> Entry | None:
-    """The stored entry of the reading; `reading.unrecorded` if the record is older than the metric."""
-    if stored is None or reading.metric in stored.entries or reading.unrecorded is None:
-        return stored.entries.get(reading.metric) if stored else None
-    return dict.fromkeys(reading.value, reading.unrecorded) if isinstance(reading.value, dict) else reading.unrecorded
-
-
-def _unknown(result: CaseResult, reading: Reading, lane: Lane, stored: CaseBaseline | None) -> Verdict:
-    slugs = lane.elsewhere.get((result.case.suite, result.case.key), ())
-    if stored is None and slugs and not lane.is_portable(reading):
-        reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
-        return _unjudged(Word.OTHER_HARDWARE, reading, reason)
-    target = reading.target or lane.hardware.target
-    where = target if lane.is_portable(reading) else lane.hardware.slug
-    return _unjudged(Word.NEW, reading, f"no baseline on {where}")
+    def _other_method(self, record: Record, entry: Entry) -> str:
+        stored, inputs = record.case, self.result.inputs
+        if stored is not None and stored.inputs and stored.inputs != inputs:
+            return f"other inputs: {stored.inputs} -> {inputs or 'unknown'}"
+        before, now = _method(entry), _method(record.reading)
+        return f"read otherwise: {before} -> {now}" if before != now else ""
 
 
 def _unjudged(word: Word, reading: Reading, reason: str, entry: Entry | None = None) -> Verdict:
     before = None if isinstance(entry, TimedEntry) else entry
     return Verdict(word, reading.metric, reason, before=before, after=reading.value, unit=reading.unit)
-
-
-def _other_method(result: CaseResult, reading: Reading, stored: CaseBaseline, entry: Entry) -> str:
-    if stored.inputs and stored.inputs != result.inputs:
-        return f"other inputs: {stored.inputs} -> {result.inputs or 'unknown'}"
-    before, now = _method(entry), _method(reading)
-    return f"read otherwise: {before} -> {now}" if before != now else ""
 
 
 def _method(read: Reading | Entry) -> str:
@@ -233,58 +237,3 @@ def _method(read: Reading | Entry) -> str:
     if isinstance(value, dict):
         return "parts"
     return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "a number"
-
-
-def _explained(verdicts: Sequence[Verdict], result: CaseResult, lane: Lane) -> list[Verdict]:
-    """The verdicts with explanations: details of a changed count, and the machine's state if unchanged code ran
-    slower."""
-    if not any(verdict.word in (Word.SLOWER, Word.CHANGED, Word.UNCHANGED) for verdict in verdicts):
-        return list(verdicts)
-    before = stored_values(result, lane)
-    machine = _machine(result, lane)
-    explained = []
-    for verdict in verdicts:
-        reason = verdict.reason
-        reading = result.reading(verdict.metric)
-        if verdict.word is Word.CHANGED and reading is not None:
-            more = (spelled_out(verdict.metric, result.readings, before), reading.note)
-            reason = "\n".join(filter(None, (reason, *more)))
-        elif verdict.word is Word.UNCHANGED and machine and (verdict.ratio or 1.0) > 1 + _WORTH_TELLING:
-            reason += f", so the machine: {machine}"
-        explained.append(msgspec.structs.replace(verdict, reason=reason))
-    return explained
-
-
-def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
-    """The stored values of the exact metrics in `result`."""
-    values: dict[str, Value] = {}
-    for reading in result.readings:
-        _, stored = _remembered(result, reading, lane)
-        entry = _entry(reading, stored)
-        if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
-            values[reading.metric] = entry
-    return values
-
-
-def _machine(result: CaseResult, lane: Lane) -> str:
-    baseline = lane.baselines.get(result.case.suite)
-    if baseline is None or result.case.key not in baseline.cases:
-        return ""
-    return machine_change(baseline.provenance_of(result.case.key), result.conditions)
-
-
-def _not_read(result: CaseResult, lane: Lane, same: Mapping[str, str]) -> list[Verdict]:
-    read = {reading.metric for reading in result.readings}
-    missing = {
-        metric
-        for stored in lane.stored_cases(result.case.suite, result.case.key)
-        for metric in stored.entries
-        if metric not in read
-    }
-    reason = "remembered, but not read this time"
-    return [
-        _unchanged(result, lane, metric, f"{same[metric]} is as recorded")
-        if metric in same
-        else Verdict(Word.UNRESOLVED, metric, reason)
-        for metric in sorted(missing)
-    ]

@@ -141,6 +141,8 @@ def _limit(reading: Reading, stored: Value) -> float | None:
     return max(reading.tolerance, reading.floor / abs(stored))
 
 
+# -- causes ------------------------------------------------------------------------------------------------------------
+
 CLOCK_SHIFT = 0.02  # smaller clock differences are usual between two sessions under load
 
 

@@ -15,6 +15,7 @@ from perfguard.model.records import (
     BaseTree,
     CaseBaseline,
     CaseResult,
+    Entry,
     Hardware,
     Provenance,
     Reading,
@@ -22,7 +23,47 @@ from perfguard.model.records import (
     Toolchain,
 )
 
+CaseId = tuple[str, str]  # suite, case key
 ReadingId = tuple[str, str, str]  # suite, case key, metric
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is stored of one reading of a case.
+
+    Attributes:
+        baseline: the file that holds the reading; None if there is none.
+        key: of the case.
+        reading: the reading.
+    """
+
+    baseline: Baseline | None
+    key: str
+    reading: Reading
+
+    @property
+    def case(self) -> CaseBaseline | None:
+        """The case in that file."""
+        return None if self.baseline is None else self.baseline.cases.get(self.key)
+
+    @property
+    def entry(self) -> Entry | None:
+        """The stored value, or sessions."""
+        return None if self.case is None else self.case.entries.get(self.reading.metric)
+
+    @property
+    def implied(self) -> Entry | None:
+        """The stored value, or the one that a record without the metric implies."""
+        value, implied = self.reading.value, self.reading.unrecorded
+        if self.case is None or self.entry is not None or implied is None:
+            return self.entry
+        return dict.fromkeys(value, implied) if isinstance(value, dict) else implied
+
+    @property
+    def provenance(self) -> Provenance:
+        """The provenance of the stored case."""
+        assert self.baseline is not None
+        return self.baseline.provenance_of(self.key)
 
 
 @dataclass(frozen=True)
@@ -41,12 +82,12 @@ class Lane:
     toolchain: Toolchain
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     portable: Mapping[str, Baseline] = field(default_factory=dict)
-    elsewhere: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    elsewhere: Mapping[CaseId, Sequence[str]] = field(default_factory=dict)
     targets: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     base: BaseTree = NO_BASE
 
     @cached_property
-    def remembered(self) -> frozenset[tuple[str, str]]:
+    def remembered(self) -> frozenset[CaseId]:
         """(suite, case key) of every case in the baselines of the hardware or of its target."""
         return frozenset(
             (suite, key)
@@ -98,11 +139,13 @@ class Lane:
         """Whether `reading` is stored for a target, not for this hardware."""
         return bool(reading.target) or (reading.portable and self.hardware.target is not None)
 
-    def baseline_of(self, suite: str, reading: Reading) -> Baseline | None:
-        """The baseline that holds `reading`."""
+    def record(self, result: CaseResult, reading: Reading) -> Record:
+        """What is stored of a reading of the case."""
         if reading.target:
-            return self.targets.get(reading.target, {}).get(suite)
-        return (self.portable if self.is_portable(reading) else self.baselines).get(suite)
+            files = self.targets.get(reading.target, {})
+        else:
+            files = self.portable if self.is_portable(reading) else self.baselines
+        return Record(files.get(result.case.suite), result.case.key, reading)
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
         """All records of a case, for this hardware and for targets."""

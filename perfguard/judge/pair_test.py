@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import TypeVar
 
 from perfguard.judge.screen import MOST_REJECTED
@@ -20,14 +20,13 @@ from perfguard.judge.statistics import (
     FAMILY_ERROR,
     MISS_ERROR,
     UNLEARNT,
-    WILD_SIGMAS,
     History,
-    Noise,
     Prior,
     fit_prior,
     least_effect,
     moderate,
     spread_of,
+    wild_one,
 )
 from perfguard.model.records import PairReading, Reading, Verdict, Word
 from perfguard.model.units import format_change, format_percent
@@ -110,25 +109,30 @@ def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior
     noise = moderate(history, prior)
     if wild:  # leaving pairs out costs degrees of freedom
         noise = replace(noise, degrees=max(noise.degrees - wild, 1))
-    test = _Test(noise, theta, family, pairs, most_pairs)
-    margin = test.margin(MISS_ERROR / 2)
-    word = None
-    if test.accuses(effect):
-        word = Word.SLOWER
-    elif test.accuses(-effect):
-        word = Word.FASTER
-    elif test.acquits(effect):
+
+    def margin(alpha: float) -> float:
+        """The shift of the mean that noise alone exceeds with probability `alpha`, in one direction."""
+        return noise.quantile(alpha) * noise.of_mean
+
+    last = pairs >= most_pairs
+    alpha = FAMILY_ERROR / max(family, 1)
+    before = max(most_pairs - LEAST_PAIRS, 1)
+    accusing = margin(_LAST_SHARE * alpha if last else (1 - _LAST_SHARE) * alpha / before)
+    acquitting = margin(MISS_ERROR / max(most_pairs - LEAST_PAIRS_ALIKE + 1, 1))
+    word = Word.UNRESOLVED if last else None
+    if noise.sessions >= LEAST_PAIRS and abs(effect) > max(theta, accusing):
+        word = Word.SLOWER if effect > 0 else Word.FASTER
+    elif noise.sessions >= LEAST_PAIRS_ALIKE and abs(effect) <= theta and abs(effect) + acquitting < 2 * theta:
         word = Word.PASS
-    elif pairs >= most_pairs:
-        word = Word.UNRESOLVED
     smallest = None
     if word is Word.PASS:
-        smallest = abs(effect) + test.margin(test.miss_of_look)
+        smallest = abs(effect) + acquitting
     elif pairs >= LEAST_PAIRS:
-        smallest = max(theta, test.margin(test.alpha_of_look)) + test.margin(MISS_ERROR)
+        smallest = max(theta, accusing) + margin(MISS_ERROR)
     if smallest is not None:
         smallest = math.expm1(min(smallest, _LARGEST))
-    return PairVerdict(word, effect, (effect - margin, effect + margin), pairs, smallest, wild)
+    half = margin(MISS_ERROR / 2)
+    return PairVerdict(word, effect, (effect - half, effect + half), pairs, smallest, wild)
 
 
 def _spread(slowdowns: Sequence[float]) -> History:
@@ -137,21 +141,11 @@ def _spread(slowdowns: Sequence[float]) -> History:
         return spread_of(slowdowns)
     kept = list(slowdowns)
     for _ in range(len(slowdowns) // _WILD_EVERY + 1):
-        middle = median(kept)
-        farthest = max(range(len(kept)), key=lambda index: abs(kept[index] - middle))
-        rest = kept[:farthest] + kept[farthest + 1 :]
-        if not _is_wild(kept[farthest], rest):
+        wild = wild_one(kept, _WILD_PAIR)
+        if wild is None:
             return spread_of(kept)
-        kept = rest
+        del kept[wild]
     return spread_of(slowdowns)
-
-
-def _is_wild(slowdown: float, others: Sequence[float]) -> bool:
-    if not others:
-        return False
-    centre = median(others)
-    sigma = 1.4826 * median(abs(each - centre) for each in others)
-    return abs(slowdown - centre) > max(_WILD_PAIR, WILD_SIGMAS * sigma)
 
 
 @dataclass(frozen=True)
@@ -211,39 +205,11 @@ def noisy(verdict: PairVerdict) -> str:
     return f"NOISY: {seen}{verdict}"
 
 
-@dataclass(frozen=True)
-class _Test:
-    noise: Noise
-    theta: float
-    family: int
-    pairs: int
-    most_pairs: int
-
-    def margin(self, alpha: float) -> float:
-        """The shift of the mean that noise alone exceeds with probability `alpha`, in one direction."""
-        return self.noise.quantile(alpha) * self.noise.of_mean
-
-    @property
-    def alpha_of_look(self) -> float:
-        alpha, before = FAMILY_ERROR / max(self.family, 1), self.most_pairs - LEAST_PAIRS
-        return _LAST_SHARE * alpha if self.pairs >= self.most_pairs else (1 - _LAST_SHARE) * alpha / before
-
-    @property
-    def miss_of_look(self) -> float:
-        return MISS_ERROR / max(self.most_pairs - LEAST_PAIRS_ALIKE + 1, 1)
-
-    def accuses(self, effect: float) -> bool:
-        enough = self.noise.sessions >= LEAST_PAIRS and effect > self.theta
-        return enough and effect > self.margin(self.alpha_of_look)
-
-    def acquits(self, effect: float) -> bool:
-        enough = self.noise.sessions >= LEAST_PAIRS_ALIKE and abs(effect) <= self.theta
-        return enough and abs(effect) + self.margin(self.miss_of_look) < 2 * self.theta
-
-
 def _change(logarithm: float) -> str:
     return format_change(math.exp(logarithm))
 
+
+# -- a time beside a rival's, without a baseline -----------------------------------------------------------------------
 
 RIVAL_PROCESSES = 3  # fresh processes that re-measure a slower time; as many again if it stays undecided
 

@@ -10,12 +10,14 @@ import difflib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 
-import msgspec
+from msgspec.structs import replace
 
 from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
 from perfguard.judge.exact import because
-from perfguard.judge.lane import Lane, timer_class
+from perfguard.judge.lane import CaseId, Lane, ReadingId, timer_class
 from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks, noisy
 from perfguard.judge.screen import covered_beside, learn_controls
 from perfguard.judge.statistics import least_effect
@@ -23,9 +25,6 @@ from perfguard.model.errors import ExitStatus
 from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, Verdict, Word
 from perfguard.model.records.case import is_guarded
 from perfguard.model.records.pair import NO_PAIRS
-
-CaseId = tuple[str, str]  # suite, case key
-TimeId = tuple[str, str, str]  # suite, case key, metric
 
 
 def screen_session(
@@ -53,21 +52,26 @@ def judge_session(
     Args:
         pairings: readings of process pairs on the device.
     """
-    screened = screen_session(results, lane, fresh)
-    family = count_suspects(screened)
-    beside = {case_id(case): case for pairing in pairings for case in pairing.cases}
+    verdicts = screen_session(results, lane, fresh)
+    family = count_suspects(verdicts)
+    cases = {case_id(case): case for pairing in pairings for case in pairing.cases}
     why = next((pairing.problem for pairing in pairings if pairing.problem), NO_PAIRS)
-    found = judge_tracks(_tracks(results, screened, beside), family)
-    verdicts = {}
+    tracks: dict[ReadingId, Track] = {}
     for result in results:
         name = case_id(result)
-        case = beside.get(name)
-        verdicts[name] = [
-            verdict
-            if verdict.word is not Word.SUSPECT
-            else _beside_base(result, verdict, lane, case, found.get((*name, verdict.metric)), why)
-            for verdict in screened[name]
-        ]
+        asked = {verdict.metric for verdict in verdicts[name] if verdict.word is Word.SUSPECT}
+        for time in cases[name].times if name in cases else ():
+            track = track_of(result, time) if time.metric in asked else None
+            if track is not None:
+                tracks[*name, time.metric] = track
+    found = judge_tracks(tracks, family)
+    for result in results:
+        name = case_id(result)
+        for place, verdict in enumerate(verdicts[name]):
+            if verdict.word is Word.SUSPECT:
+                time_id = (*name, verdict.metric)
+                pairs = _Pairs(cases.get(name), tracks.get(time_id), found.get(time_id), why)
+                verdicts[name][place] = _beside_base(result, verdict, lane, pairs)
     return verdicts
 
 
@@ -83,22 +87,7 @@ def case_id(named: CaseResult | PairedCase) -> CaseId:
 
 def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
     """`result` with further verdicts after its own."""
-    return msgspec.structs.replace(result, verdicts=[*result.verdicts, *verdicts])
-
-
-def _tracks(
-    results: Sequence[CaseResult], screened: Mapping[CaseId, Sequence[Verdict]], beside: Mapping[CaseId, PairedCase]
-) -> dict[TimeId, Track]:
-    tracks = {}
-    for result in results:
-        name = case_id(result)
-        case = beside.get(name)
-        asked = {verdict.metric for verdict in screened[name] if verdict.word is Word.SUSPECT}
-        for time in case.times if case is not None else ():
-            track = track_of(result, time) if time.metric in asked else None
-            if track is not None:
-                tracks[*name, time.metric] = track
-    return tracks
+    return replace(result, verdicts=[*result.verdicts, *verdicts])
 
 
 def track_of(result: CaseResult, time: PairedTime) -> Track | None:
@@ -111,53 +100,55 @@ def track_of(result: CaseResult, time: PairedTime) -> Track | None:
     return Track(theta, timer_class(time.timer), time.readings)
 
 
-def _beside_base(
-    result: CaseResult, suspect: Verdict, lane: Lane, case: PairedCase | None, found: PairVerdict | None, why: str
-) -> Verdict:
+@dataclass(frozen=True)
+class _Pairs:
+    """What process pairs tell of one time: its case, its readings, their verdict. `why`: the problem with pairing."""
+
+    case: PairedCase | None
+    track: Track | None
+    found: PairVerdict | None
+    why: str
+
+
+def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs) -> Verdict:
     """The verdict by process pairs; if they cannot decide, the reason."""
-    metric = suspect.metric
+    metric, case, found = suspect.metric, pairs.case, pairs.found
     reading = result.reading(metric)
     assert reading is not None
     if reading.rival:
-        return msgspec.structs.replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {suspect.reason}")
-    time = next((each for each in case.times if each.metric == metric), None) if case is not None else None
+        return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {suspect.reason}")
     if case is not None and case.base is not None and metric in covered_beside(case.base, result):
         same = "the device runs the very same code as at the base"
-        return msgspec.structs.replace(suspect, word=Word.UNCHANGED, reason=same)
-    if case is None or case.problem or time is None or found is None:
+        return replace(suspect, word=Word.UNCHANGED, reason=same)
+    time = next((each for each in case.times if each.metric == metric), None) if case is not None else None
+    if case is None or case.problem or time is None or found is None or pairs.track is None:
         told = [each for each in (case.problem if case else "", time.problem if time else "") if each]
-        if why != NO_PAIRS and not told:  # a problem with the record would hide this reason
-            return msgspec.structs.replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
-        return unpaired(result, metric, lane, told[0] if told else why)
-    verdict = msgspec.structs.replace(
+        if pairs.why != NO_PAIRS and not told:  # a problem with the record would hide this reason
+            return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {pairs.why}")
+        return unpaired(result, metric, lane, told[0] if told else pairs.why)
+    theta, cycles = pairs.track.theta, in_cycles(time.readings, found.effect, pairs.track.theta)
+    if found.word is Word.PASS:
+        said = [cycles]
+    elif found.word is Word.UNRESOLVED:
+        said = [noisy(found), cycles]
+    elif found.word is None:
+        said = [f"UNDECIDED: {time.problem or pairs.why}", str(found)]
+    else:
+        before = stored_values(result, lane)  # for metrics missing in the base's process, which compiles for no target
+        if case.base is not None:
+            before |= {each.metric: each.value for each in case.base.readings if not each.timed}
+        said = [str(found), cycles, because(metric, result.readings, before)]
+    return replace(
         suspect,
         word=found.word or Word.UNRESOLVED,
-        reason=_reason(result, lane, case, time, found, why),
+        reason="; ".join(filter(None, said)),
         before=_middle([each.base_us for each in time.readings]),
         after=_middle([each.work_us for each in time.readings]),
         ratio=math.exp(found.effect),
         interval=(math.exp(found.interval[0]), math.exp(found.interval[1])),
         smallest=found.smallest,
+        limit=math.expm1(theta),
     )
-    track = track_of(result, time)
-    assert track is not None
-    return msgspec.structs.replace(verdict, limit=math.expm1(track.theta))
-
-
-def _reason(result: CaseResult, lane: Lane, case: PairedCase, time: PairedTime, found: PairVerdict, why: str) -> str:
-    track = track_of(result, time)
-    assert track is not None
-    cycles = in_cycles(time.readings, found.effect, track.theta)
-    if found.word is Word.PASS:
-        return cycles
-    if found.word is Word.UNRESOLVED:
-        return "; ".join(filter(None, (noisy(found), cycles)))
-    if found.word is None:
-        return f"UNDECIDED: {time.problem or why}; {found}"
-    before = stored_values(result, lane)  # for metrics missing in the base's process, which compiles for no target
-    if case.base is not None:
-        before |= {each.metric: each.value for each in case.base.readings if not each.timed}
-    return "; ".join(filter(None, (str(found), cycles, because(time.metric, result.readings, before))))
 
 
 def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
@@ -169,10 +160,11 @@ def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
 
 
 def _middle(values: Sequence[float]) -> float:
-    logs = sorted(math.log(value) for value in values)
-    half = len(logs) // 2
-    return math.exp(logs[half] if len(logs) % 2 else (logs[half - 1] + logs[half]) / 2)
+    """The geometric median."""
+    return math.exp(median(math.log(value) for value in values))
 
+
+# -- entries whose case is gone ----------------------------------------------------------------------------------------
 
 SIMILAR_NAMES = 0.6  # least difflib ratio of a renamed case's old and new names
 
@@ -198,33 +190,20 @@ def find_stale(
         A verdict on every gone entry, with its `suite` and `case`: STALE, or RENAMED if a new case has the same pass,
         the same inputs and a similar name. Then these new cases, with RENAMED in place of NEW.
     """
-    gone = sorted(_gone(lane, suites_collected_whole, names_collected, results, ended))
+    gone = []
+    for suite, key in sorted(lane.remembered - set(map(case_id, results))):
+        collected = names_collected.get(suite, ())
+        test = test_of(key.rpartition("/")[0], collected)
+        if (suite in suites_collected_whole and test not in collected) or (suite, test) in ended:
+            gone.append((suite, key))
     new = {
-        (result.case.suite, result.case.key): result
+        case_id(result): result
         for result in results
-        if any(verdict.word is Word.NEW for verdict in result.verdicts)
-        and (result.case.suite, result.case.key) not in lane.remembered
+        if any(verdict.word is Word.NEW for verdict in result.verdicts) and case_id(result) not in lane.remembered
     }
     renamed = _match(lane, gone, new)
     verdicts = [_verdict(old, renamed.get(old)) for old in gone]
     return verdicts, [_rename(new[now], old) for old, now in renamed.items()]
-
-
-def _gone(
-    lane: Lane,
-    whole: Collection[str],
-    names: Mapping[str, Collection[str]],
-    results: Sequence[CaseResult],
-    ended: Collection[CaseId],
-) -> list[CaseId]:
-    present = {(result.case.suite, result.case.key) for result in results}
-    gone = []
-    for suite, key in lane.remembered - present:
-        collected = names.get(suite, ())
-        test = test_of(key.rpartition("/")[0], collected)
-        if (suite in whole and test not in collected) or (suite, test) in ended:
-            gone.append((suite, key))
-    return gone
 
 
 def test_of(name: str, collected: Collection[str]) -> str:
@@ -266,10 +245,10 @@ def _rename(result: CaseResult, old: CaseId) -> CaseResult:
     suite, key = old
     was = f"was {key}" + (f" of {suite}" if suite != result.case.suite else "")
     verdicts = [
-        msgspec.structs.replace(verdict, word=Word.RENAMED, reason=was) if verdict.word is Word.NEW else verdict
+        replace(verdict, word=Word.RENAMED, reason=was) if verdict.word is Word.NEW else verdict
         for verdict in result.verdicts
     ]
-    return msgspec.structs.replace(result, verdicts=verdicts)
+    return replace(result, verdicts=verdicts)
 
 
 def exit_status(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from perfguard.judge.exact import describe_difference
-from perfguard.judge.lane import Lane, same_board, timer_class
+from perfguard.judge.lane import CaseId, Lane, Record, same_board, timer_class
 from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
 from perfguard.model.records import Case, CaseResult, Reading, TimedEntry
 
@@ -34,11 +34,10 @@ def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
     if not lane.comparable(result):
         return found
     for reading in result.readings:
-        if not reading.covers or reading.timed or not _is_as_stored(result, lane, reading.metric):
-            continue
-        for metric in reading.covers:
-            if (suite, key, metric) in lane.timed:
-                found.setdefault(metric, reading.metric)
+        if reading.covers and not reading.timed and _is_as_stored(reading, lane.record(result, reading)):
+            for metric in reading.covers:
+                if (suite, key, metric) in lane.timed:
+                    found.setdefault(metric, reading.metric)
     return found
 
 
@@ -52,15 +51,12 @@ def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
     )
 
 
-def _is_as_stored(result: CaseResult, lane: Lane, metric: str) -> bool:
-    reading = result.reading(metric)
-    baseline = lane.baseline_of(result.case.suite, reading) if reading is not None else None
-    stored = baseline.cases.get(result.case.key) if baseline else None
-    if reading is None or stored is None or metric not in stored.entries:
-        return False
-    entry = stored.entries[metric]
-    return not isinstance(entry, TimedEntry) and not describe_difference(reading, entry)
+def _is_as_stored(reading: Reading, record: Record) -> bool:
+    entry = record.entry
+    return entry is not None and not isinstance(entry, TimedEntry) and not describe_difference(reading, entry)
 
+
+# -- the record --------------------------------------------------------------------------------------------------------
 
 LEAST_CONTROLS = 15  # unchanged cases; fewer show too little about board and day
 MOST_REJECTED = 3  # a session with this many rejected blocks is not compared
@@ -144,10 +140,10 @@ def _value(reading: Reading) -> float:
     return float(reading.value) if isinstance(reading.value, int | float) else 0.0
 
 
+# -- which unchanged cases are timed -----------------------------------------------------------------------------------
+
 CONTROLS = 20  # for each timer class; the simulation in docs/judging.md assumes this number
 AUDIT = 0.05  # share of the other unchanged cases that is timed
-
-_Id = tuple[str, str]  # suite, case key
 
 
 class ControlDraw:
@@ -167,7 +163,7 @@ class ControlDraw:
         self._random = random.Random(seed)
         self._lane = lane
         names = {(case.suite, case.name) for case in selected}
-        self._expected: dict[str, set[_Id]] = defaultdict(set)
+        self._expected: dict[str, set[CaseId]] = defaultdict(set)
         for (suite, key, _), entry in lane.timed.items():
             if not names or any((suite, test) in names for test in _tests_of(key)):
                 self._expected[timer_class(entry.timer)].add((suite, key))

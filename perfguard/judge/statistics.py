@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean, median
+from typing import Any
 
 MIN_SESSIONS = 5  # K below which a record screens nothing
 FAMILY_ERROR = 0.01  # alpha_F: false alarms of a run, over all its times in question
@@ -82,9 +83,14 @@ class Noise:
 
 @lru_cache(maxsize=4096)
 def _upper_quantile(alpha: float, degrees: float) -> float:
+    return -float(_special().stdtrit(degrees, alpha))
+
+
+def _special() -> Any:
+    """SciPy's functions, loaded when a time is judged."""
     from scipy import special
 
-    return -float(special.stdtrit(degrees, alpha))
+    return special
 
 
 def remember(sessions: Sequence[float]) -> History:
@@ -105,16 +111,21 @@ def _variance(logs: Sequence[float]) -> float:
 
 def without_wild(sessions: Sequence[float]) -> list[float]:
     """The stored session values (µs) without a wild one."""
-    logs = [math.log(value) for value in sessions]
-    if len(logs) < MIN_SESSIONS:
-        return list(sessions)
+    enough = len(sessions) >= MIN_SESSIONS
+    wild = wild_one([math.log(value) for value in sessions], WILD_SHIFT) if enough else None
+    return [value for index, value in enumerate(sessions) if index != wild]
+
+
+def wild_one(logs: Sequence[float], shift: float) -> int | None:
+    """Index of the one farthest off, if it is off the others by more than `shift` and by ten robust deviations."""
     middle = median(logs)
     farthest = max(range(len(logs)), key=lambda index: abs(logs[index] - middle))
-    rest = logs[:farthest] + logs[farthest + 1 :]
-    centre = median(rest)
-    sigma = 1.4826 * median(abs(y - centre) for y in rest)
-    wild = abs(logs[farthest] - centre) > max(WILD_SHIFT, WILD_SIGMAS * sigma)
-    return [value for index, value in enumerate(sessions) if not (wild and index == farthest)]
+    others = [*logs[:farthest], *logs[farthest + 1 :]]
+    if not others:
+        return None
+    centre = median(others)
+    sigma = 1.4826 * median(abs(y - centre) for y in others)
+    return farthest if abs(logs[farthest] - centre) > max(shift, WILD_SIGMAS * sigma) else None
 
 
 def fit_prior(histories: Sequence[History]) -> Prior:
@@ -138,45 +149,33 @@ def fit_prior(histories: Sequence[History]) -> Prior:
     if excess <= 0:
         return Prior(most, math.exp(mean / 2))
     half = max(_inverse_trigamma(excess), least / 2)
-    variance = math.exp(mean + _digamma(half) - math.log(half))
+    variance = math.exp(mean + float(_special().digamma(half)) - math.log(half))
     return Prior(min(2 * half, most), math.sqrt(variance))
 
 
 @lru_cache(maxsize=1024)
 def _low_chi_square(degrees: int) -> float:
     """The value that a sum of squares with these degrees of freedom exceeds with 95 % probability, in units of σ²."""
-    from scipy import special
-
-    return float(special.chdtri(degrees, 0.95))
+    return float(_special().chdtri(degrees, 0.95))
 
 
 @lru_cache(maxsize=128)
 def _terms(degrees: int) -> tuple[float, float, float]:
     """d/2, ψ(d/2) and ψ'(d/2)."""
-    from scipy import special
-
     half = degrees / 2
-    return half, float(special.digamma(half)), float(special.polygamma(1, half))
-
-
-def _digamma(x: float) -> float:
-    from scipy import special
-
-    return float(special.digamma(x))
+    return half, float(_special().digamma(half)), float(_special().polygamma(1, half))
 
 
 def _inverse_trigamma(y: float) -> float:
     """x > 0 with ψ'(x) = y; Newton's method on 1/ψ', convex and nearly linear (Smyth 2004, appendix)."""
-    from scipy import special
-
     if y > 1e7:
         return 1 / math.sqrt(y)
     if y < 1e-6:
         return 1 / y
     x = 0.5 + 1 / y
     for _ in range(50):
-        trigamma = float(special.polygamma(1, x))
-        step = trigamma * (1 - trigamma / y) / float(special.polygamma(2, x))
+        trigamma = float(_special().polygamma(1, x))
+        step = trigamma * (1 - trigamma / y) / float(_special().polygamma(2, x))
         x += step
         if -step / x < 1e-10:
             break

@@ -14,13 +14,12 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import differing_versions, other_power
+from perfguard.judge.lane import Record, differing_versions, other_power
 from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, least_effect, moderate, remember
 from perfguard.model.config import Category
 from perfguard.model.records import (
     Baseline,
     Better,
-    CaseBaseline,
     CaseResult,
     Entry,
     Hardware,
@@ -112,27 +111,23 @@ class TimeRecord:
     hardware: Hardware
     toolchain: Toolchain
 
-    @cached_property
-    def case(self) -> CaseBaseline | None:
-        """The case in the baseline that stores the time."""
-        return self._case(self.reading)
+    def _record(self, reading: Reading) -> Record:
+        return Record(self.file(reading), self.result.case.key, reading)
 
     @cached_property
     def entry(self) -> Entry | None:
         """The stored time, or another entry if the metric was once no time."""
-        return None if self.case is None else self.case.entries.get(self.reading.metric)
+        return self._record(self.reading).entry
 
     @cached_property
     def provenance(self) -> Provenance:
         """The provenance of the stored time."""
-        baseline = self.file(self.reading)
-        assert baseline is not None
-        return baseline.provenance_of(self.result.case.key)
+        return self._record(self.reading).provenance
 
     @cached_property
     def comparable(self) -> TimedEntry | None:
         """The stored time if it was read with the reading's timer from the same kind of inputs; otherwise None."""
-        entry, case = self.entry, self.case
+        entry, case = self.entry, self._record(self.reading).case
         if not isinstance(entry, TimedEntry) or case is None or entry.timer != self.reading.timer:
             return None
         return entry if case.inputs in ("", self.result.inputs) else None
@@ -150,13 +145,9 @@ class TimeRecord:
     @cached_property
     def same_code(self) -> bool | None:
         """Whether the exact readings that cover the time are as stored; None if none is stored."""
-        covering = [each for each in self.result.readings if self.reading.metric in each.covers]
-        known = [(each.value, case.entries.get(each.metric)) for each in covering if (case := self._case(each))]
-        return all(now == stored for now, stored in known) if known else None
-
-    def _case(self, reading: Reading) -> CaseBaseline | None:
-        baseline = self.file(reading)
-        return None if baseline is None else baseline.cases.get(self.result.case.key)
+        covering = [self._record(each) for each in self.result.readings if self.reading.metric in each.covers]
+        known = [record.reading.value == record.entry for record in covering if record.case is not None]
+        return all(known) if known else None
 
     def category(self, values: Sequence[float], sessions: int, *, paired: bool = False) -> Category | None:
         """The category of the change if an update writes `values` (µs, at least one); None: the stored time stays.
@@ -171,28 +162,23 @@ class TimeRecord:
         settled = self._settled(sessions)
         if settled is not None or self.same_code:
             return settled
-        entry = self.comparable
-        assert entry is not None
-        effect = slowdown(median(entry.sessions), median(values), self.reading.better)
-        if abs(effect) > max(self._theta(entry), 0.0 if paired else _noise(entry.sessions, values)):
+        effect, theta = self._change(median(values))
+        if abs(effect) > max(theta, 0.0 if paired else _noise(self._stored, values)):
             return "slower" if effect > 0 else "faster"
         return None if self.same_code is None else "changed"
 
     def possible(self, sessions: int) -> frozenset[Category]:
         """The possible results of `category`, by the reading's own value. The set is generous, since a fresh process
         that is not started reads nothing."""
-        settled = self._settled(sessions)
-        value = self.reading.value
+        settled, value = self._settled(sessions), self.reading.value
         if settled is not None:
             return frozenset((settled,))
         if self.same_code or not isinstance(value, int | float) or not 0 < value < math.inf:
             return frozenset()
         if self.same_code is False:
             return frozenset(("slower", "faster", "changed"))
-        entry = self.comparable
-        assert entry is not None
-        effect = slowdown(median(entry.sessions), value, self.reading.better)
-        if abs(effect) <= self._theta(entry) / 2:
+        effect, theta = self._change(value)
+        if abs(effect) <= theta / 2:
             return frozenset()
         return frozenset(("slower",)) if effect > 0 else frozenset(("faster",))
 
@@ -202,12 +188,19 @@ class TimeRecord:
             return "new"
         if self.under_other_conditions:
             return "changed"
-        entry = self.comparable
-        assert entry is not None
-        return "new" if len(entry.sessions) < sessions else None
+        return "new" if len(self._stored) < sessions else None
 
-    def _theta(self, entry: TimedEntry) -> float:
-        return least_effect(self.reading.promise, self.reading.floor, median(entry.sessions))
+    @property
+    def _stored(self) -> Sequence[float]:
+        """The stored sessions of a comparable time, µs."""
+        assert self.comparable is not None
+        return self.comparable.sessions
+
+    def _change(self, value: float) -> tuple[float, float]:
+        """How much slower `value` is than the stored sessions, and θ, both logarithms."""
+        centre = median(self._stored)
+        theta = least_effect(self.reading.promise, self.reading.floor, centre)
+        return slowdown(centre, value, self.reading.better), theta
 
 
 def _noise(before: Sequence[float], after: Sequence[float]) -> float:

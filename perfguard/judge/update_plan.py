@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import Lane
+from perfguard.judge.lane import Lane, Record
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
@@ -19,7 +19,6 @@ from perfguard.model.records import (
     OTHER_CONDITIONS,
     Baseline,
     Better,
-    CaseBaseline,
     CaseResult,
     Entry,
     Hardware,
@@ -102,20 +101,22 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
     found: dict[str, frozenset[Category]] = {}
 
     def file(reading: Reading) -> Baseline | None:
-        return lane.baseline_of(result.case.suite, reading)
+        return lane.record(result, reading).baseline
 
     for reading in result.readings if not _is_wrong(result) else ():
-        categories: frozenset[Category] = frozenset()
         if is_stored(reading):
-            categories = TimeRecord(result, reading, file, lane.hardware, lane.toolchain).possible(sessions)
-        elif not reading.timed and (verdict := verdict_on(result, reading)) is not None:
-            category = category_of(verdict, reading)
-            if category not in (None, "stale"):
-                with_times = reading.covers and category == "changed"  # it has the category of their change
-                categories = frozenset((category, "slower", "faster") if with_times else (category,))
-        if categories:
-            found[reading.metric] = categories
-    return found
+            found[reading.metric] = TimeRecord(result, reading, file, lane.hardware, lane.toolchain).possible(sessions)
+        elif (category := _category(result, reading)) is not None:
+            with_times = reading.covers and category == "changed"  # it has the category of their change
+            found[reading.metric] = frozenset((category, "slower", "faster") if with_times else (category,))
+    return {metric: categories for metric, categories in found.items() if categories}
+
+
+def _category(result: CaseResult, reading: Reading) -> Category | None:
+    """The category of an exact metric's change, by its verdict, otherwise by the one on the whole case."""
+    verdict = verdict_on(result, reading) if not reading.timed else None
+    category = category_of(verdict, reading) if verdict is not None else None
+    return None if category == "stale" else category
 
 
 def _goes_unsaid(reading: Reading) -> bool:
@@ -173,34 +174,38 @@ class _Planner:
 
     def change(self, reading: Reading) -> Change | None:
         """The change that follows from the reading: of a time from its value, of any other metric from its verdict."""
-        if reading.timed:
-            change = self.time(reading) if is_stored(reading) else None
-        else:
-            verdict = verdict_on(self.result, reading)
-            category = category_of(verdict, reading) if verdict else None
-            found = category not in (None, "stale")
-            change = self.exact(reading, category, verdict) if category and found else None
+        change = None
+        if is_stored(reading):
+            change = self.time(reading)
+        elif (category := _category(self.result, reading)) is not None:
+            change = self.exact(reading, category, verdict_on(self.result, reading))
         return change if change and (change.before != change.after or change.together) else None
 
-    def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
-        """The change of an exact metric. `verdict`: the one that leads to it, if any."""
-        before, after = self.before(reading), as_stored(reading.value)
-        word = verdict.word if verdict else None
-        worse = word is Word.METHOD_CHANGED or word is Word.DRIFT
-        worse = worse and before is not None and is_worse(reading, before, after)
+    def entry(self, reading: Reading, category: Category, after: Entry) -> Change:
+        """The change of the reading's entry to `after`."""
         return Change(
             category=category,
             folder=self.folder(reading),
             suite=self.result.case.suite,
             key=self.result.case.key,
             metric=reading.metric,
-            before=before,
+            before=self.before(reading),
             after=after,
             unit=reading.unit,
+            inputs=self.result.inputs,
+        )
+
+    def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
+        """The change of an exact metric. `verdict`: the one that leads to it, if any."""
+        change = self.entry(reading, category, as_stored(reading.value))
+        before, word = change.before, verdict.word if verdict else None
+        drifted = word in (Word.METHOD_CHANGED, Word.DRIFT)
+        worse = drifted and is_worse(reading, before, as_stored(reading.value))
+        return replace(
+            change,
             needs_reason=word in (Word.SLOWER, Word.CHANGED) or worse,
             refused=_no_fact(reading, self.read_again(reading)),
             together=word in OTHER_CONDITIONS and before is not None,  # older values of the case do not go with it
-            inputs=self.result.inputs,
         )
 
     def time(self, reading: Reading) -> Change | None:
@@ -213,49 +218,35 @@ class _Planner:
         category = None
         if is_time or record.entry is None:
             category = record.category(values, self.sessions, paired=self.paired)
-        if category is None or (not again and not self.may_stand_alone(record)):
+        # The one value of this run neither replaces stored sessions nor joins them.
+        alone = record.entry is None or record.under_other_conditions or record.same_code is False
+        if category is None or not (again or alone):
             return None
-        change = Change(
-            category=category,
-            folder=self.folder(reading),
-            suite=self.result.case.suite,
-            key=self.result.case.key,
-            metric=reading.metric,
-            before=record.entry,
-            after=TimedEntry(sessions=[], timer=reading.timer or ""),
-            unit=reading.unit,
-            together=record.under_other_conditions,
-            inputs=self.result.inputs,
-        )
+        timer = reading.timer or ""
+        change = self.entry(reading, category, TimedEntry(sessions=[], timer=timer))
+        change = replace(change, together=record.under_other_conditions)
         if not is_time:
             return replace(change, refused="a session read no time; measure again")
         entry = record.comparable
         known = entry if entry and category == "new" and self.continues(record, entry, values) else None
-        after, notes, refused = self.timed(reading.timer or "", [*known.sessions, *values] if known else values)
+        values = [*known.sessions, *values] if known else values
+        after = TimedEntry(sessions=[significant(value) for value in values[-MOST_SESSIONS:]], timer=timer)
+        notes, refused = self.remarks(values)
+        grown = asks = ""
         if entry is None or known:
-            anchored = replace(after, anchor=known.anchor if known else None)
-            return replace(change, after=as_stored(anchored), note="; ".join(notes), refused=refused)
-        then, now = record.provenance, self.provenance
-        growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)
-        since = " at ".join(filter(None, (then.recorded, then.commit)))
-        last = f", last recorded {since}" if since else ""
-        grown = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
-        if growth.is_open:
-            notes.append(f"{grown}, in one recording on another board: the next one that reads so needs a reason")
-        return replace(
-            change,
-            after=as_stored(growth.entry),
-            needs_reason=growth.asks,
-            grown=grown if growth.asks or growth.is_open else "",
-            note="; ".join(notes),
-            refused=refused,
-        )
-
-    def may_stand_alone(self, record: TimeRecord) -> bool:
-        """Whether the one value of this run may be stored. It neither replaces stored sessions nor joins them."""
-        return record.entry is None or record.under_other_conditions or record.same_code is False
-
-    # -- what is stored ------------------------------------------------------------------------------------------
+            after = replace(after, anchor=known.anchor if known else None)
+        else:
+            then, now = record.provenance, self.provenance
+            growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)
+            since = " at ".join(filter(None, (then.recorded, then.commit)))
+            last = f", last recorded {since}" if since else ""
+            over = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
+            asks, grown = over if growth.asks else "", over if growth.asks or growth.is_open else ""
+            if growth.is_open:
+                notes.append(f"{over}, in one recording on another board: the next one that reads so needs a reason")
+            after = growth.entry
+        note = "; ".join(notes)
+        return replace(change, after=as_stored(after), needs_reason=bool(asks), grown=grown, note=note, refused=refused)
 
     def folder(self, reading: Reading) -> str:
         if reading.target:
@@ -266,15 +257,8 @@ class _Planner:
     def file(self, reading: Reading) -> Baseline | None:
         return self.store.load(self.folder(reading), self.result.case.suite)
 
-    def stored(self, reading: Reading) -> CaseBaseline | None:
-        baseline = self.file(reading)
-        return baseline.cases.get(self.result.case.key) if baseline else None
-
     def before(self, reading: Reading) -> Entry | None:
-        stored = self.stored(reading)
-        return stored.entries.get(reading.metric) if stored else None
-
-    # -- what would be stored --------------------------------------------------------------------------------------
+        return Record(self.file(reading), self.result.case.key, reading).entry
 
     def read_again(self, reading: Reading) -> list[Value]:
         """The values that fresh processes read by the same method, oldest first."""
@@ -294,7 +278,8 @@ class _Planner:
             and abs(median(values) / median(before.sessions) - 1) <= record.reading.promise
         )
 
-    def timed(self, timer: str, values: list[float]) -> tuple[TimedEntry, list[str], str]:
+    def remarks(self, values: list[float]) -> tuple[list[str], str]:
+        """Notes on the sessions of a time, and the reason why they may not be stored, if any."""
         alike = without_wild(values)  # a wild session is stored with the others, but not counted by the judge
         notes, refused = [], ""
         if max(alike) > UNSTABLE * min(alike):
@@ -312,8 +297,7 @@ class _Planner:
             nodeid = [self.result.case.nodeid] if self.result.case.nodeid else []
             command = shlex.join(["pytest", "--perfguard", "--perfguard-update=new", *nodeid])
             notes.append(f"{len(values)} of {self.sessions} sessions; add the missing {missing} with: {command}")
-        stored = [significant(value) for value in values[-MOST_SESSIONS:]]
-        return TimedEntry(sessions=stored, timer=timer), notes, refused
+        return notes, refused
 
 
 def verdict_on(result: CaseResult, reading: Reading) -> Verdict | None:
@@ -359,10 +343,10 @@ def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
     return abs(new - old) > reading.tolerance * abs(old) and abs(new - old) > reading.floor
 
 
-def is_worse(reading: Reading, before: Entry, after: Entry) -> bool:
+def is_worse(reading: Reading, before: Entry | None, after: Entry) -> bool:
     """Whether an exact reading got worse by more than its tolerance and its floor. Without a direction, any change is
     worse."""
-    if not _differs(reading, before, after):
+    if before is None or not _differs(reading, before, after):
         return False
     old, new = level(before), level(after)
     if old is None or new is None or reading.better is Better.SAME:

@@ -7,8 +7,9 @@ import math
 from msgspec.structs import replace
 
 from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
+from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import in_cycles, noisy
-from perfguard.judge.run_verdicts import CaseId, track_of
+from perfguard.judge.run_verdicts import track_of
 from perfguard.judge.screen import covered_beside
 from perfguard.model.records import CaseResult, Reading, Value, Word
 from perfguard.render.comparison import Row

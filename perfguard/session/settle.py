@@ -12,8 +12,9 @@ from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
+from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import RIVAL_PROCESSES
-from perfguard.judge.run_verdicts import CaseId, case_id, screen_session
+from perfguard.judge.run_verdicts import case_id, screen_session
 from perfguard.judge.update_plan import plan, recordable
 from perfguard.model.errors import UsageError
 from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word

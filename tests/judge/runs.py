@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from perfguard.judge.lane import Lane
+from perfguard.judge.lane import CaseId, Lane
 from perfguard.judge.pair_test import judge_tracks
-from perfguard.judge.run_verdicts import CaseId, case_id, count_suspects, judge_session, screen_session, track_of
+from perfguard.judge.run_verdicts import case_id, count_suspects, judge_session, screen_session, track_of
 from perfguard.model.records import (
     BaseTree,
     CaseResult,

@@ -5,9 +5,10 @@ The first combination differs between cases and between commits.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -42,18 +43,17 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     left_out = call.hard.without if call.hard else ()
     order = random.Random(seed)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
-    layouts = _layouts(call, leaves)
+    layouts, integers = _layouts(call, leaves), _integers(call, leaves)
     values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
     sizes = [] if holds_tensors(call.fn) or holds_tensors(call.reference) else cuts(leaves)
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
     turned = [Part("layouts", {place: names[0 if at % 2 else -1]}) for at, (place, names) in enumerate(layouts.items())]
-    integers = _integers(call, leaves)
     drawn = [Part("integers", {place: order.choice(texts)}) for place, texts in integers.items()]
-    unused = [Part("integers", {place: "all 0"}) for place, texts in integers.items() if _may_be_unused(leaves[place])]
+    unused = [Part("integers", {place: "all 0"}) for place in integers if _may_be_unused(leaves[place])]
     ends = [Part("integers", {place: texts[0]}) for place, texts in integers.items()]
     gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
     usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
-    empty = [part for part in sizes if any(text.endswith("cut to 0") for text in part.steps.values())]
+    all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST)]
     broad = [
         (*values, *laid),
         one_less(leaves) if sizes else (),
@@ -65,9 +65,9 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
         tuple(nans),
         tuple(_mixed(leaves, floats, INFINITIES, "non-finite")),
         tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
-        *((Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST) if floats),
-        (*(Part("layouts", {place: "sliced"}) for place, names in layouts.items() if "sliced" in names), *usual),
-        *((part,) for part in empty),
+        *(all_at_once if floats else ()),
+        (*(Part("layouts", {place: "sliced"}) for place in layouts), *usual),
+        *((part,) for part in sizes if any(text.endswith("cut to 0") for text in part.steps.values())),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
     ]
     alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
@@ -79,7 +79,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     rest = [sizes[1:], alone, moved, others, gradients]
     for parts in rest:
         order.shuffle(parts)
-    single = [(part,) for trio in zip_longest(*rest) for part in trio if part is not None]
+    single = [(part,) for turn in zip_longest(*rest) for part in turn if part is not None]
     seen = set()
     for together in (*broad, *single):
         kept = tuple(part for part in together if part.kind not in left_out)
@@ -156,55 +156,55 @@ def _spread(at: int, rows: int) -> int:
     return at // 2 if at % 2 == 0 else rows - 1 - at // 2
 
 
+# -- other sizes: dimensions of equal size belong together, and are cut together ---------------------------------------
+
 BLOCK = 256  # most blocks and tails recur within this size
-_POWERS = (16, 32, 64, 128)
 
 
 def small(leaves: Sequence[Any]) -> Part | None:
     """Cut large dimensions to a block and its tail, so that further derived inputs are cheap."""
-    steps = [_cut(leaves, size, BLOCK + size % BLOCK) for size in _sizes(leaves) if size > 2 * BLOCK]
     joined: dict[int, str] = {}
-    for part in filter(None, steps):
+    for part in _cuts(leaves, {size: [BLOCK + size % BLOCK] for size in _sizes(leaves) if size > 2 * BLOCK}):
         for place, text in part.steps.items():
-            joined[place] = ", ".join(filter(None, (joined.get(place, ""), text)))
+            joined[place] = f"{joined[place]}, {text}" if place in joined else text
     return Part("sizes", joined) if joined else None
 
 
 def cuts(leaves: Sequence[Any]) -> list[Part]:
     """Each size cut to one less, 1, 0, and to the powers of two below it with their neighbours."""
-    found = []
-    for size in _sizes(leaves):
-        near = [power + by for power in _POWERS for by in (1, -1, 0)]
-        targets = [size - 1, 1, *[target for target in near if target < size], 0]
-        found += [_cut(leaves, size, target) for target in dict.fromkeys(targets)]
-    return [part for part in found if part is not None]
+    near = [power + by for power in (16, 32, 64, 128) for by in (1, -1, 0)]
+    targets = {size: [size - 1, 1, *(target for target in near if target < size), 0] for size in _sizes(leaves)}
+    return _cuts(leaves, targets)
 
 
 def one_less(leaves: Sequence[Any]) -> tuple[Part, ...]:
     """Every size cut by one, so that no block is full."""
-    parts = (_cut(leaves, size, size - 1) for size in _sizes(leaves))
-    return tuple(part for part in parts if part is not None)
+    return tuple(_cuts(leaves, {size: [size - 1] for size in _sizes(leaves)}))
+
+
+def _cuts(leaves: Sequence[Any], targets: Mapping[int, Sequence[int]]) -> list[Part]:
+    """The cuts of each size to its targets that are valid."""
+    found = (_cut(leaves, size, target) for size, to in targets.items() for target in dict.fromkeys(to))
+    return [part for part in found if part is not None]
 
 
 def holds_tensors(fn: Callable[..., Any]) -> bool:
     """Whether a function keeps its own tensors, whose sizes cannot be cut with those of its inputs."""
-    cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or () if _is_filled(cell)]
-    kept = [*cells, *(getattr(fn, "__defaults__", None) or ())]
+    kept = [*_cells(fn), *(getattr(fn, "__defaults__", None) or ())]
     if isinstance(fn, functools.partial):
-        kept += [*fn.args, *fn.keywords.values(), *([True] if holds_tensors(fn.func) else [])]
         if holds_tensors(fn.func):
             return True
-    inner = [value for value in kept if callable(value) and not isinstance(value, type) and value is not fn]
+        kept += [*fn.args, *fn.keywords.values()]
     if any(isinstance(leaf, torch.Tensor) for leaf in torch_utils.tree_leaves(kept)):
         return True
+    inner = [value for value in kept if callable(value) and not isinstance(value, type) and value is not fn]
     return any(holds_tensors(value) for value in inner if getattr(value, "__closure__", None))
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+def _cells(fn: Callable[..., Any]) -> Iterator[Any]:
+    for cell in getattr(fn, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is not filled yet
+            yield cell.cell_contents
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:

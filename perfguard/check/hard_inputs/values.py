@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import torch
 
-PLACES = ("first", "middle", "last")
 #: Values of standard deviation 1 then exceed 88, where exp overflows float32; squares and sums are far from overflow.
 LARGE = 7
 LARGEST = 17  # beyond float16, also in short sums
@@ -30,8 +30,6 @@ FINITE = (
 )
 NANS = ("NaN at last", "NaN at first", "NaN at middle")
 INFINITIES = ("inf at first", "-inf at middle", "inf at last", "-inf at first", "-inf at last")
-
-
 #: of incoming gradients; the largest are beyond float16, through which a backward pass of wider ones may not go
 INCOMING_KINDS = (
     "ones",
@@ -68,11 +66,11 @@ def with_values(tensor: torch.Tensor, kind: str, row: int | None = None) -> torc
     if row is not None and row >= len(rows):
         raise ValueError(f"row {row}: the tensor has {len(rows)}")
     part = rows if row is None else rows[row : row + 1]
-    words = kind.split()
-    for name, change in _KINDS.items():
-        if words[: len(name.split())] == name.split():
+    for pattern, change in _KINDS:
+        found = re.fullmatch(pattern, kind)
+        if found:
             once, again = _twice(rows, part)
-            change(once, words[len(name.split()) :])
+            change(once, *found.groups())
             again.copy_(once)
             return made
     raise ValueError(f"{kind}: is no kind of values")
@@ -82,83 +80,39 @@ def _twice(rows: torch.Tensor, part: torch.Tensor) -> tuple[torch.Tensor, torch.
     """Both places of each value: halves of a row, or neighbours. Without such pairs, both are the whole part."""
     size = rows.shape[-1]
     if size >= 2 * _LEAST_TWICE and size % 2 == 0 and bool((rows != rows[:, :1]).any()):
-        for dim in (1, 2):
-            pairs = (len(rows), 2, size // 2) if dim == 1 else (len(rows), size // 2, 2)
-            if bool((rows.view(pairs).select(dim, 0) == rows.view(pairs).select(dim, 1)).all()):
-                both = part.view(-1, *pairs[1:])
-                return both.select(dim, 0), both.select(dim, 1)
+        for dim, pairs in ((1, (2, size // 2)), (2, (size // 2, 2))):
+            first, second = rows.view(-1, *pairs).unbind(dim)
+            if bool((first == second).all()):
+                once, again = part.view(-1, *pairs).unbind(dim)
+                return once, again
     return part, part
 
 
-def _zero(part: torch.Tensor, _: list[str]) -> None:
-    part.zero_()
-
-
-def _negative_zero(part: torch.Tensor, _: list[str]) -> None:
-    part.fill_(-0.0)
-
-
-def _scaled(part: torch.Tensor, words: list[str]) -> None:
-    part.mul_(2.0 ** _power(words))
-
-
-def _equal(part: torch.Tensor, _: list[str]) -> None:
-    part.copy_(part[:, :1].clone().expand_as(part))
-
-
-def _alternating(part: torch.Tensor, _: list[str]) -> None:
-    _equal(part, [])
+def _alternate(part: torch.Tensor) -> None:
+    _equalize(part)
     part[:, 1::2].neg_()
 
 
-def _shifted(part: torch.Tensor, words: list[str]) -> None:
-    part.add_(float(words[1]))
+def _equalize(part: torch.Tensor) -> None:
+    part.copy_(part[:, :1].clone().expand_as(part))
 
 
-def _subnormal(part: torch.Tensor, _: list[str]) -> None:
-    part.mul_(torch.finfo(part.dtype).smallest_normal).mul_(1 / 8)
+def _put(part: torch.Tensor, value: float, place: str) -> None:
+    part[:, {"first": 0, "middle": part.shape[1] // 2, "last": part.shape[1] - 1}[place]] = value
 
 
-def _outlier(part: torch.Tensor, words: list[str]) -> None:
-    part[:, _place(part, words)] = 2.0 ** _power(words)
-
-
-def _one_hot(part: torch.Tensor, words: list[str]) -> None:
-    part.zero_()
-    part[:, _place(part, words)] = 1.0
-
-
-def _ones(part: torch.Tensor, _: list[str]) -> None:
-    part.fill_(1.0)
-
-
-def _placed(value: float) -> Callable[[torch.Tensor, list[str]], None]:
-    def change(part: torch.Tensor, words: list[str]) -> None:
-        part[:, _place(part, words)] = value
-
-    return change
-
-
-def _power(words: list[str]) -> int:
-    return int(words[0].removeprefix("2^"))
-
-
-def _place(part: torch.Tensor, words: list[str]) -> int:
-    return {"first": 0, "middle": part.shape[1] // 2, "last": part.shape[1] - 1}[words[-1]]
-
-
-_KINDS: dict[str, Callable[[torch.Tensor, list[str]], None]] = {
-    "zero": _zero,
-    "negative zero": _negative_zero,
-    "equal": _equal,
-    "alternating": _alternating,
-    "times": _scaled,
-    "shifted": _shifted,
-    "subnormal": _subnormal,
-    "outlier": _outlier,
-    "one-hot": _one_hot,
-    "ones": _ones,
-    "NaN": _placed(float("nan")),
-    "inf": _placed(float("inf")),
-    "-inf": _placed(float("-inf")),
-}
+_PLACE = "(first|middle|last)"
+#: pattern of a kind -> what it does to a part of the rows, given what the pattern's groups matched
+_KINDS: list[tuple[str, Callable[..., object]]] = [
+    ("zero", lambda part: part.zero_()),
+    ("negative zero", lambda part: part.fill_(-0.0)),
+    ("equal", _equalize),
+    ("alternating", _alternate),
+    ("ones", lambda part: part.fill_(1.0)),
+    (r"times 2\^(-?\d+)", lambda part, power: part.mul_(2.0 ** int(power))),
+    (r"shifted by (-?\d+)", lambda part, by: part.add_(float(by))),
+    ("subnormal", lambda part: part.mul_(torch.finfo(part.dtype).smallest_normal).mul_(1 / 8)),
+    (rf"outlier 2\^(\d+) at {_PLACE}", lambda part, power, place: _put(part, 2.0 ** int(power), place)),
+    (rf"one-hot at {_PLACE}", lambda part, place: _put(part.zero_(), 1.0, place)),
+    (rf"(NaN|-?inf) at {_PLACE}", lambda part, value, place: _put(part, float(value), place)),
+]

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from perfguard.github.lanes.limits import hold
-from perfguard.judge.lane import Lane
-from perfguard.judge.run_verdicts import CaseId, by_device, case_id, count_guarded, judge_session, with_verdicts
+from perfguard.judge.lane import CaseId, Lane
+from perfguard.judge.run_verdicts import by_device, case_id, count_guarded, judge_session, with_verdicts
 from perfguard.model.records import NO_BASE, CaseResult, Report, Session, Verdict, Word
 
 _CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)

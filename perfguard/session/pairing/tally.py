@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import PairVerdict, judge_tracks
-from perfguard.judge.run_verdicts import CaseId, case_id, track_of
+from perfguard.judge.run_verdicts import case_id, track_of
 from perfguard.judge.screen import covered_beside
 from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Word
 from perfguard.session.child import Timers, timers_of
