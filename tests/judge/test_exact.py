@@ -1,4 +1,4 @@
-"""Exact gates: the reading's own direction, tolerance and floor decide."""
+"""Exact gates: the reading's own direction, tolerance and floor decide; of a metric in parts the worst part."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge.exact import judge_exact
-from perfguard.model.records import Better, Reading, Value, Verdict, Word
+from perfguard.judge.exact import describe_difference, judge_exact
+from perfguard.model.records import Better, Parts, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit
 
 MIB = 2**20
+SIZE = {"unit": Unit.BYTES, "tolerance": 0.005, "floor": MIB}
+LOWER, HIGHER, SAME = Better.LOWER, Better.HIGHER, Better.SAME
+DRIFT = ["triton 3.6.0 -> 3.7.0"]
 
 
 def judged(value: Value, stored: Value, drift: list[str] | None = None, **reading: Any) -> Verdict:
@@ -23,19 +26,19 @@ def judged(value: Value, stored: Value, drift: list[str] | None = None, **readin
 @pytest.mark.parametrize(
     ("stored", "value", "better", "word", "ratio"),
     [
-        (1, 1, Better.LOWER, Word.PASS, 1.0),
-        (1, 2, Better.LOWER, Word.CHANGED, 2.0),
-        (2, 1, Better.LOWER, Word.FASTER, 0.5),
-        (2, 1, Better.HIGHER, Word.CHANGED, 2.0),
-        (1, 2, Better.HIGHER, Word.FASTER, 0.5),
-        (1, 2, Better.SAME, Word.CHANGED, 2.0),
-        (2, 1, Better.SAME, Word.CHANGED, 2.0),
-        (0, 3, Better.LOWER, Word.CHANGED, None),
-        (3, 0, Better.LOWER, Word.FASTER, 0.0),
-        (3, 0, Better.HIGHER, Word.CHANGED, None),
-        (0, 3, Better.HIGHER, Word.FASTER, 0.0),
-        (0, 0, Better.LOWER, Word.PASS, 1.0),
-        (-1, 1, Better.LOWER, Word.CHANGED, None),
+        (1, 1, LOWER, Word.PASS, 1.0),
+        (1, 2, LOWER, Word.CHANGED, 2.0),
+        (2, 1, LOWER, Word.FASTER, 0.5),
+        (2, 1, HIGHER, Word.CHANGED, 2.0),
+        (1, 2, HIGHER, Word.FASTER, 0.5),
+        (1, 2, SAME, Word.CHANGED, 2.0),
+        (2, 1, SAME, Word.CHANGED, 2.0),
+        (0, 3, LOWER, Word.CHANGED, None),
+        (3, 0, LOWER, Word.FASTER, 0.0),
+        (3, 0, HIGHER, Word.CHANGED, None),
+        (0, 3, HIGHER, Word.FASTER, 0.0),
+        (0, 0, LOWER, Word.PASS, 1.0),
+        (-1, 1, LOWER, Word.CHANGED, None),
     ],
 )
 def test_direction(stored: int, value: int, better: Better, word: Word, ratio: float | None) -> None:
@@ -44,82 +47,45 @@ def test_direction(stored: int, value: int, better: Better, word: Word, ratio: f
     assert (verdict.before, verdict.after, verdict.metric) == (stored, value, "things")
 
 
-def test_zero_is_told_by_its_values() -> None:
-    assert judged(3, 0).reason == "things 0 -> 3"
-
-
 @pytest.mark.parametrize(
-    ("value", "word"),
+    ("stored", "value", "fields", "word", "reason"),
     [
-        (100 * MIB, Word.PASS),
-        (100 * MIB + MIB // 2, Word.PASS),  # not beyond 0.5 %
-        (100 * MIB + MIB * 3 // 4, Word.PASS),  # beyond 0.5 %, not beyond 1 MiB
-        (102 * MIB, Word.CHANGED),
-        (98 * MIB, Word.FASTER),
+        (0, 3, {}, Word.CHANGED, "things 0 -> 3"),
+        # tolerance and floor must both be exceeded
+        (100 * MIB, 100 * MIB + MIB // 2, SIZE, Word.PASS, None),
+        (100 * MIB, 100 * MIB + MIB * 3 // 4, SIZE, Word.PASS, None),
+        (1000 * MIB, 1002 * MIB, SIZE, Word.PASS, None),
+        (100 * MIB, 102 * MIB, SIZE, Word.CHANGED, None),
+        (100 * MIB, 98 * MIB, SIZE, Word.FASTER, None),
+        (100, 101, {"tolerance": 0.02}, Word.PASS, "within its tolerance: things 100 -> 101 (+1.0 %)"),
+        # the scaled text would hide the difference
+        (100 * MIB, 100 * MIB + 8, {"unit": Unit.BYTES}, Word.CHANGED, "things 104857600 B -> 104857608 B (+0.0 %)"),
+        # a fraction is compared as it is stored, a whole number exactly
+        (0.1234, 0.123449, {}, Word.PASS, ""),
+        (0.1234, 0.1236, {}, Word.CHANGED, None),
+        (12345.0, 12346.0, {}, Word.CHANGED, None),
+        (["a", "b", "copy"], ["a", "copy", "copy", "c"], {}, Word.CHANGED, "things + copy + c - b"),
+        ([], ["x", "x"], {}, Word.CHANGED, "things + x x2"),
+        (["a", "b"], ["b", "a"], {}, Word.CHANGED, "things in another order"),
+        ("float8[2]", "float32[2]", {}, Word.CHANGED, "things float8[2] -> float32[2]"),
+        (["a"], ["a", "b"], {"gated": False}, Word.PASS, "not gated: things + b"),
+        (["a"], ["a"], {"gated": False}, Word.PASS, ""),
     ],
 )
-def test_tolerance_and_floor_must_both_be_exceeded(value: int, word: Word) -> None:
-    verdict = judged(value, 100 * MIB, unit=Unit.BYTES, tolerance=0.005, floor=MIB)
+def test_values_and_their_words(stored: Value, value: Value, fields: Any, word: Word, reason: str | None) -> None:
+    verdict = judged(value, stored, **fields)
     assert verdict.word is word
-
-
-def test_floor_alone_is_not_enough() -> None:
-    assert judged(1002 * MIB, 1000 * MIB, unit=Unit.BYTES, tolerance=0.005, floor=MIB).word is Word.PASS
-
-
-def test_a_difference_within_the_tolerance_is_told() -> None:
-    verdict = judged(101, 100, tolerance=0.02)
-    assert verdict.word is Word.PASS
-    assert verdict.reason == "within its tolerance: things 100 -> 101 (+1.0 %)"
-
-
-def test_bytes_too_close_for_their_scaled_text_are_told_in_bytes() -> None:
-    verdict = judged(100 * MIB + 8, 100 * MIB, unit=Unit.BYTES)
-    assert verdict.word is Word.CHANGED
-    assert "104857600 B -> 104857608 B" in verdict.reason
-
-
-def test_a_fraction_is_compared_as_it_is_stored() -> None:
-    assert judged(0.123449, 0.1234).word is Word.PASS
-    assert judged(0.1236, 0.1234).word is Word.CHANGED
-    assert judged(12346.0, 12345.0).word is Word.CHANGED  # whole numbers are stored exactly
-
-
-def test_lists_say_what_came_and_went() -> None:
-    verdict = judged(["a", "copy", "copy", "c"], ["a", "b", "copy"], unit=Unit.TEXT)
-    assert verdict.word is Word.CHANGED
-    assert verdict.ratio is None
-    assert verdict.reason == "things + copy + c - b"
-    assert judged(["x", "x"], [], unit=Unit.TEXT).reason == "things + x x2"
-
-
-def test_order_of_a_list_counts() -> None:
-    verdict = judged(["b", "a"], ["a", "b"], unit=Unit.TEXT)
-    assert (verdict.word, verdict.reason) == (Word.CHANGED, "things in another order")
-
-
-def test_text_is_equal_or_changed() -> None:
-    assert judged("float8[2, 3]", "float8[2, 3]", unit=Unit.TEXT).word is Word.PASS
-    verdict = judged("float32[2, 3]", "float8[2, 3]", unit=Unit.TEXT)
-    assert (verdict.word, verdict.reason) == (Word.CHANGED, "things float8[2, 3] -> float32[2, 3]")
-
-
-def test_what_is_not_gated_passes_and_is_told() -> None:
-    verdict = judged(["a", "b"], ["a"], unit=Unit.TEXT, gated=False)
-    assert (verdict.word, verdict.reason) == (Word.PASS, "not gated: things + b")
-    assert judged(["a"], ["a"], unit=Unit.TEXT, gated=False).reason == ""
+    assert reason is None or verdict.reason == reason
 
 
 def test_another_toolchain_makes_compiler_dependent_counts_drift() -> None:
-    drift = ["triton 3.6.0 -> 3.7.0"]
-    verdict = judged(40, 32, drift, drifts=True)
-    assert verdict.word is Word.DRIFT
-    assert "things 32 -> 40" in verdict.reason
-    assert "triton 3.6.0 -> 3.7.0" in verdict.reason
-    assert judged(24, 32, drift, drifts=True).word is Word.DRIFT
-    assert judged(32, 32, drift, drifts=True).word is Word.PASS
+    verdict = judged(40, 32, DRIFT, drifts=True)
+    assert (verdict.word, verdict.reason.split("\n")[1]) == (Word.DRIFT, f"another toolchain: {DRIFT[0]}")
+    assert judged(24, 32, DRIFT, drifts=True).word is Word.DRIFT
+    assert judged(32, 32, DRIFT, drifts=True).word is Word.PASS
     assert judged(40, 32, drifts=True).word is Word.CHANGED
-    assert judged(40, 32, drift).word is Word.CHANGED
+    assert judged(40, 32, DRIFT).word is Word.CHANGED
+    assert judged({"a": 9}, {"a": 1}, DRIFT, drifts=True).word is Word.DRIFT
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.sampled_from(Better))
@@ -131,3 +97,39 @@ def test_a_ratio_above_one_is_worse_and_below_one_better(stored: int, value: int
         assert verdict.ratio is not None
         assert verdict.ratio < 1
     assert (verdict.word is Word.PASS) == (stored == value)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "value", "better", "word", "reason"),
+    [
+        ({"a": 0, "b": 1}, {"b": 1, "a": 0}, LOWER, Word.PASS, ""),  # launched in another order
+        ({"a": 0, "b": 8}, {"a": 4, "b": 0}, LOWER, Word.CHANGED, "a 0 -> 4"),  # no part makes up for another
+        ({"a": 4, "b": 8}, {"a": 4, "b": 2}, LOWER, Word.FASTER, "b 8 -> 2 (-75.0 %)"),
+        ({"a": 64}, {"a": 16}, HIGHER, Word.CHANGED, "a 64 -> 16 (-75.0 %)"),
+        ({"a": 16}, {"a": 8}, SAME, Word.CHANGED, "a 16 -> 8 (-50.0 %)"),
+        ({"a": 1}, {"a": 1, "b": 2}, LOWER, Word.NEW, "+ b 2"),  # nothing to compare b with
+        ({"a": 1, "b": 2}, {"a": 1}, LOWER, Word.NEW, "- b"),
+        ({"a": 1}, {"a": 2, "b": 2}, LOWER, Word.CHANGED, "a 1 -> 2 (+100.0 %)"),
+        ({"a": "HGMMA"}, {"a": "HMMA"}, SAME, Word.CHANGED, "a HGMMA -> HMMA"),
+        ({"a": "HGMMA"}, {"a": "HGMMA", "b": "none"}, SAME, Word.NEW, "+ b none"),
+        ({}, {"a": "needs 96 KB"}, LOWER, Word.CHANGED, "a needs 96 KB"),  # a problem that was not there
+        ({"a": "needs 96 KB"}, {}, LOWER, Word.FASTER, "- a"),
+        ({"a": "none", "b": "none"}, {"a": "none"}, SAME, Word.NEW, "- b"),
+        ({"a": "none"}, {}, SAME, Word.CHANGED, "- a"),  # all of them are gone
+        ({"a": "needs 96 KB"}, {"a": 40}, LOWER, Word.FASTER, "a needs 96 KB -> 40"),
+        ({"a": 0.1234}, {"a": 0.123449}, LOWER, Word.PASS, ""),
+        ({}, {}, LOWER, Word.PASS, ""),
+    ],
+)
+def test_the_worst_part_decides(stored: Parts, value: Parts, better: Better, word: Word, reason: str) -> None:
+    verdict = judged(value, stored, better=better)
+    assert (verdict.word, verdict.reason.removeprefix("things ")) == (word, reason)
+    assert (verdict.before, verdict.after) == (stored, value)
+
+
+def test_a_difference_tells_only_the_parts_that_differ() -> None:
+    reading = Reading("sm_90.metric", Unit.BYTES, {"a": 80, "b": 1}, target="sm_90")
+    assert describe_difference(reading, {"a": 0, "b": 1}) == "sm_90.metric a 0 B -> 80 B"

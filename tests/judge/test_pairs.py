@@ -5,25 +5,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import (
     LEAST_PAIRS,
     MOST_PAIRS,
+    RIVAL_PROCESSES,
     PairVerdict,
     Track,
     contrast,
     in_cycles,
     judge_pairs,
+    judge_rival,
     judge_tracks,
     noisy,
 )
 from perfguard.judge.statistics import UNLEARNT, Prior
-from perfguard.model.records import PairReading, Word
+from perfguard.model.records import Case, CaseResult, Hardware, PairReading, Reading, Toolchain, Word
+from perfguard.model.records.change import category_of
+from perfguard.model.units import Unit
 
 THETA, CASES = 0.01, 200
 PRIOR = Prior(8.0, 0.003)
@@ -39,6 +47,24 @@ def readings(slowdowns: Sequence[float], **clocks: float) -> list[PairReading]:
     return [PairReading(pair, each, 0.0, 50.0, 50.0, **clocks) for pair, each in enumerate(slowdowns, 1)]
 
 
+@pytest.mark.parametrize(
+    ("slowdowns", "prior", "word"),
+    [
+        ([0.0], PRIOR, None),
+        ([0.0005, -0.0005], PRIOR, Word.PASS),  # equal trees take two pairs
+        # one pair of a noise that nobody knows decides nothing
+        ([0.0], UNLEARNT, None),
+        ([0.2], UNLEARNT, None),
+        # θ decides where the noise is small
+        ([0.0099] * 6, Prior(8.0, 1e-4), Word.PASS),
+        ([0.0101] * 6, Prior(8.0, 1e-4), Word.SLOWER),
+    ],
+)
+def test_words(slowdowns: list[float], prior: Prior, word: Word | None) -> None:
+    verdict = judged(slowdowns, prior=prior)
+    assert (verdict.word, verdict.pairs) == (word, len(slowdowns))
+
+
 def test_a_clear_slowdown_takes_three_pairs() -> None:
     assert judged([0.05, 0.051]).word is None
     verdict = judged([0.05, 0.051, 0.049])
@@ -46,18 +72,6 @@ def test_a_clear_slowdown_takes_three_pairs() -> None:
     assert verdict.effect == pytest.approx(0.05)
     assert str(verdict).startswith("+5.1 % in 3 process pairs (95 % interval +")
     assert judged([-0.05, -0.051, -0.049]).word is Word.FASTER
-
-
-def test_equal_trees_take_two_pairs() -> None:
-    assert judged([0.0]).word is None
-    verdict = judged([0.0005, -0.0005])
-    assert (verdict.word, verdict.pairs) == (Word.PASS, 2)
-
-
-@pytest.mark.parametrize("slowdown", [0.0, 0.2])
-def test_one_pair_of_a_noise_that_nobody_knows_decides_nothing(slowdown: float) -> None:
-    verdict = judged([slowdown], prior=UNLEARNT)
-    assert (verdict.word, verdict.smallest) == (None, None)
 
 
 def test_the_base_and_its_copy_are_two_estimates_of_one_level() -> None:
@@ -107,11 +121,6 @@ def test_neither_is_unresolved_in_the_end_with_what_it_would_have_seen() -> None
     )
 
 
-def test_no_pairs_are_an_error() -> None:
-    with pytest.raises(ValueError, match="measure one"):
-        judged([])
-
-
 def test_a_large_effect_is_certain_whatever_the_noise() -> None:
     """Seen on a quiet two-core machine: +28 % with a standard error of 4.9 % over 12 pairs."""
     scatter = np.array([-1.0, 1.0] * 6) * 0.049 * math.sqrt(11)
@@ -120,13 +129,6 @@ def test_a_large_effect_is_certain_whatever_the_noise() -> None:
     verdict = judged(slowdowns, family=1, prior=UNLEARNT)
     assert verdict.word is Word.SLOWER
     assert judge_pairs(slowdowns, theta=THETA, family=1, prior=UNLEARNT, most_pairs=12).word is Word.SLOWER
-
-
-def test_a_small_but_certain_effect_is_the_same() -> None:
-    quiet = Prior(8.0, 1e-4)
-    assert judged([0.007] * 6, prior=quiet).word is Word.PASS
-    assert judged([0.0099] * 6, prior=quiet).word is Word.PASS
-    assert judged([0.0101] * 6, prior=quiet).word is Word.SLOWER
 
 
 def test_one_wild_pair_of_four_is_left_out_and_told() -> None:
@@ -301,12 +303,6 @@ def test_a_coarse_time_makes_nobody_wait() -> None:
     assert word(6, math.log(1.03)) is None
 
 
-def test_what_no_pair_read_is_left_out() -> None:
-    assert judge_tracks({"a": Track(THETA, "clock", [])}, 1) == {}
-    found = judge_tracks({"a": Track(THETA, "clock", []), "b": Track(THETA, "clock", readings([0.0]))}, 1)
-    assert list(found) == ["b"]
-
-
 def test_what_is_decided_stays_so_whatever_is_read_later() -> None:
     taken = [0.0, 0.0005, 0.4, 0.41, 0.4]
     [verdict] = judge_tracks({"a": Track(0.1, "clock", readings(taken))}, 1).values()
@@ -321,3 +317,93 @@ def test_a_stranger_s_numbers_do_not_overflow() -> None:
         assert found.word in (None, Word.UNRESOLVED)
         assert found.smallest is not None
         assert math.isfinite(found.smallest)
+
+
+# -- a time beside its rival's: one session suspects, fresh processes accuse, and no baseline is asked -----------------
+
+
+def beside(ratio: float, rival: float = 40.0, **options: Any) -> Reading:
+    """A candidate that takes `ratio` of its rival's time."""
+    return Reading("beside", Unit.MICROSECONDS, rival * ratio, timer="turns", rival=rival, promise=0.05, **options)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.97, 1.0, 1.015])
+def test_no_slower_passes_and_shows_both_times(ratio: float) -> None:
+    verdict = judge_rival(beside(ratio))
+    assert (verdict.word, verdict.before) == (Word.PASS, pytest.approx(40.0))
+    assert verdict.after == pytest.approx(40.0 * ratio)
+    assert verdict.ratio == pytest.approx(ratio)
+
+
+def test_one_session_only_suspects() -> None:
+    assert judge_rival(beside(1.10)).word is Word.SUSPECT
+    assert judge_rival(beside(1.016)).word is Word.PASS  # θ is a third of the promise of 5 %
+    assert judge_rival(beside(1.018)).word is Word.SUSPECT
+
+
+def test_fresh_processes_that_agree_accuse_by_their_ratios_alone() -> None:
+    """The machine was slower in the fresh processes, for both."""
+    fresh = [beside(1.10, rival=rival) for rival in (50.0, 51.0, 49.0)]
+    found = judge_rival(beside(1.30, note="9 launches, its rival 1"), fresh)
+    assert found.word is Word.SLOWER
+    assert found.ratio == pytest.approx(1.10)
+    assert found.reason.startswith("than its rival: +10.0 % in 3 process pairs (95 % interval +")
+    assert found.reason.endswith("; 9 launches, its rival 1")
+    assert found.interval is not None
+    assert found.interval[0] > 1
+    assert not found.storable
+    assert category_of(found) is None  # an update has nothing to write
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word"),
+    [
+        ([1.10, 1.10], Word.SUSPECT),  # three are needed
+        ([1.10, 1.10, 1.0], Word.SUSPECT),  # three more
+        ([1.0, 1.001, 0.999], Word.PASS),
+        ([0.9, 0.9, 0.9], Word.PASS),
+        ([1.10, 1.0, 1.12, 0.99, 1.08, 1.01], Word.UNRESOLVED),
+        ([1.10, 1.0, 0.95, 0.99, 1.05, 1.0], Word.PASS),  # not slower by θ in the mean
+        ([1.08, 1.03, 1.07, 1.04, 1.06, 1.05], Word.SLOWER),
+    ],
+)
+def test_fresh_processes_tell(ratios: list[float], word: Word) -> None:
+    assert judge_rival(beside(1.10), [beside(ratio) for ratio in ratios]).word is word
+
+
+def test_what_stays_open_says_what_it_would_have_seen_and_what_read_it() -> None:
+    found = judge_rival(beside(1.1), [beside(each) for each in (1.10, 1.0, 1.12, 0.99, 1.08, 1.01)])
+    assert found.reason.startswith("than its rival: NOISY: would have seen ")
+    for third in ([], [beside(1.1, rejected_blocks=3)]):  # a disturbed process tells nothing
+        assert "2 of 3 fresh processes read it" in judge_rival(beside(1.1), [beside(1.1)] * 2 + third).reason
+
+
+def test_only_the_same_reading_of_the_same_inputs_counts() -> None:
+    result = CaseResult(Case("suite", "a", "forward"), "x", readings=[beside(1.1)])
+    other = [
+        msgspec.structs.replace(result, inputs="y"),
+        msgspec.structs.replace(result, readings=[msgspec.structs.replace(beside(1.1), timer="others")]),
+        msgspec.structs.replace(result, readings=[]),
+    ]
+    lane = Lane(Hardware("here", "fake", "Here", "x1"), Toolchain())
+    assert judge_case(result, lane, fresh=[result] * 3)[0].word is Word.SLOWER
+    for each in other:
+        assert "2 of 3" in judge_case(result, lane, fresh=[result, result, each])[0].reason
+
+
+def test_equal_suites_are_not_accused() -> None:
+    """4,000 cases as fast as their rivals, in processes that differ by 0.5 %; and 200 that are 8 % slower."""
+    random = np.random.default_rng(20261122)
+
+    def draw(ratio: float = 1.0) -> Reading:
+        return beside(ratio * float(np.exp(0.005 * random.standard_normal())))
+
+    def word(ratio: float) -> Word:
+        first, fresh = draw(ratio), [draw(ratio) for _ in range(2 * RIVAL_PROCESSES)]
+        if judge_rival(first).word is not Word.SUSPECT:
+            return Word.PASS
+        found = judge_rival(first, fresh[:RIVAL_PROCESSES]).word
+        return judge_rival(first, fresh).word if found is Word.SUSPECT else found
+
+    assert [word(1.0) for _ in range(4000)].count(Word.SLOWER) == 0
+    assert [word(1.08) for _ in range(200)].count(Word.SLOWER) >= 190

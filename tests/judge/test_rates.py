@@ -172,20 +172,3 @@ def test_the_documented_rates_keep_the_targets_where_something_is_slower(effect:
     for row in rows:
         if row["kind"] == "power":
             assert row["cycles_said"] == row["slow_found"]
-
-
-def test_rows_are_added_up_by_what_they_share() -> None:
-    rows = [{"kind": "a", **vars(Counts(suites=1, slow=2))}, {"kind": "b", **vars(Counts(suites=5))}]
-    [one, other] = pooled([*rows, rows[0]], ["kind"])
-    assert (one["suites"], one["slow"], other["suites"]) == (2, 4, 5)
-    assert tables.upper_limit(0, 300) == pytest.approx(0.0122, abs=1e-4)  # 1 - 0.025^(1/300)
-    with pytest.raises(ValueError, match="no line"):
-        tables.filled("no marks", {}, "x.json")
-
-
-def test_a_truth_needs_a_suite_of_its_size() -> None:
-    assert Truth("five", 0.1).levels(3) is None
-    assert Truth("tenth", 0.1).levels(8) is None
-    levels = Truth("mixed", 0.1).levels(8)
-    assert levels is not None
-    assert sorted(np.sign(levels)) == [-1] * 4 + [1] * 4

@@ -1,16 +1,19 @@
-"""The record acquits on its own board, on a day like its own; everything else is left to process pairs."""
+"""The record acquits on its own board, on a day like its own, beside enough controls; process pairs do the rest."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
-from perfguard.judge.screen import LEAST_CONTROLS, Controls, learn_controls, within_record
+from perfguard.judge.screen import CONTROLS, LEAST_CONTROLS, ControlDraw, Controls, learn_controls, within_record
 from perfguard.judge.statistics import Prior
 from perfguard.model.records import (
     Baseline,
@@ -132,3 +135,59 @@ def test_a_changed_case_beside_its_controls(controls: list[float], board: str, w
     verdicts = judge_case(results[-1], lane, learn_controls(results, lane))
     assert next(each.word for each in verdicts if each.metric == "span") is word
     assert judge_case(results[0], lane)[0].word is Word.UNCHANGED
+
+
+# -- which unchanged cases are timed -----------------------------------------------------------------------------------
+
+
+def recorded(count: int, timers: tuple[str, ...] = ("graph-cold-u64",)) -> Lane:
+    cases = {
+        f"case[{number}]/forward": CaseBaseline({"span": TimedEntry([10.0] * 5, timers[number % len(timers)])})
+        for number in range(count)
+    }
+    return Lane(HARDWARE, Toolchain(), {"suite": Baseline("here", "suite", cases=cases)})
+
+
+def drawn(known: Lane, unchanged: Sequence[bool], seed: object, selected: int = 0) -> list[int]:
+    """Numbers of the unchanged cases that are timed, if the first `selected` cases will run (0: nobody knows)."""
+    cases = [Case("suite", f"case[{number}]", "forward") for number in range(len(unchanged))]
+    draw = ControlDraw(known, cases[:selected], str(seed))
+    names = [frozenset({"span"}) if same else frozenset[str]() for same in unchanged]
+    asked = [draw.draw(CaseResult(case), each) for case, each in zip(cases, names, strict=True)]
+    return [number for number, timed in enumerate(asked) if timed]
+
+
+@given(st.integers(CONTROLS, 3 * CONTROLS), st.integers(0, 1000))
+def test_enough_are_drawn_where_nothing_changed(count: int, seed: int) -> None:
+    assert len(drawn(recorded(count), [True] * count, seed)) >= CONTROLS
+    timers = ("graph-cold-u64", "graph-cold-u8", "profile-cold")  # two classes, each with its own
+    found = drawn(recorded(90, timers), [True] * 90, seed)
+    assert min(sum(number % 3 == 2 for number in found), sum(number % 3 != 2 for number in found)) >= CONTROLS
+
+
+def test_a_small_suite_is_timed_as_a_whole() -> None:
+    assert drawn(recorded(CONTROLS), [True] * CONTROLS, "seed") == list(range(CONTROLS))
+
+
+@given(st.integers(0, 1000), st.integers(0, 60 - CONTROLS))
+def test_changed_cases_leave_their_chance_to_the_others(seed: int, first: int) -> None:
+    """40 of 100 cases changed, in a row: where as many unchanged ones follow as are wanted, all wanted are drawn."""
+    unchanged = [not first <= number < first + 40 for number in range(100)]
+    assert len(drawn(recorded(100), unchanged, seed)) >= CONTROLS
+
+
+def test_every_case_is_as_likely_and_the_draw_belongs_to_the_run() -> None:
+    count, runs, known = 60, 300, recorded(60)
+    often = Counter(number for run in range(runs) for number in drawn(known, [True] * count, run))
+    mean = runs * (CONTROLS + 0.05 * (count - CONTROLS)) / count
+    assert abs(sum(often.values()) / count - mean) < 0.05 * mean
+    assert max(often.values()) < mean + 5 * mean**0.5
+    assert min(often[number] for number in range(count)) > mean - 5 * mean**0.5
+    first, again, other = (drawn(known, [True] * count, seed) for seed in ("a", "a", "b"))
+    assert first == again != other
+
+
+def test_cases_that_will_not_run_are_no_candidates() -> None:
+    """-k selected few of 200 cases: the controls come from these."""
+    few = CONTROLS + 3
+    assert len(drawn(recorded(200), [True] * few, "seed", few)) >= CONTROLS

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -31,30 +29,28 @@ def test_centre_is_the_median_and_variance_has_one_degree_less() -> None:
     assert history.centre == pytest.approx(0.1)
     assert history.variance == pytest.approx(0.01)
     assert (history.sessions, history.degrees) == (3, 2)
-
-
-def test_one_session_has_a_centre_and_no_variance() -> None:
     assert remember([math.e]) == History(centre=1.0, variance=0.0, sessions=1)
 
 
-@pytest.mark.parametrize("wild", [4.4, 100 * 20.0], ids=["too fast", "too slow"])
-def test_one_wild_session_is_left_out(wild: float) -> None:
-    quiet = [100.0, 100.2, 99.9, 100.1, 100.0, 99.8]
-    assert remember([*quiet, wild]) == remember(quiet)
-
-
-def test_two_modes_of_a_machine_are_noise_not_a_wild_session() -> None:
-    history = remember([22.5, 22.5, 22.55, 22.5, 22.45, 25.5])
-    assert history.sessions == 6
-    assert history.variance > 0.05**2
+@pytest.mark.parametrize(
+    ("sessions", "counted"),
+    [
+        ([100.0, 100.2, 99.9, 100.1, 100.0, 99.8, 4.4], 6),  # too fast
+        ([100.0, 100.2, 99.9, 100.1, 100.0, 99.8, 2000.0], 6),
+        ([22.5, 22.5, 22.55, 22.5, 22.45, 25.5], 6),  # two modes of a machine
+        ([100.0, 140.0, 75.0, 120.0, 90.0, 160.0], 6),  # noise that is large throughout
+        ([100.0, 100.1, 99.9, 4.4], 4),  # too few to tell
+    ],
+)
+def test_one_wild_session_is_left_out(sessions: list[float], counted: int) -> None:
+    history = remember(sessions)
+    assert history.sessions == counted
+    if counted < len(sessions):
+        assert history == remember(sessions[:-1])
 
 
 def test_two_wild_sessions_stay_noise() -> None:
     assert remember([100.0, 100.1, 99.9, 100.0, 10.0, 10.0]).variance > 0.5
-
-
-def test_noise_that_is_large_throughout_has_no_wild_session() -> None:
-    assert remember([100.0, 140.0, 75.0, 120.0, 90.0, 160.0]).sessions == 6
 
 
 def test_moderated_variance() -> None:
@@ -144,8 +140,3 @@ def test_least_effect() -> None:
     assert least_effect(promise=0.02, floor=0.0, centre_us=50.0) == 0.01
     assert least_effect(promise=0.06, floor=0.0, centre_us=50.0) == pytest.approx(0.02)
     assert least_effect(promise=0.03, floor=2.0, centre_us=20.0) == pytest.approx(0.1)
-
-
-def test_scipy_is_loaded_only_when_a_time_is_judged() -> None:
-    code = "import sys, perfguard.judge; sys.exit('scipy' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,365 @@
+"""A run as a whole: what is in question is decided beside the base; gone and renamed cases; counts; exit status."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from perfguard.judge.lane import Lane
+from perfguard.judge.run_verdicts import (
+    by_device,
+    count_guarded,
+    count_suspects,
+    exit_status,
+    find_stale,
+    judge_session,
+    screen_session,
+)
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import (
+    Baseline,
+    BaseTree,
+    Case,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Hardware,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    PairReading,
+    Reading,
+    TimedEntry,
+    Toolchain,
+    Verdict,
+    Word,
+)
+from perfguard.model.records.case import is_inconclusive
+from perfguard.model.records.pair import NO_PAIRS
+from perfguard.model.units import Unit
+
+BASE = BaseTree(commit="c0ffee" + "0" * 34)
+HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1")
+SPAN = Reading("span", Unit.MICROSECONDS, 100.0, timer="clock-u4")
+SPILLS = Reading("spills", Unit.COUNT, 12, gated=False)
+CODE = Reading("code", Unit.TEXT, "new", covers=["span"], gated=False)
+STORED: dict[str, Entry] = {"span": TimedEntry([90.0] * 5, "clock-u4"), "spills": 0, "code": "old"}
+OVER = "the 10 minutes of pair_minutes are over"
+
+
+def result(name: str = "f", *readings: Reading, **fields: Any) -> CaseResult:
+    return CaseResult(Case("area", name, "forward"), "x", readings=list(readings or (SPAN, SPILLS, CODE)), **fields)
+
+
+def lane(*names: str, base: BaseTree = BASE) -> Lane:
+    cases = {f"{name}/forward": CaseBaseline(STORED, "x") for name in names or ("f",)}
+    return Lane(HARDWARE, Toolchain(), {"area": Baseline("here", "area", cases=cases)}, base=base)
+
+
+def pairs(slowdowns: Sequence[float], base_us: float = 90.0, **clocks: float) -> list[PairReading]:
+    return [
+        PairReading(number, each, 0.0, base_us, base_us * math.exp(each), **clocks)
+        for number, each in enumerate(slowdowns, 1)
+    ]
+
+
+def paired(readings: Sequence[PairReading], name: str = "f", **fields: Any) -> PairedCase:
+    times = [PairedTime("span", "clock-u4", list(readings), fields.pop("told", ""))]
+    return PairedCase("area", f"{name}/forward", times=times, **fields)
+
+
+def pairing(*cases: PairedCase, problem: str = "") -> Pairing:
+    return Pairing(BASE.commit or "", list(cases), 16, problem)
+
+
+def span_of(verdicts: dict[tuple[str, str], list[Verdict]], name: str = "f") -> Verdict:
+    return next(each for each in verdicts["area", f"{name}/forward"] if each.metric == "span")
+
+
+def judged(case: PairedCase | None, problem: str = "", where: Lane | None = None) -> Verdict:
+    held = pairing(*([] if case is None else [case]), problem=problem)
+    return span_of(judge_session([result()], where or lane(), [held]))
+
+
+# -- process pairs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "word"),
+    [
+        ([0.20, 0.201, 0.199, 0.2], Word.SLOWER),
+        ([-0.20, -0.201, -0.199, -0.2], Word.FASTER),
+        ([0.0005, -0.0005, 0.0], Word.PASS),
+        ([0.4, -0.3, 0.5, -0.2] * 4, Word.UNRESOLVED),
+    ],
+)
+def test_process_pairs_have_the_word(slowdowns: list[float], word: Word) -> None:
+    """What the record says of it, +11 %, matters to nobody."""
+    assert span_of(screen_session([result()], lane())).word is Word.SUSPECT
+    found = judged(paired(pairs(slowdowns)))
+    assert (found.word, found.before) == (word, pytest.approx(90.0))
+    assert found.ratio is not None
+    assert found.interval is not None
+    assert found.interval[0] < found.ratio < found.interval[1]
+    assert found.limit == pytest.approx(math.expm1(0.01))
+    if word is Word.SLOWER:
+        assert (found.after, found.ratio) == (pytest.approx(90 * math.exp(0.2), rel=1e-3), pytest.approx(math.exp(0.2)))
+    assert found.reason.startswith("NOISY: would have seen") is (word is Word.UNRESOLVED)
+
+
+def test_slower_says_how_sure_it_is_and_why() -> None:
+    base = result("f", SPAN, replace(SPILLS, value=3), replace(CODE, value="older"))
+    found = judged(paired(pairs([0.20, 0.201, 0.199, 0.2]), base=base))
+    assert found.reason.startswith("+22.1 % in 3 process pairs (95 % interval +")
+    assert found.reason.endswith("; because: spills 3 -> 12 (+300.0 %)")  # from what the base is now, not its record
+
+
+def test_a_slower_clock_at_equal_cycles_is_slower_with_the_cycles_beside_it() -> None:
+    found = judged(paired(pairs([0.04, 0.0401, 0.0399] * 4, base_mhz=1755.0, work_mhz=1755.0 / math.exp(0.04))))
+    assert found.word is Word.SLOWER
+    assert "; in cycles +0.0 %, clock 1755 -> 1686 MHz; " in found.reason
+    alike = judged(paired(pairs([0.0] * 3, base_mhz=1755.0, work_mhz=1700.0)))
+    assert (alike.word, alike.reason) == (Word.PASS, "in cycles -3.1 %, clock 1755 -> 1700 MHz")
+
+
+@pytest.mark.parametrize(
+    ("case", "problem", "why"),
+    [
+        (None, "the base does not build", "the base does not build"),
+        (None, "", NO_PAIRS),
+        (paired([], told="the base's process died"), "", "the base's process died"),
+        (PairedCase("area", "f/forward", problem="the case is new here"), "other", "the case is new here"),
+    ],
+)
+def test_what_no_pair_read_says_why(case: PairedCase | None, problem: str, why: str) -> None:
+    found = judged(case, problem)
+    assert (found.word, found.reason) == (Word.UNRESOLVED, f"UNPAIRED: {why}")
+    assert (found.before, found.ratio) == (pytest.approx(90.0), pytest.approx(100 / 90))  # beside its record
+
+
+def test_undecided_is_not_noisy() -> None:
+    found = judged(paired(pairs([0.05, -0.04])), problem=OVER)
+    assert found.word is Word.UNRESOLVED
+    assert found.reason.startswith(f"UNDECIDED: {OVER}; +0.5 % in 2 process pairs (95 %")
+
+
+def test_a_case_that_nobody_remembers_stays_new_where_no_pair_reads_it() -> None:
+    nowhere = Lane(HARDWARE, Toolchain(), base=BASE)
+    assert span_of(screen_session([result()], nowhere)).word is Word.SUSPECT
+    assert judged(PairedCase("area", "f/forward", problem="the case is new"), "", nowhere).word is Word.NEW
+    cut = judged(None, OVER, nowhere)  # nobody has looked: that is not to be hidden
+    assert (cut.word, cut.reason) == (Word.UNRESOLVED, f"UNPAIRED: {OVER}")
+    assert judged(paired(pairs([0.2] * 6)), where=nowhere).word is Word.SLOWER
+
+
+def test_the_very_same_code_as_the_base_s_is_unchanged_whatever_its_record() -> None:
+    found = judged(paired(pairs([0.2] * 6), base=result()))
+    assert (found.word, found.reason) == (Word.UNCHANGED, "the device runs the very same code as at the base")
+    assert judged(PairedCase("area", "f/forward", result())).word is Word.UNCHANGED
+    equal = lane(base=replace(BASE, equal=True))
+    assert judged(None, where=equal).word is Word.UNCHANGED
+
+
+def test_the_family_is_what_is_in_question_in_this_run() -> None:
+    """Fifty others in question make a slowdown less certain; fifty that nobody doubts do not."""
+    slow = pairs([0.04, 0.02, 0.04, 0.02, 0.035, 0.025])
+    names = [f"g{at}" for at in range(50)]
+    others = [result(name) for name in names]
+    doubted = judge_session([result(), *others], lane("f", *names), [pairing(paired(slow))])
+    same = [result(name, SPAN, replace(CODE, value="old")) for name in names]
+    beside = judge_session([result(), *same], lane("f", *names), [pairing(paired(slow))])
+    assert judged(paired(slow)).word is Word.SLOWER
+    assert span_of(beside) == judged(paired(slow))
+    assert span_of(doubted).reason.startswith("UNDECIDED")
+    assert span_of(beside, "g0").word is Word.UNCHANGED
+    assert count_suspects(screen_session([result(), *others], lane("f", *names))) == 51
+
+
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1)], ids=["all slower", "half faster"])
+def test_all_that_moved_are_named(signs: tuple[int, int]) -> None:
+    names = [f"f{at}" for at in range(10)]
+    moved = [pairs([signs[at % 2] * 0.15 + 0.0002 * each for each in range(5)]) for at in range(10)]
+    cases = [paired(each, name) for name, each in zip(names, moved, strict=True)]
+    found = judge_session([result(name) for name in names], lane(*names), [pairing(*cases)])
+    expected = [Word.SLOWER if sign > 0 else Word.FASTER for sign in signs] * 5
+    assert [span_of(found, name).word for name in names] == expected
+
+
+def test_nothing_is_suspect_in_the_end() -> None:
+    rival = Reading("beside", Unit.MICROSECONDS, 50.0, timer="turns", rival=40.0, promise=0.05)
+    found = judge_session([result("f", SPAN, rival), result("g")], lane("f"), [])
+    assert not any(verdict.word is Word.SUSPECT for verdicts in found.values() for verdict in verdicts)
+    beside = next(each for each in found["area", "f/forward"] if each.metric == "beside")
+    assert (beside.word, beside.reason) == (Word.UNRESOLVED, "UNPAIRED: slower than its rival in one session")
+
+
+def test_a_limit_that_hangs_on_the_base_s_time_does_not_move_with_later_pairs() -> None:
+    one = [result("f", replace(SPAN, floor=1.0))]
+    readings = [PairReading(at, 0.02, 0.0, us, us * 1.02) for at, us in enumerate([99.0, 45.0, 101.0, 48.0], 1)]
+    for upto in range(1, len(readings) + 1):
+        found = span_of(judge_session(one, lane(), [pairing(paired(readings[:upto]))]))
+        assert found.limit == pytest.approx(math.expm1(1 / 99.0))
+
+
+def test_devices_are_judged_apart() -> None:
+    found = by_device([result("f"), result("g", device=1), result("h")])
+    assert {at: [each.case.name for each in held] for at, held in found.items()} == {0: ["f", "h"], 1: ["g"]}
+
+
+# -- entries whose case is gone ----------------------------------------------------------------------------------------
+
+
+def remembering(own: dict[str, str], portable: dict[str, str] | None = None, suite: str = "area") -> Lane:
+    """`own` and `portable`: case key -> inputs."""
+
+    def files(held: dict[str, str]) -> dict[str, Baseline]:
+        cases = {key: CaseBaseline({"steps": 1}, inputs) for key, inputs in held.items()}
+        return {suite: Baseline("here", suite, cases=cases)}
+
+    return Lane(replace(HARDWARE, target="any"), Toolchain(), files(own), files(portable or {}))
+
+
+def ran(name: str, word: Word, inputs: str = "f32[64]", suite: str = "area", **case: Any) -> CaseResult:
+    steps = Reading("steps", Unit.COUNT, 1)
+    named = Case(suite, name, case.get("direction", "forward"))
+    return CaseResult(named, inputs, readings=[steps], verdicts=[Verdict(word, "steps")])
+
+
+F = {"f/forward": "x", "f/backward": "x", "f:second/forward": "x"}
+LABELLED = {"f[1:2]/forward": "x", "f[1:2]/backward": "x", "f[1:2]:second/forward": "x"}
+
+
+@pytest.mark.parametrize(
+    ("held", "names", "results", "fields", "gone"),
+    [
+        # wherever it is remembered
+        (remembering({"f/forward": "x", "g/forward": "x"}, {"h/forward": "x", "h/backward": "x"}), ["g"], [], {},
+         ["f/forward", "h/backward", "h/forward"]),
+        (remembering(F), [], [], {"whole": False}, []),  # a suite collected in part tells nothing
+        (remembering(F), ["f"], [], {}, []),  # a test that did not run is not gone
+        (remembering(F), ["f"], [ran("f", Word.PASS)], {"ended": ["f"]}, ["f/backward", "f:second/forward"]),
+        *((remembering(LABELLED), ["f[1:2]"], [ran("f[1:2]", word)], {}, [])  # it ended early
+          for word in (Word.PASS, Word.WRONG, Word.BROKEN, Word.CHANGED)),
+    ],
+)  # fmt: skip
+def test_an_entry_is_gone_with_its_test_or_its_pass(
+    held: Lane, names: Collection[str], results: list[CaseResult], fields: dict[str, Any], gone: list[str]
+) -> None:
+    whole = {"area"} if fields.get("whole", True) else set()
+    ended = [("area", name) for name in fields.get("ended", ())]
+    verdicts, _ = find_stale(held, whole, {"area": names}, results, ended)
+    assert [(verdict.case, verdict.word, verdict.suite) for verdict in verdicts] == [
+        (key, Word.STALE, "area") for key in gone
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(("area", "quantize_col[64]"), ("area", "quantize_column[64]")), (("old", "quantize"), ("area", "quantize"))],
+    ids=["case", "file"],
+)
+def test_a_renamed_case_is_told_on_both_sides(old: tuple[str, str], new: tuple[str, str]) -> None:
+    held = remembering({f"{old[1]}/forward": "f32[64]"}, suite=old[0])
+    (was,), (now,) = find_stale(held, {"area", "old"}, {"area": {new[1]}}, [ran(new[1], Word.NEW, suite=new[0])], ())
+    where, whence = (" of area", " of old") if old[0] != new[0] else ("", "")
+    assert (was.word, was.case, was.suite) == (Word.RENAMED, f"{old[1]}/forward", old[0])
+    assert was.reason == f"{old[1]}/forward of {old[0]}: now {new[1]}/forward{where}"
+    [verdict] = now.verdicts
+    assert (verdict.word, verdict.metric, verdict.reason) == (Word.RENAMED, "steps", f"was {old[1]}/forward{whence}")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "new"),
+    [
+        ("f32[64]", ran("quantize_columns", Word.NEW, inputs="f32[32]")),
+        ("f32[64]", ran("quantize_columns", Word.NEW, direction="backward")),
+        ("f32[64]", ran("transpose", Word.NEW)),
+        ("f32[64]", ran("quantize_columns", Word.NEW, suite="other")),
+        ("f32[64]", ran("quantize_columns", Word.OTHER_HARDWARE)),
+        ("", ran("quantize_columns", Word.NEW, inputs="")),
+    ],
+    ids=["inputs", "pass", "name", "suite", "not new", "unknown inputs"],
+)
+def test_what_is_not_alike_is_not_a_rename(inputs: str, new: CaseResult) -> None:
+    held = remembering({"quantize_cols/forward": inputs})
+    verdicts, renamed = find_stale(held, {"area"}, {"area": {new.case.name}}, [new], ())
+    assert ([verdict.word for verdict in verdicts], renamed) == ([Word.STALE], [])
+
+
+def test_renames_pair_one_to_one_the_likeliest_first() -> None:
+    held = remembering({f"scale_{name}/forward": "f32[64]" for name in ("rows", "cols", "all")})
+    new = [ran("scale_columns", Word.NEW), ran("scale_row", Word.NEW)]
+    verdicts, renamed = find_stale(held, {"area"}, {"area": {"scale_columns", "scale_row"}}, new, ())
+    assert {verdict.case: verdict.reason.partition(": ")[2] for verdict in verdicts} == {
+        "scale_all/forward": "the case is gone",
+        "scale_cols/forward": "now scale_columns/forward",
+        "scale_rows/forward": "now scale_row/forward",
+    }
+    assert len(renamed) == 2
+
+
+# -- the exit status ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "status"),
+    [
+        ([Word.PASS, Word.FASTER], {"strict": True}, ExitStatus.PASSED),
+        ([Word.NEW, Word.UNRESOLVED, Word.STALE], {}, ExitStatus.PASSED),
+        ([Word.NEW], {"strict": True}, ExitStatus.UNGUARDED),
+        ([Word.STALE], {"strict": True}, ExitStatus.UNGUARDED),
+        ([Word.UNSUPPORTED, Word.PASS], {"strict": True}, ExitStatus.PASSED),
+        ([Word.NEW], {"strict": True, "measured": 0}, ExitStatus.NOTHING_MEASURED),
+        ([], {"measured": 0}, ExitStatus.NOTHING_MEASURED),
+        ([Word.BROKEN], {"strict": True, "measured": 0}, ExitStatus.TESTS_FAILED),
+        ([Word.PASS], {"tests_failed": True}, ExitStatus.TESTS_FAILED),
+        ([Word.SLOWER, Word.BROKEN], {"tests_failed": True}, ExitStatus.REGRESSED),
+        ([Word.CHANGED], {}, ExitStatus.REGRESSED),
+        ([Word.SLOWER, Word.WRONG], {"tests_failed": True}, ExitStatus.WRONG),
+        # inconclusive is no success, and hides nothing
+        ([Word.PASS, Word.UNRESOLVED], {"inconclusive": True}, ExitStatus.UNGUARDED),
+        ([Word.UNRESOLVED, Word.SLOWER], {"inconclusive": True}, ExitStatus.REGRESSED),
+        ([Word.UNRESOLVED], {"inconclusive": True, "tests_failed": True}, ExitStatus.TESTS_FAILED),
+    ],
+)
+def test_exit_status(words: list[Word], options: dict[str, Any], status: ExitStatus) -> None:
+    assert exit_status(words, **{"strict": False, "measured": 2, **options}) is status
+
+
+@pytest.mark.parametrize(
+    ("words", "inconclusive"),
+    [
+        ([], False),
+        ([Word.PASS, Word.UNRESOLVED], False),
+        ([Word.PASS, Word.UNRESOLVED, Word.UNRESOLVED], True),
+        ([Word.SUSPECT], True),
+        ([Word.NEW, Word.DRIFT, Word.METHOD_CHANGED], False),  # said by other words, which ask to record
+        ([Word.UNCHANGED, Word.SLOWER, Word.UNRESOLVED], False),
+    ],
+)
+def test_a_run_is_inconclusive_where_most_times_stay_in_question(words: list[Word], inconclusive: bool) -> None:
+    quiet = [Reading("steps", Unit.COUNT, 1), replace(SPAN, metric="shown", gated=False)]
+    told = [Verdict(Word.UNRESOLVED, "steps"), Verdict(Word.UNRESOLVED, "shown"), Verdict(Word.UNRESOLVED, "gone")]
+    results = [result(str(at), SPAN, *quiet, verdicts=[Verdict(word, "span"), *told]) for at, word in enumerate(words)]
+    assert is_inconclusive(results) is inconclusive
+
+
+def test_a_host_time_that_nobody_can_tell_leaves_the_device_s_judged() -> None:
+    times = replace(SPAN, metric="device_time_us", promise=0.03), replace(SPAN, metric="host_time_us", promise=0.5)
+    host = Verdict(Word.UNRESOLVED, "host_time_us")
+    for word, inconclusive in ((Word.PASS, False), (Word.UNRESOLVED, True)):
+        both = result("both", *times, verdicts=[Verdict(word, "device_time_us"), host])
+        assert is_inconclusive([both]) is inconclusive
+    assert is_inconclusive([result("alone", times[1], verdicts=[host])])
+
+
+def test_guarded_is_what_was_judged_by_a_gate() -> None:
+    free = Reading("note", Unit.COUNT, 1, gated=False)
+    shown = result("free", free, verdicts=[Verdict(Word.PASS, "note")])
+    words = [Word.PASS, Word.FASTER, Word.SLOWER, Word.CHANGED]
+    unjudged = [Word.NEW, Word.UNRESOLVED, Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE, Word.BROKEN]
+    assert count_guarded([ran(word, word) for word in (*words, *unjudged)] + [shown]) == len(words)
