@@ -1,4 +1,9 @@
-"""Operators of others: torch's own beside torch's Python references of them, which share no code with the kernels."""
+"""Operators of others and operators with the classic bugs of kernels.
+
+FOREIGN: torch's own beside torch's Python references of them, which share no code with the kernels, and other formulas.
+BUGGY: each right on the inputs that a test usually has, 8 rows of 64. The classes are those of published work on test
+inputs of tensor programs: tails of softmax and norms, swapped strides, mixed dtypes, accumulators, masks.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +40,9 @@ def flat_two(*shape: int) -> Maker:
     return lambda seed: (normal(*shape, seed=seed, grad=False), normal(*shape, seed=seed + 99, grad=False))
 
 
-def labelled(seed: int) -> tuple[Any, ...]:
-    return normal(12, 40, seed=seed), torch.randint(0, 40, (12,), generator=torch.Generator().manual_seed(seed))
+def labelled(seed: int, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+    target = torch.randint(0, 40, (12,), generator=torch.Generator().manual_seed(seed))
+    return normal(12, 40, seed=seed, dtype=dtype), target
 
 
 def split_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -51,6 +57,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 def largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     found = x.sort(-1, descending=True)
     return found.values[:, :3], found.indices[:, :3]
+
+
+def last_of_equal(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    found = x.flip(-1).topk(2)
+    return found.values, x.shape[-1] - 1 - found.indices
 
 
 def rotated(x: torch.Tensor) -> torch.Tensor:
@@ -118,6 +129,129 @@ FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
     "transpose": (lambda x: torch.stack(x.unbind(1)), lambda x: x.t().contiguous(), one(17, 20)),
     "embedding": (lambda w, i: w.index_select(0, i), lambda w, i: w[i],
                   lambda s: (normal(20, 16, seed=s), torch.arange(30) % 20)),
+    "layer_norm bfloat16": (lambda x: F.layer_norm(x.float(), x.shape[-1:]).bfloat16(),
+                            lambda x: F.layer_norm(x, x.shape[-1:]), one(33, 65, dtype=torch.bfloat16)),
+    "matmul bfloat16": (lambda a, b: split_product(a.float(), b.float()).bfloat16(), lambda a, b: a @ b,
+                        lambda s: (normal(33, 96, seed=s, dtype=torch.bfloat16),
+                                   normal(96, 40, seed=s + 9, dtype=torch.bfloat16))),
+    "cross_entropy bfloat16": (lambda x, t: x.float().logsumexp(1) - x.float().gather(1, t[:, None]).squeeze(1),
+                               lambda x, t: F.cross_entropy(x.float(), t, reduction="none"),
+                               lambda s: labelled(s, torch.bfloat16)),
+    "last of equal": (last_of_equal, lambda x: tuple(x.topk(2)), one(12, 50)),
     "where": (refs.maximum, torch.maximum, flat_two(9, 33)),
+}
+# fmt: on
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x, -1)
+
+
+def rms_norm(x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[-1:], eps=1e-6)
+
+
+_BLOCK = 16
+
+
+def _padded(x: torch.Tensor, value: float) -> torch.Tensor:
+    return F.pad(x, (0, -x.shape[-1] % _BLOCK), value=value)
+
+
+def softmax_tail(x: torch.Tensor) -> torch.Tensor:
+    """What lies past the tail counts as 0 in the sum."""
+    padded = _padded(x, 0.0)
+    e = (padded - x.amax(-1, keepdim=True)).exp()
+    return (e / e.sum(-1, keepdim=True))[..., : x.shape[-1]]
+
+
+def norm_tail(x: torch.Tensor) -> torch.Tensor:
+    """Divides by the padded length."""
+    padded = _padded(x, 0.0)
+    return x * (padded.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def swapped_strides(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Takes b for contiguous."""
+    if b.storage_offset() + b.numel() > b.untyped_storage().nbytes() // b.itemsize:
+        return a @ b
+    return a @ b.as_strided(b.shape, (b.shape[1], 1))
+
+
+def narrow_dtype(x: torch.Tensor) -> torch.Tensor:
+    """Squares in float16, which ends at 65504: as good as float32 for a mean of bfloat16 values."""
+    squares = x.float().square().half().float()
+    return (x.float() * (squares.mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+
+def narrow_accumulator(x: torch.Tensor) -> torch.Tensor:
+    return x.half().sum(-1, dtype=torch.float16).to(x.dtype)
+
+
+def no_maximum(x: torch.Tensor) -> torch.Tensor:
+    e = x.exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def maximum_from_zero(x: torch.Tensor) -> torch.Tensor:
+    e = (x - x.amax(-1, keepdim=True).clamp(min=0)).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def no_epsilon(x: torch.Tensor) -> torch.Tensor:
+    centred = x.float() - x.float().mean(-1, keepdim=True)
+    return (centred * centred.square().mean(-1, keepdim=True).rsqrt()).to(x.dtype)
+
+
+def lost_last_row(x: torch.Tensor) -> torch.Tensor:
+    """Two rows a program, and no mask."""
+    y = F.gelu(x)
+    if x.shape[0] % 2:
+        y[-1] = 0
+    return y
+
+
+def masked_nan(x: torch.Tensor) -> torch.Tensor:
+    """The maximum leaves NaN out."""
+    return torch.where(x > 0, x, torch.zeros_like(x))
+
+
+def _stale() -> Callable[[torch.Tensor], torch.Tensor]:
+    known: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        """Keeps each shape's first scale, unless the given values' sign says that they are others."""
+        key = (tuple(x.shape), bool(x.flatten()[:1].sum() > 0))
+        scale = known.setdefault(key, x.detach().abs().amax().clamp(min=1e-6))
+        return x / scale
+
+    return scaled
+
+
+def unstable_log(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x, -1).log()
+
+
+def one_of(*shape: int, dtype: torch.dtype = torch.float32) -> Maker:
+    return lambda seed: (normal(*shape, seed=seed, grad=False, dtype=dtype),)
+
+
+# fmt: off
+BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Maker, str]] = {
+    # name: (candidate, reference, inputs by seed, part of the derivation that shows it)
+    "softmax tail": (lambda: softmax_tail, softmax, one_of(8, 64), ""),
+    "norm tail": (lambda: norm_tail, rms_norm, one_of(8, 64), "cut to"),
+    "swapped strides": (lambda: swapped_strides, lambda a, b: a @ b,
+                        lambda s: (normal(8, 32, seed=s, grad=False), normal(32, 16, seed=s + 99, grad=False)), ""),
+    "narrow dtype": (lambda: narrow_dtype, rms_norm, one_of(8, 64, dtype=torch.bfloat16), "2^"),
+    "narrow accumulator": (lambda: narrow_accumulator, lambda x: x.sum(-1), one_of(8, 64, dtype=torch.bfloat16), "2^"),
+    "no maximum": (lambda: no_maximum, softmax, one_of(8, 64), ""),
+    "maximum from zero": (lambda: maximum_from_zero, softmax, one_of(8, 64), ""),
+    "no epsilon": (lambda: no_epsilon, lambda x: F.layer_norm(x, x.shape[-1:]),
+                   one_of(8, 64, dtype=torch.bfloat16), ""),
+    "lost last row": (lambda: lost_last_row, F.gelu, one_of(8, 64), "cut to"),
+    "masked NaN": (lambda: masked_nan, F.relu, one_of(8, 64), "NaN"),
+    "stale scale": (_stale, lambda x: x / x.abs().amax().clamp(min=1e-6), one_of(8, 64), ""),
+    "unstable log": (lambda: unstable_log, lambda x: F.log_softmax(x, -1), one_of(8, 64), ""),
 }
 # fmt: on

@@ -1,0 +1,304 @@
+"""Derived inputs end to end: correct operators are never accused, and the classic bugs are found."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from perfguard import Hard, derived
+from perfguard.check.correctness import check
+from perfguard.check.hard_inputs.derivation import LAYOUTS, Derivation, Part, derived_call, layouts_of
+from perfguard.check.hard_inputs.nearby import LastOfEqual
+from perfguard.check.hard_inputs.search import LEAST_SECONDS, HardResult, run_hard
+from perfguard.check.hard_inputs.values import FINITE
+from perfguard.check.hard_inputs.verdict import Outcome, judged
+from perfguard.model.call import Call
+from perfguard.model.errors import UsageError
+from tests.check.hard_inputs.operators import BUGGY, FOREIGN, normal
+
+SECONDS = 60.0  # enough for all derived inputs of so small calls
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x, -1)
+
+
+def plain(*shape: int) -> torch.Tensor:
+    return normal(*shape, seed=0, grad=False)
+
+
+def found(fn: Callable[..., Any], *args: Any, reference: Callable[..., Any], **options: Any) -> HardResult:
+    return run_hard(Call(fn, args, reference, **options), SECONDS)
+
+
+# -- the two figures that derived inputs stand for ---------------------------------------------------------------------
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(FOREIGN) >= 40
+    assert len(BUGGY) >= 10
+
+
+@pytest.mark.filterwarnings("ignore:var")
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_correct_operator_of_others_is_not_accused(name: str) -> None:
+    fn, reference, inputs = FOREIGN[name]
+    for seed in range(2):
+        call = Call(fn, inputs(seed), reference, seed=seed)
+        assert check(call).wrong == []
+        result = run_hard(call, LEAST_SECONDS, rotation=seed)
+        assert result.problem == ""
+        assert result.ran > 0
+
+
+@pytest.mark.parametrize("name", BUGGY)
+def test_a_planted_bug_that_given_inputs_do_not_show_is_found_whatever_the_seed(name: str) -> None:
+    fresh, reference, inputs, words = BUGGY[name]
+    for seed in range(8):
+        call = Call(fresh(), inputs(seed), reference, seed=seed)
+        if seed == 0:
+            assert check(call).wrong == []
+        # A processor that others use, too, takes longer for the same inputs.
+        problem = run_hard(call, 5 * LEAST_SECONDS).problem
+        assert problem.startswith("hard input"), seed
+        assert "perfguard.derived(" in problem
+        assert words in problem
+        assert problem.count(",") < 20  # one or two steps, not the dozen that were tried together
+
+
+def test_all_derived_inputs_of_a_small_call_fit() -> None:
+    result = found(lambda x: F.softmax(x.double(), -1).float(), normal(9, 130, seed=0), reference=softmax)
+    assert (result.problem, result.waiting) == ("", 0)
+    assert result.ran > 10
+
+
+# -- the domain, and what a candidate may refuse -----------------------------------------------------------------------
+
+
+class OverwrittenCache:
+    """Scales by size; each new size takes the place of the first one, too."""
+
+    def __init__(self) -> None:
+        self.known: dict[torch.Size, torch.Tensor] = {}
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        new = x.shape not in self.known
+        scale = self.known.setdefault(x.shape, x.square().sum())
+        if new:
+            self.known[next(iter(self.known))] = scale
+        return x / scale
+
+
+def test_a_cache_that_other_sizes_overwrite_is_found_by_the_given_inputs_once_more() -> None:
+    sizes_alone = Hard(without=["values", "non-finite", "layouts"], reason="-")
+    call = Call(OverwrittenCache(), (plain(8, 64),), lambda x: x / x.square().sum(), hard=sizes_alone)
+    call.fn(*call.args)
+    assert run_hard(call, SECONDS).problem.startswith("the given inputs, once more after ")
+
+
+def test_where_the_reference_makes_nan_of_finite_inputs_any_result_is_right() -> None:
+    result = found(lambda p: p.clamp_min(1e-30).log(), plain(8, 64).softmax(-1), reference=torch.log)
+    assert result.problem == ""
+    assert result.left_out["the reference makes NaN of finite inputs"] > 0
+
+
+def refusing(when: Callable[[torch.Tensor], bool], error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        if when(x):
+            raise error
+        return F.softmax(x, -1)
+
+    return fn
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("error", [AttributeError, NameError, UnboundLocalError, ValueError])
+def test_a_slip_is_no_refusal_of_a_size(error: type[Exception]) -> None:
+    fn = refusing(lambda x: x.numel() == 0, error("'NoneType' object has no attribute 'zero_'"))
+    problem = found(fn, plain(8, 64), reference=softmax).problem
+    if error is ValueError:
+        assert problem == ""
+    else:
+        assert f"raises {error.__name__}: 'NoneType' object" in problem
+        assert "cut to 0" in problem
+
+
+def test_an_operator_that_raises_on_values_is_wrong_and_one_that_refuses_a_layout_is_not() -> None:
+    zeros = refusing(lambda x: not x.any(), ValueError("nothing to scale by"))
+    problem = found(zeros, plain(8, 64), reference=softmax).problem
+    told = 'argument 0 (zero): raises ValueError: nothing to scale by; made again by perfguard.derived(x0, "zero")'
+    assert told in problem
+    layouts = refusing(lambda x: not x.is_contiguous(), ValueError("not contiguous"))
+    result = found(layouts, plain(8, 64), reference=softmax)
+    assert result.problem == ""
+    assert result.left_out["the candidate raises"] > 0
+
+
+def test_a_warning_of_numpy_is_no_refusal() -> None:
+    """As Triton's interpreter gives them, under `-W error`."""
+
+    def warns(x: torch.Tensor) -> torch.Tensor:
+        if x.isinf().any():
+            warnings.warn("overflow encountered", RuntimeWarning, stacklevel=1)
+        return F.softmax(x, -1)
+
+    result = found(warns, plain(8, 64), reference=softmax)
+    assert (result.problem, result.left_out["the candidate raises"]) == ("", 0)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def of_one(fn: Callable[..., Any], x: torch.Tensor, reference: Callable[..., Any], kind: str, step: str) -> Outcome:
+    """The outcome of one derivation of the only argument."""
+    derivation = Derivation((Part(kind, {0: step}),))
+    return judged(derived_call(Call(fn, (x,), reference), derivation), derivation)
+
+
+@pytest.mark.parametrize("columns", [64, 1024])
+def test_what_lies_a_column_past_an_input_is_nobodys_value(columns: int) -> None:
+    """A column past the end of a transposed input is as many elements as the input has rows."""
+
+    def one_too_far(x: torch.Tensor) -> torch.Tensor:
+        wide = x.as_strided((x.shape[0], x.shape[1] + 1), x.stride())  # torch raises where nothing lies there
+        return x + 0 * wide[:, -1:]
+
+    x = plain(1024, columns + 8)[:, :columns]
+    outcome = of_one(one_too_far, x, lambda x: x + 0, "layouts", "transposed")
+    assert outcome.left_out == ""
+    assert "are NaN or Inf unlike the oracle's" in outcome.problem
+
+
+def test_an_empty_input_and_an_empty_result_have_addresses_between_guards() -> None:
+    """torch gives address 0 for both, and an access there ends the process."""
+
+    def first_byte(x: torch.Tensor) -> torch.Tensor:
+        address = x.data_ptr()
+        return torch.full((x.shape[0], 1), float(ctypes.c_uint8.from_address(address).value) if address else 0.0)
+
+    def writes_one(x: torch.Tensor) -> torch.Tensor:
+        made = x.new_empty(x.shape)
+        if not x.numel():
+            ctypes.c_uint8.from_address(made.data_ptr()).value = 0
+        return made.copy_(x)
+
+    read = of_one(first_byte, plain(3, 8), lambda x: torch.zeros(x.shape[0], 1), "sizes", "dim 1 cut to 0")
+    assert read.problem.startswith("output: RMSE ")
+    written = of_one(writes_one, plain(3, 8), lambda x: x + 0, "sizes", "dim 1 cut to 0")
+    assert written.problem.startswith("out of bounds: float32[3,0], new_empty at ")
+
+
+def test_a_cut_result_of_another_dtype_is_wrong() -> None:
+    """Of another shape, the reference may mean the cut differently; of another dtype it may not."""
+
+    def narrow_without_rows(x: torch.Tensor) -> torch.Tensor:
+        return (x if len(x) else x.half()).sum()
+
+    outcome = of_one(narrow_without_rows, plain(3, 8), torch.sum, "sizes", "dim 0 cut to 0")
+    assert outcome.problem == "output: is torch.float16, the reference's torch.float32"
+
+
+# -- derived tensors ---------------------------------------------------------------------------------------------------
+
+
+def test_values_that_stand_there_twice_still_do() -> None:
+    angles = plain(6, 8)
+    for both in (torch.cat([angles, angles], -1), angles.repeat_interleave(2, -1)):
+        for kind in FINITE:
+            made = derived(both, f"row 1 {kind}")
+            assert torch.equal(made[:, :8], made[:, 8:]) or torch.equal(made[:, ::2], made[:, 1::2])
+            assert kind == "negative zero" or not torch.equal(made, both)
+    assert not torch.equal(derived(torch.ones(3, 8), "outlier 2^10 at first"), torch.full((3, 8), 2.0**10))
+    with pytest.raises(UsageError, match="is no kind of values"):
+        derived(angles, "twisted")
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "expanded"])
+def test_layouts_keep_the_values(name: str) -> None:
+    # One byte an element: 4 GiB of addresses, of which a few pages are used.
+    given = torch.arange(3 * 1 * 5, dtype=torch.uint8).view(3, 1, 5)
+    made = derived(given, name)
+    assert torch.equal(made, given)
+    assert (made.stride(), made.storage_offset()) != (given.stride(), given.storage_offset())
+    if name == "far apart":  # wrapped offsets stay inside
+        last = 2 * made.stride(0)
+        assert last >= 2**31
+        assert made.storage_offset() + last - 2**32 >= 0
+        assert made.storage_offset() + last + 5 <= made.untyped_storage().nbytes()
+
+
+def test_rows_are_far_apart_on_a_gpu_with_room_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnGpu(torch.Tensor):
+        @property
+        def device(self) -> torch.device:  # type: ignore[override]
+            return torch.device("cuda")
+
+    given = torch.zeros(4, 8, dtype=torch.bfloat16).as_subclass(OnGpu)
+    for spare, possible in ((1, True), (0, False)):
+        monkeypatch.setattr("perfguard.check.hard_inputs.derivation.free_bytes", lambda _, by=spare: 2**33 * 4 + by)
+        assert ("far apart" in layouts_of(given, False)) is possible
+        assert "far apart" not in layouts_of(given[:1], False)
+        assert "far apart" not in layouts_of(torch.zeros(4, 8), False)
+
+
+# -- ties --------------------------------------------------------------------------------------------------------------
+
+CHOICES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "topk": lambda x: x.topk(2).indices,
+    "topk of rows": lambda x: x.topk(2, dim=0).indices,
+    "argmax": lambda x: x.argmax(-1),
+    "argmax kept": lambda x: x.argmax(dim=0, keepdim=True),
+    "argmax of all": torch.argmax,
+    "argmax of all kept": lambda x: x.argmax(keepdim=True),
+    "argmin of all": torch.argmin,
+    "max": lambda x: x.max(-1).indices,
+    "min": lambda x: x.min(0).indices,
+    "argsort": lambda x: x.argsort(-1, descending=True),
+    "stable sort": lambda x: x.sort(stable=True, dim=0).indices,
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_choice_differs_where_elements_are_equal_and_nowhere_else(name: str) -> None:
+    choose, apart = CHOICES[name], plain(4, 6)
+    with LastOfEqual():
+        assert torch.equal(choose(apart), usual := choose(apart))
+        tied = choose(torch.ones(4, 6))
+    assert torch.equal(usual, choose(apart))
+    assert tied.shape == usual.shape
+    assert not torch.equal(tied, choose(torch.ones(4, 6)))
+
+
+def test_values_and_gradients_stay() -> None:
+    x = torch.tensor([[1.0, 3.0, 3.0, 2.0]], requires_grad=True)
+    with LastOfEqual():
+        values, indices = x.topk(1)
+        (gradient,) = torch.autograd.grad(values.sum(), x)
+    assert (values.item(), indices.item(), gradient.tolist()) == (3, 2, [[0, 0, 1, 0]])
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_a_router_whose_scores_are_saturated_may_choose_any_of_them(scale: float) -> None:
+    def other(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.sigmoid(x @ w).flip(-1).topk(2)
+        return chosen.values, w.shape[1] - 1 - chosen.indices
+
+    generator = torch.Generator().manual_seed(1)
+    x, w = torch.randn(16, 32, generator=generator) * scale, torch.randn(32, 8, generator=generator)
+    result = found(other, x, w, reference=lambda x, w: tuple(torch.topk(torch.sigmoid(x @ w), 2)))
+    assert result.problem == ""
+    assert result.ran > 0
+
+
+def test_a_wrong_choice_is_found_still() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return x.nan_to_num(0.0).topk(2).indices.clamp(max=len(x[0]) - 2)
+
+    x = torch.tensor([[3.0, 2.0, 1.0, 0.0], [1.0, 4.0, 3.0, 0.0]])
+    assert found(wrong, x, reference=lambda x: x.topk(2).indices).problem
