@@ -15,6 +15,7 @@ from perfguard.model.errors import DeviceError, UsageError
 from perfguard.model.units import format_bytes
 
 _CPU_ONLY = "CPU only"
+_INSTALL = "pip install 'perfguard[kernels]'"
 
 
 def findings(
@@ -33,8 +34,8 @@ def findings(
         vendors = own_vendors()
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("system", _system),
-        ("torch", lambda: _torch(load, vendors)),
-        ("triton", lambda: _triton(load)),
+        ("torch", lambda: _package(load, "torch", _INSTALL, vendors)),
+        ("triton", lambda: _package(load, "triton", f"{_INSTALL} (Linux only)")),
         ("driver", lambda: _drivers(root, load, vendors)),
         *(("tools", lambda v=each: v.tools(root, load)) for each in vendors if _has_driver(each, root)),
         ("device", lambda: _device(open_device)),
@@ -54,28 +55,19 @@ def _system() -> Iterator[Finding]:
     yield Finding("python", platform.python_version())
 
 
-def _torch(load: Import, vendors: Sequence[Vendor]) -> Iterator[Finding]:
+def _package(load: Import, name: str, step: str, vendors: Sequence[Vendor] = ()) -> Iterator[Finding]:
+    """The version of torch or triton; for torch also its build."""
     try:
-        torch = load("torch")
+        module = load(name)
     except ImportError as error:
-        yield Finding("torch", "", f"cannot be imported: {error}", "pip install 'perfguard[kernels]'")
+        yield Finding(name, "", f"cannot be imported: {error}", step)
         return
-    yield Finding("torch", f"{torch.__version__} ({_build(torch, vendors)})")
+    yield Finding(name, f"{module.__version__} ({_build(module, vendors)})" if vendors else module.__version__)
 
 
 def _build(torch: ModuleType, vendors: Sequence[Vendor]) -> str:
     versions = ((vendor.build, vendor.built_for(torch)) for vendor in vendors)
     return next((f"{build} {version}" for build, version in versions if version), _CPU_ONLY)
-
-
-def _triton(load: Import) -> Iterator[Finding]:
-    try:
-        triton = load("triton")
-    except ImportError as error:
-        step = "pip install 'perfguard[kernels]' (Linux only)"
-        yield Finding("triton", "", f"cannot be imported: {error}", step)
-        return
-    yield Finding("triton", triton.__version__)
 
 
 def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Finding]:

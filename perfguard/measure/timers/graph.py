@@ -126,8 +126,8 @@ def _rotated(workload: Workload, device: Device, seconds: float, stored: str | N
         return None
     # several replays are enqueued ahead to hide the host time of their launches
     samples = samples_in_block(estimate.call_us, seconds)
-    enqueue = queue.pairs(replay, device, "warm", 1)
-    batches = queue.Batches(enqueue, device, size=min(samples, _MOST_AHEAD), smallest=1, rounds=samples, calls=captured)
+    rounds = queue.Rounds(queue.pairs(replay, device, "warm", 1), captured)
+    batches = queue.Batches(rounds, device, size=min(samples, _MOST_AHEAD), smallest=1, in_block=samples)
     meter = batches.meter(str(replace(wanted, calls=count)))
     return replace(meter, bytes=workload.bytes * (wanted.copies + 1))
 
@@ -178,7 +178,7 @@ def _flushed(workload: Workload, device: Device, seconds: float, stored: str | N
         return [pair for _ in range(rounds) for turn in turns for pair in turn(1)]
 
     timer = f"graph-flushed-r{count}"
-    meter = queue.metered(timer, enqueue, device, calls=1, turns=count, estimate=estimate, seconds=seconds)
+    meter = queue.metered(timer, queue.Rounds(enqueue, 1, count), device, estimate, seconds)
     return meter and replace(meter, bytes=(count + 1) * workload.bytes)
 
 

@@ -72,8 +72,8 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
     while True:
         timer = "queue-cold" if workload.cache == "cold" else f"queue-warm-u{counted}"
         calls = calls_in_sample(counted, estimate.call_us)
-        enqueue = pairs(workload.run, device, workload.cache, calls)
-        meter = metered(timer, enqueue, device, calls=calls, estimate=estimate, seconds=seconds)
+        rounds = Rounds(pairs(workload.run, device, workload.cache, calls), calls)
+        meter = metered(timer, rounds, device, estimate, seconds)
         if meter is not None:
             return replace(meter, bytes=workload.bytes)
         counted //= 2
@@ -224,41 +224,40 @@ def estimated(
     return Estimate(call_us, batch.host_us / batch.size)
 
 
-def metered(
-    timer: str, enqueue: Enqueue, device: Device, *, calls: int, turns: int = 1, estimate: Estimate, seconds: float
-) -> Meter | None:
-    """A meter of samples of `calls` calls each; None if the host falls behind.
+@dataclass(frozen=True)
+class Rounds:
+    """What is enqueued: `enqueue(n)` puts n rounds on the queue. A round has one event pair around `calls` calls for
+    each of `turns` callables."""
 
-    `enqueue(n)` puts n rounds on the queue; a round has one event pair for each of `turns` callables.
-    """
-    per_round = turns * calls
-    rounds = samples_in_block(per_round * estimate.call_us, seconds)
+    enqueue: Enqueue
+    calls: int
+    turns: int = 1
+
+
+def metered(timer: str, rounds: Rounds, device: Device, estimate: Estimate, seconds: float) -> Meter | None:
+    """A meter of `rounds`; None if the host falls behind."""
+    per_round = rounds.turns * rounds.calls
+    count = samples_in_block(per_round * estimate.call_us, seconds)
     # A batch with little host time fits into the queue and needs a short sleep only (clocks drop in long ones).
-    size = min(rounds, _MOST_PAIRS, int(_BATCH_HOST_US / max(per_round * estimate.pair_host_us, 1e-3)))
-    smallest = min(rounds, max(1, _LEAST_CALLS // per_round))
-    batches = Batches(
-        enqueue, device, size=max(size, smallest), smallest=smallest, rounds=rounds, calls=calls, turns=turns
-    )
+    size = min(count, _MOST_PAIRS, int(_BATCH_HOST_US / max(per_round * estimate.pair_host_us, 1e-3)))
+    smallest = min(count, max(1, _LEAST_CALLS // per_round))
+    batches = Batches(rounds, device, size=max(size, smallest), smallest=smallest, in_block=count)
     return batches.meter(timer) if batches.proven() else None
 
 
 class Batches:
     """Blocks of samples in proven batches, each batch between two readings of the device's clock."""
 
-    def __init__(
-        self, enqueue: Enqueue, device: Device, *, size: int, smallest: int, rounds: int, calls: int, turns: int = 1
-    ) -> None:
-        """`enqueue(n)` puts n rounds on the queue. A round has one event pair around `calls` calls for each of `turns`
-        callables.
-
+    def __init__(self, rounds: Rounds, device: Device, *, size: int, smallest: int, in_block: int) -> None:
+        """
         Args:
             size: rounds in a batch at first.
             smallest: least number of rounds in a batch.
-            rounds: number of rounds in a block.
+            in_block: number of rounds in a block.
         """
-        self._enqueue = enqueue
+        self._rounds = rounds
         self._device = device
-        self._samples, self._calls, self._turns = turns * rounds, calls, turns
+        self._samples = rounds.turns * in_block
         self._grid_us = event_grid_us(device)
         self._marks: list[tuple[ClockMark, ClockMark]] = []  # around the batches of the last block
         device.clock_mark()  # compiles the clock's kernel, where there is one, before the first block
@@ -270,11 +269,11 @@ class Batches:
 
     def meter(self, timer: str) -> Meter:
         """The meter called `timer`."""
-        return Meter(timer, self._block, floor_us(self._grid_us, self._calls), clock_mhz=self._clock_mhz)
+        return Meter(timer, self._block, floor_us(self._grid_us, self._rounds.calls), clock_mhz=self._clock_mhz)
 
     def _marked(self, count: int) -> tuple[ClockMark | None, list[Pair], ClockMark | None]:
         first = self._device.clock_mark()
-        return first, self._enqueue(count), self._device.clock_mark()
+        return first, self._rounds.enqueue(count), self._device.clock_mark()
 
     def _block(self) -> float | None:
         times: list[float] = []
@@ -287,8 +286,8 @@ class Batches:
             if first is not None and last is not None:
                 self._marks.append((first, last))
             # A call without launches takes no time.
-            times += [max(start.elapsed_us(end), self._grid_us) / self._calls for start, end in found]
-        return middle(times, self._turns)
+            times += [max(start.elapsed_us(end), self._grid_us) / self._rounds.calls for start, end in found]
+        return middle(times, self._rounds.turns)
 
     def _clock_mhz(self) -> float | None:
         clocks = [mhz for first, last in self._marks if (mhz := first.mhz_until(last)) is not None]

@@ -31,9 +31,7 @@ class NoSmi:
 class Smi:
     """amdsmi with two devices, of which the second is ours; it supports what `unsupported` does not name."""
 
-    AmdSmiClkType = enum.Enum("AmdSmiClkType", ["GFX", "MEM"])
-    AmdSmiTemperatureType = enum.Enum("AmdSmiTemperatureType", ["HOTSPOT"])
-    AmdSmiTemperatureMetric = enum.Enum("AmdSmiTemperatureMetric", ["CURRENT"])
+    AmdSmiClkType = enum.Enum("AmdSmiClkType", ["GFX"])
 
     def __init__(self, *unsupported: str) -> None:
         self.open = 0
@@ -58,17 +56,10 @@ class Smi:
         return answer
 
     def amdsmi_get_clock_info(self, handle: str, kind: Any) -> Any:
-        clocks = {self.AmdSmiClkType.GFX: 2100, self.AmdSmiClkType.MEM: "N/A"}
-        return self._answer("clock", handle, {"clk": clocks[kind]})
-
-    def amdsmi_get_temp_metric(self, handle: str, sensor: Any, metric: Any) -> Any:
-        return self._answer("temperature", handle, 55)
-
-    def amdsmi_get_power_info(self, handle: str) -> Any:
-        return self._answer("power", handle, {"current_socket_power": "N/A", "average_socket_power": 310})
+        return self._answer("clock", handle, {"clk": {self.AmdSmiClkType.GFX: 2100}[kind]})
 
     def amdsmi_get_power_cap_info(self, handle: str) -> Any:
-        return self._answer("cap", handle, {"power_cap": 750_000_000})
+        return self._answer("cap", handle, {"power_cap": "N/A" if "limit" in self.unsupported else 750_000_000})
 
     def amdsmi_get_violation_status(self, handle: str) -> Any:
         answer = {"active_ppt_pwr": True, "active_socket_thrm": False, "active_hbm_thrm": "N/A"}
@@ -142,8 +133,9 @@ def test_conditions_leave_out_what_is_not_available(backend: Any, tmp_path: Path
     assert smi.open == 0
 
 
-def test_conditions_of_a_device_that_supports_nothing(backend: Any, tmp_path: Path) -> None:
-    smi = Smi("clock", "temperature", "power", "violation", "processes", "cap")
+@pytest.mark.parametrize("cap", ["cap", "limit"])
+def test_a_device_that_supports_nothing(backend: Any, tmp_path: Path, cap: str) -> None:
+    smi = Smi("clock", "violation", "processes", cap)
     device = opened(backend, sysfs(tmp_path), smi)
     assert device.conditions() == Conditions()
     assert device.identity.power_limit_watts is None

@@ -96,18 +96,14 @@ def test_device_and_its_troubles(tmp_path: Path) -> None:
     device = FakeDevice("fake-slug")
     device.state = msgspec.structs.replace(device.state, throttle_reasons=["hw_slowdown"], other_processes=2)
     device._identity = msgspec.structs.replace(device.identity, warnings=["clocks: unknown; install x"])
+    assert "device board" not in found(tmp_path, lambda: device)
+    device.board = "cuda-3f9a01bc"
     findings = found(tmp_path, lambda: device)
     assert findings["device hardware"].value == "fake-slug"
+    assert findings["device board"].value == "cuda-3f9a01bc"
     assert findings["device throttling"].value == "hw_slowdown"
     assert findings["other processes"].missing
     assert findings["device"] == Finding("device", "", "clocks: unknown", "install x")
-
-
-def test_the_board_is_named_where_it_has_a_name(tmp_path: Path) -> None:
-    device = FakeDevice()
-    assert "device board" not in found(tmp_path, lambda: device)
-    device.board = "cuda-3f9a01bc"
-    assert found(tmp_path, lambda: device)["device board"].value == "cuda-3f9a01bc"
 
 
 def test_a_broken_check_is_a_finding(tmp_path: Path) -> None:

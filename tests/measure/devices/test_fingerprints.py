@@ -151,14 +151,6 @@ class StaticallyLaunchedCudaKernel:
         self.name, self.function, self.n_regs, self.num_warps, self.hash = name, 7, 40, 4, "0" * 64
 
 
-def test_the_same_launches_of_the_same_code_are_equal_whatever_their_handles() -> None:
-    first = CompiledKernel("_rows", 1, b"code")
-    one = fingerprint([kernel()], [Launch("_rows", 1)])
-    del first
-    second = CompiledKernel("_rows", 2, b"code")
-    assert one == fingerprint([kernel()], [Launch("_rows", second.function)]) is not None
-
-
 @pytest.mark.parametrize(
     "work",
     [
@@ -186,7 +178,7 @@ def own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fingerprints, "foreign_libraries", lambda maps: "")
 
 
-def test_kernels_of_one_name_are_told_apart_by_their_handles() -> None:
+def test_kernels_of_one_name_are_told_apart_by_the_code_behind_their_handles() -> None:
     small, large = CompiledKernel("_rows", 1, b"small"), CompiledKernel("_rows", 2, b"large")
     work = [kernel(), kernel()]
     told = {
@@ -195,6 +187,10 @@ def test_kernels_of_one_name_are_told_apart_by_their_handles() -> None:
     }
     assert len(set(told.values())) == 4
     assert None not in told.values()
+    first = told[1, 1]
+    del small
+    again = CompiledKernel("_rows", 3, b"small")
+    assert fingerprint(work, [Launch("_rows", again.function)] * 2) == first
 
 
 def test_without_handles_registers_and_threads_must_tell() -> None:
@@ -239,27 +235,22 @@ def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those(
     kernel_made = CompiledKernel("_rows", 1, b"code")
     assert fingerprint([kernel()], [Launch("_rows", kernel_made.function)]) is not None
     del imported
-
-
-def test_nothing_is_hidden_once_there_is_a_kernel(frozen: int) -> None:
-    early = CompiledKernel("_rows", 1, b"code")
-    fingerprints.forget_objects_without_kernels()
-    assert gc.get_freeze_count() <= frozen
-    assert fingerprint([kernel()], [Launch("_rows", early.function)]) is not None
+    hidden = gc.get_freeze_count()
+    fingerprints.forget_objects_without_kernels()  # does nothing, since there is a kernel
+    assert gc.get_freeze_count() <= hidden
 
 
 @pytest.mark.parametrize(
     "work",
     [
         [],
-        [kernel("my_cuda_kernel")],
         [kernel("void my_extension::kernel<float>(float*)")],
         [kernel("my_gemm_kernel")],
         [kernel(), kernel("unknown")],
         [Work("kernel", "_rows", 0, {})],
         [kernel("triton_poi_fused_add_0")],
     ],
-    ids=["nothing", "plain", "C++", "like a library's", "beside a known one", "no grid", "inductor's, binary gone"],
+    ids=["nothing", "C++", "like a library's", "beside a known one", "no grid", "inductor's, binary gone"],
 )
 def test_unknown_origin_leaves_no_fingerprint(work: list[Work]) -> None:
     alive = CompiledKernel("_rows", 1, b"code")
@@ -272,10 +263,8 @@ def test_unknown_origin_leaves_no_fingerprint(work: list[Work]) -> None:
     "name",
     [
         ATEN,
-        "void at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<at::native::OpaqueType<4u>>(int)",
         "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT",
         "void gemv2T_kernel_val<int, int, float, float>(cublasGemvParamsEx<int, float, float>)",
-        "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_64x64>(int)",
         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64",
         "Cijk_Ailk_Bljk_BBS_BH_MT64x64x32_MI16x16x16x1",
         "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>(int)",
@@ -305,11 +294,7 @@ def test_an_extension_with_device_code_counts_by_its_content(tmp_path: Path) -> 
     assert maps(plain, extension) == maps(extension) != ""
     assert maps(other) not in ("", maps(extension))
     assert fingerprints.foreign_libraries(tmp_path / "nothing here") is None
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what a process has loaded")
-def test_torch_itself_is_no_foreign_library() -> None:
-    assert fingerprints.foreign_libraries(Path("/proc/self/maps")) == ""
+    assert fingerprints.foreign_libraries(Path("/proc/self/maps")) == ""  # torch itself is of the toolchain
 
 
 def test_launches_by_triton_are_listed_while_listening() -> None:

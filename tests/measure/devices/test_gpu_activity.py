@@ -58,14 +58,11 @@ def test_a_trace_as_cuda_writes_it() -> None:
     [
         ("cudaStreamSynchronize", True),
         ("cudaEventSynchronize", True),
-        ("cuCtxSynchronize", True),
         ("cudaMemcpy", True),
-        ("cudaMemcpy2D", True),
         ("hipDeviceSynchronize", True),
         ("hipMemcpyWithStream", True),  # how torch copies to the host on ROCm
         ("urQueueFinish", True),
         ("cudaMemcpyAsync", False),
-        ("hipMemcpyAsync", False),
         ("cudaMemcpyPeerAsync", False),
         ("cudaLaunchKernel", False),
         ("cudaStreamIsCapturing", False),
@@ -123,11 +120,6 @@ def test_the_same_profile_tells_the_code(backend: Any, monkeypatch: pytest.Monke
 def _on_a_gpu(of_call: Any) -> Any:
     """The CPU's tensors stand for the GPU's."""
     return lambda call, kind, waiting: of_call(call, "cpu", waiting)
-
-
-def test_python_s_own_synchronisations_are_known() -> None:
-    names = [name for _, _, name in gpu_activity._waiting(torch.cuda)]
-    assert names == ["torch.cuda.synchronize", "Stream.synchronize", "Event.synchronize"]
 
 
 def test_only_calls_inside_the_annotation_count() -> None:

@@ -25,9 +25,8 @@ class Graph:
 
     def capture_begin(self, *, pool: object, capture_error_mode: str) -> None:
         assert not self.backend.capturing
-        self.backend.capturing, self.backend.broken, self.works = True, False, 0
-        self.backend.pool, self.backend.works = pool, 0
-        self.backend.rng_capturing = True
+        self.backend.capturing, self.backend.broken, self.backend.works = True, False, 0
+        self.backend.pool, self.backend.rng_capturing = pool, True
 
     def capture_end(self) -> None:
         self.backend.capturing = False
@@ -65,6 +64,14 @@ class Backend:
             self.broken = True
             raise RuntimeError(FORBIDDEN)
 
+    def breaks(self) -> None:
+        self.broken = True
+
+    def raises(self) -> None:
+        raise ValueError
+
+    def idles(self) -> None: ...
+
     # for TorchGpu
     def is_available(self) -> bool:
         return True
@@ -80,9 +87,6 @@ class Backend:
     def Stream(self, device: object) -> int:
         self.streams += 1
         return self.streams
-
-    def set_stream(self, stream: int) -> None:
-        self.current[-1:] = [stream]
 
     @contextmanager
     def stream(self, stream: int) -> Iterator[None]:
@@ -157,52 +161,24 @@ def test_as_many_results_as_asked_stay_alive(backend: Backend) -> None:
     assert not alive
 
 
-def test_what_is_forbidden_breaks_the_capture_and_everything_is_put_back(backend: Backend) -> None:
-    with pytest.raises(gpu_queue.NotCapturable, match=r"^CUDA error: operation not permitted [a-z ]+$"):
-        gpu_queue.capture([backend.launch, backend.forbidden], 1, backend, 0)
+@pytest.mark.parametrize(
+    ("call", "reason", "released"),
+    [
+        ("forbidden", "^CUDA error: operation not permitted when stream is capturing$", 1),
+        ("raises", "^ValueError$", 0),  # torch releases what it has ended by itself: twice would be fatal
+        ("breaks", "previous error during capture", 1),  # shown by the end alone
+        ("idles", "no work on the current stream", 0),
+    ],
+)
+def test_after_a_failed_capture_everything_is_put_back(backend: Backend, call: str, reason: str, released: int) -> None:
+    calls = [getattr(backend, call)] if call == "idles" else [backend.launch, getattr(backend, call)]
+    with pytest.raises(gpu_queue.NotCapturable, match=reason):
+        gpu_queue.capture(calls, 1, backend, 0)
     assert usable(backend)
-    assert len(backend.released) == 1
+    assert len(backend.released) == released
 
 
-def test_an_error_of_the_call_alone_ends_the_capture_in_order(backend: Backend) -> None:
-    def raises() -> None:
-        raise ValueError
-
-    with pytest.raises(gpu_queue.NotCapturable, match=r"^ValueError$"):
-        gpu_queue.capture([backend.launch, raises], 1, backend, 0)
-    assert usable(backend)
-    assert backend.released == []  # torch releases what it has ended by itself: twice would be fatal
-
-
-def test_an_error_that_only_the_end_shows(backend: Backend) -> None:
-    def breaks() -> None:
-        backend.broken = True
-
-    with pytest.raises(gpu_queue.NotCapturable, match="previous error during capture"):
-        gpu_queue.capture([breaks], 1, backend, 0)
-    assert usable(backend)
-
-
-def test_no_work_on_the_stream_is_no_capture(backend: Backend) -> None:
-    with pytest.raises(gpu_queue.NotCapturable, match="no work on the current stream"):
-        gpu_queue.capture([lambda: None], 1, backend, 0)
-    assert usable(backend)
-
-
-def test_a_gpu_captures_on_one_stream_whatever_fails(backend: Backend) -> None:
-    gpu = Gpu(backend=backend)
-    inside: list[int] = []
-    with gpu.aside():
-        inside.append(backend.current[-1])
-        gpu.capture([lambda: (inside.append(backend.current[-1]), backend.launch())], 1)  # type: ignore[func-returns-value]
-    assert inside == [1, 1]
-    with pytest.raises(DeviceError, match=r"^GPU: cannot be captured \(CUDA error: operation not permitted"):
-        gpu.capture([backend.forbidden], 1)
-    with gpu.aside():
-        assert backend.current == [1]
-
-
-def test_a_guarded_test_runs_on_the_stream_that_it_captures_on_and_leaves_the_user_s(
+def test_a_guarded_test_runs_on_the_stream_that_it_captures_on_and_leaves_the_users(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second stream, and a first profile, make each launch dearer from then on: after settling there is neither."""
@@ -212,15 +188,14 @@ def test_a_guarded_test_runs_on_the_stream_that_it_captures_on_and_leaves_the_us
     gpu.settle()
     gpu.close()
     assert profiles == [1]
-    users = list(backend.current)
     with gpu.aside():  # a guarded test
-        assert backend.current[-1] == 1
-        with gpu.aside():
-            gpu.capture([backend.launch], 1)
-        with pytest.raises(DeviceError):
+        assert backend.current == [1]
+        gpu.capture([lambda: (profiles.append(backend.current[-1]), backend.launch())], 1)  # type: ignore[func-returns-value]
+        assert profiles == [1, 1]
+        with pytest.raises(DeviceError, match=r"^GPU: cannot be captured \(CUDA error: operation not permitted"):
             gpu.capture([backend.forbidden], 1)
-        assert backend.current[-1] == 1
-    assert backend.current == users
+        assert backend.current == [1]
+    assert backend.current == []
     assert backend.streams == 1
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from perfguard.measure.devices.device import Activity
 from perfguard.measure.devices.operators import of_call
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -117,21 +116,16 @@ def test_reads_inside_a_custom_operator(how: str, names: list[str]) -> None:
     assert all(Path(__file__).name in wait.place for wait in found.waits)
 
 
-@pytest.mark.parametrize(("how", "names"), READS_INSIDE)
-def test_reads_inside_the_backward_pass_of_a_custom_operator(how: str, names: list[str]) -> None:
-    x = X.clone().requires_grad_()
-    y = around(x, "shape")
-    y.grad_fn.how = how
-    found = of_call(lambda: torch.autograd.grad(y, x, X))
-    assert [wait.name for wait in found.waits] == names
-    assert found.launches == ["perfguard_tests.inside", "aten.mul.Tensor"]
-
-
-def test_a_custom_operator_inside_another_is_read_once() -> None:
+def test_reads_inside_custom_operators_of_a_backward_pass_and_of_each_other() -> None:
     x = X.clone().requires_grad_()
     found = of_call(lambda: around(x, "int"))
     assert [wait.name for wait in found.waits] == ["aten._local_scalar_dense"]
     assert found.launches == ["perfguard_tests.around"]
+    y = around(x, "shape")
+    y.grad_fn.how = "mask"
+    found = of_call(lambda: torch.autograd.grad(y, x, X))
+    assert [wait.name for wait in found.waits] == ["aten.index"]
+    assert found.launches == ["perfguard_tests.inside", "aten.mul.Tensor"]
 
 
 def test_reads_inside_an_operator_that_a_library_registered() -> None:
@@ -168,23 +162,6 @@ def test_a_higher_order_operator_is_one_entry(wrapped: bool) -> None:
     assert found.launches[-1] == ("perfguard_tests.inside" if wrapped else "higher_order.cond")
 
 
-class Reading(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return grad * 2 if grad.sum() > -1 else grad
-
-
-def test_reads_of_a_backward_pass() -> None:
-    x = X.clone().requires_grad_()
-    y = Reading.apply(x).sum()
-    (wait,) = of_call(lambda: torch.autograd.grad(y, x)).waits
-    assert wait.place.endswith(" in backward")
-
-
 @pytest.mark.parametrize(
     ("call", "names", "count"),
     [
@@ -213,12 +190,9 @@ def test_tensors_alive_at_once() -> None:
     assert peak(lambda: [x.neg() for _ in range(3)]) == 12 * size
     assert peak(lambda: [x.neg().sum() for _ in range(3)]) == 4 * size + 12
     assert peak(lambda: x.neg().repeat(3)[:1]) == 16 * size
-
-
-def test_what_autograd_keeps_is_alive() -> None:
-    x = torch.ones(1 << 12, requires_grad=True)
-    assert of_call(lambda: x.exp().sin().cos()).tensor_bytes == 3 * (4 << 12)
-    assert of_call(lambda: x.detach().exp().sin().cos()).tensor_bytes == 2 * (4 << 12)
+    kept = x.clone().requires_grad_()  # by autograd
+    assert peak(lambda: kept.exp().sin().cos()) == 12 * size
+    assert peak(lambda: x.exp().sin().cos()) == 8 * size
 
 
 def test_tensor_is_left_as_it_was() -> None:
@@ -226,11 +200,3 @@ def test_tensor_is_left_as_it_was() -> None:
     with pytest.raises(ZeroDivisionError):
         of_call(lambda: 1 / 0)
     assert dict(vars(torch.Tensor)) == before
-
-
-def test_ten_calls_see_the_same() -> None:
-    def call() -> torch.Tensor:
-        return X[MASK].t().contiguous().exp() * X.sum().item()
-
-    assert len({repr(of_call(call)) for _ in range(10)}) == 1
-    assert isinstance(of_call(call), Activity)

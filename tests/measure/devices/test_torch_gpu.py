@@ -32,13 +32,10 @@ def elapsed(gpu: Gpu, call: Any) -> float:
     return start.elapsed_us(end)
 
 
-def test_opening_makes_the_device_current(backend: Any) -> None:
+def test_opening_makes_the_device_current_or_reports_its_absence(backend: Any) -> None:
     machine = backend(4)
     Gpu(3, backend=machine)
     assert machine.current == 3
-
-
-def test_absent_devices(backend: Any) -> None:
     with pytest.raises(DeviceError, match=r"^cuda: .*doctor"):
         Gpu(backend=backend(0))
     with pytest.raises(DeviceError, match=r"^cuda:2: .*cuda:0 to :1"):
@@ -91,22 +88,6 @@ def test_events_not_passed(backend: Any) -> None:
     assert not end.query()
     with pytest.raises(DeviceError, match="synchronize"):
         start.elapsed_us(end)
-
-
-def test_peak_bytes(backend: Any) -> None:
-    machine = backend()
-    gpu = Gpu(backend=machine)
-    held = machine.allocate(1000)
-
-    def call() -> Any:
-        kept = machine.allocate(100)
-        machine.allocate(30).free()
-        return kept
-
-    assert gpu.memory(call).peak == 130
-    assert gpu.memory(lambda: None).peak == 0
-    assert gpu.memory(held.free).peak == 0
-    assert machine.emptied == 3
 
 
 @pytest.mark.parametrize(("counts", "peak"), [(True, 30), (False, 30 + 512)])
