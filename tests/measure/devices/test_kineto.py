@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
 from torch.profiler import ProfilerActivity
 
@@ -55,17 +53,6 @@ def test_normalized(name: str, readable: str) -> None:
     assert kineto.normalized(name) == readable
 
 
-words = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda word: not word.startswith("triton_"))
-arguments = st.recursive(words, lambda inner: st.tuples(words, inner).map(lambda pair: f"{pair[0]}<{pair[1]}, 4> "))
-
-
-@given(st.lists(words, min_size=1, max_size=3), arguments)
-def test_template_arguments_never_show(path: list[str], argument: str) -> None:
-    name = "::".join(path)
-    assert kineto.normalized(name) == name
-    assert kineto.normalized(f"void {name}<{argument}>({argument}*)") == name
-
-
 def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     kineto.raw_events(lambda: None, [ProfilerActivity.CPU])
@@ -102,7 +89,7 @@ def test_work_is_in_the_order_of_launching_with_what_was_launched() -> None:
 
 def test_kernels_of_one_graph_launch_keep_the_order_of_starting() -> None:
     events = [event("kernel", name, ts, stream=7, correlation=5) for name, ts in (("b", 2.0), ("a", 1.0), ("c", 3.0))]
-    assert [work.name for work in kineto.work_of(events)] == ["a", "b", "c"]
+    assert [each.name for each in kineto.work_of(events)] == ["a", "b", "c"]
 
 
 def test_amd_tells_the_grid_with_the_launch() -> None:
@@ -142,51 +129,53 @@ def work(start: int, end: int, correlation: int) -> Any:
     return raw("kernel", start, end, device=GPU, correlation=correlation)
 
 
-def test_work_belongs_to_the_call_that_launched_it() -> None:
-    events = [
-        call(1000, 2000),
-        call(5000, 6000),
-        raw("cudaLaunchKernel", 1100, 1110, correlation=7),
-        raw("cuLaunchKernelEx", 5100, 5110, correlation=9),
-        raw("hipModuleLaunchKernel", 1200, 1210, correlation=8),
-        work(5300, 5400, 9),
-        work(1500, 1700, 8),
-        work(1300, 1400, 7),
-    ]
-    assert kineto.joined(events, GPU) == [[(0.3, 0.4), (0.5, 0.7)], [(4.3, 4.4)]]
-
-
-def test_a_flush_does_not_leak_into_the_call_after_it() -> None:
-    events = [
-        raw("cudaMemsetAsync", 900, 910, correlation=3),
-        call(1000, 2000),
-        raw("cudaLaunchKernel", 1100, 1110, correlation=4),
-        work(990, 1050, 3),  # its end lies within the call
-        work(1010, 1060, 3),  # and this would, with clocks a little apart
-        work(1300, 1400, 4),
-    ]
-    assert kineto.joined(events, GPU) == [[(0.3, 0.4)]]
-
-
-def test_an_operator_of_the_same_number_launches_nothing() -> None:
-    events = [
-        raw("aten::mul", 500, 600, correlation=4),
-        call(1000, 2000),
-        raw("cudaLaunchKernel", 1100, 1110, correlation=4),
-        raw("custom::op", 2500, 2600, correlation=4),
-        work(1300, 1400, 4),
-    ]
-    assert kineto.joined(events, GPU) == [[(0.3, 0.4)]]
-
-
-def test_work_of_an_unknown_runtime_is_joined_by_its_time() -> None:
-    events = [call(1000, 2000), call(3000, 4000), work(3100, 3200, 5), work(2500, 2600, 6), work(500, 600, 7)]
-    assert kineto.joined(events, GPU) == [[], [(2.1, 2.2)]]
-
-
-def test_regions_on_the_device_are_no_work() -> None:
-    region = raw("perfguard call", 1200, 1500, device=GPU, annotation=True)
-    assert kineto.joined([call(1000, 2000), region], GPU) == [[]]
+@pytest.mark.parametrize(
+    ("events", "intervals"),
+    [
+        (
+            [
+                call(1000, 2000),
+                call(5000, 6000),
+                raw("cudaLaunchKernel", 1100, 1110, correlation=7),
+                raw("cuLaunchKernelEx", 5100, 5110, correlation=9),
+                raw("hipModuleLaunchKernel", 1200, 1210, correlation=8),
+                work(5300, 5400, 9),
+                work(1500, 1700, 8),
+                work(1300, 1400, 7),
+            ],
+            [[(0.3, 0.4), (0.5, 0.7)], [(4.3, 4.4)]],
+        ),
+        (  # a flush does not leak into the call after it
+            [
+                raw("cudaMemsetAsync", 900, 910, correlation=3),
+                call(1000, 2000),
+                raw("cudaLaunchKernel", 1100, 1110, correlation=4),
+                work(990, 1050, 3),  # its end lies within the call
+                work(1010, 1060, 3),  # and this would, with clocks a little apart
+                work(1300, 1400, 4),
+            ],
+            [[(0.3, 0.4)]],
+        ),
+        (  # operators of the same number launch nothing
+            [
+                raw("aten::mul", 500, 600, correlation=4),
+                call(1000, 2000),
+                raw("cudaLaunchKernel", 1100, 1110, correlation=4),
+                raw("custom::op", 2500, 2600, correlation=4),
+                work(1300, 1400, 4),
+            ],
+            [[(0.3, 0.4)]],
+        ),
+        (  # of an unknown runtime: by its time
+            [call(1000, 2000), call(3000, 4000), work(3100, 3200, 5), work(2500, 2600, 6), work(500, 600, 7)],
+            [[], [(2.1, 2.2)]],
+        ),
+        ([call(1000, 2000), raw("perfguard call", 1200, 1500, device=GPU, annotation=True)], [[]]),
+    ],
+    ids=["launched", "flush", "operators", "unknown runtime", "region on the device"],
+)
+def test_work_belongs_to_the_call_that_launched_it(events: list[Any], intervals: list[Any]) -> None:
+    assert kineto.joined(events, GPU) == intervals
 
 
 def test_each_call_is_waited_for_and_so_is_what_comes_before(monkeypatch: Any) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers import blocks
@@ -93,44 +90,14 @@ def test_three_dropped_blocks_are_enough() -> None:
     assert found == Blocks((10.0,), 3)
 
 
-def test_no_block_at_all_is_an_error_that_names_the_metric_and_the_next_step() -> None:
-    with pytest.raises(MeasurementError, match=r"^device_time_us: 3 blocks by queue-cold .* run the case again$"):
-        gather(FakeDevice(seed=1), [None] * 3)
-
-
-@given(st.floats(0, 1e9), st.integers(0, 16))
-def test_power_of_two_covers_the_count(count: float, exponent: int) -> None:
-    most = 2**exponent
-    found = blocks.power_of_two(count, most)
-    assert found in [2**k for k in range(exponent + 1)]
-    assert found >= min(count, most)
-    assert found == 1 or found / 2 < count
-
-
-@given(st.floats(0, 1e8), st.floats(0.01, 10))
-def test_least_blocks_fit_into_the_budget(sample_us: float, seconds: float) -> None:
-    samples = blocks.samples_in_block(sample_us, seconds)
-    assert 1 <= samples <= 500
-    assert samples == 1 or 3 * samples * sample_us <= 1e6 * seconds * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(
     ("sample_us", "count"),
     [(10.0, 500), (1_000.0, 10), (2_500.0, 5), (5_000.0, 5), (8_000.0, 3), (12_800.0, 1), (1e5, 1)],
 )
 def test_a_block_is_10_ms_and_five_samples_where_these_are_short(sample_us: float, count: int) -> None:
     assert blocks.samples_in_block(sample_us, 1.0) == count
-
-
-def test_a_cpu_has_five_samples_of_any_length() -> None:
-    assert blocks.samples_in_block(50_000.0, 1.0, longest_us=math.inf) == 5
-
-
-def test_calls_in_a_sample_shrink_only_when_it_would_last_for_ever() -> None:
-    assert blocks.calls_in_sample(64, 20.0) == 64
-    assert blocks.calls_in_sample(64, 1_000.0) == 64
-    assert blocks.calls_in_sample(64, 10_000.0) == 10
-    assert blocks.calls_in_sample(64, 1e7) == 1
+    assert blocks.samples_in_block(sample_us, 1.0, longest_us=math.inf) >= min(5, 1e6 // (3 * sample_us))  # on a CPU
+    assert 3 * sample_us * blocks.samples_in_block(sample_us, 0.01) <= max(1e4, 3 * sample_us)  # within the time
 
 
 def test_warm_up_is_five_calls_and_25_milliseconds() -> None:
@@ -181,17 +148,6 @@ def test_a_floor_is_reached_once_the_lowest_three_of_eight_blocks_agree() -> Non
     burst = [3.0] * 20
     assert not blocks.agree([*burst, 1.0, 1.005], 0.01)
     assert blocks.agree([*burst, 1.0, 1.005, 1.009], 0.01)
-
-
-def test_bursts_hide_the_time_from_a_median_and_not_from_the_floor() -> None:
-    chance = random.Random(1)
-    found = [
-        [1.0 + abs(chance.gauss(0, 0.003)) if chance.random() < 0.25 else chance.uniform(1.5, 3.0) for _ in range(60)]
-        for _ in range(200)
-    ]
-    assert all(blocks.agree(times, 0.01) for times in found)
-    assert max(blocks.lowest(times)[1] for times in found) < 1.01
-    assert min(sorted(times)[30] for times in found) > 1.3
 
 
 METRIC = "device_time_us"
@@ -261,6 +217,6 @@ def test_long_blocks_are_fewer(block_us: float, in_pass: int, count: int) -> Non
 def test_blocks_that_fail_later_are_counted_and_those_that_fail_at_once_are_an_error() -> None:
     suite = Suite()
     suite.measure("case", fails_from=5)
-    with pytest.raises(MeasurementError, match="device_time_us: 3 blocks"):
+    with pytest.raises(MeasurementError, match=r"^device_time_us: 3 blocks by queue-cold .* run the case again$"):
         suite.measure("unreadable", fails_from=1)
     assert suite.session.finish() == {("case", METRIC): Blocks(pytest.approx((10.1, 10.2, 10.3, 10.4)), 3)}  # type: ignore[arg-type]

@@ -113,16 +113,6 @@ def test_without_a_floor_the_time_limit_ends_the_blocks(device: Cpu) -> None:
     assert device.host_us < 1.2e6
 
 
-def test_compiling_for_one_thread_does_not_choose_the_number_of_calls(device: Cpu) -> None:
-    first = [5e6]
-
-    def call() -> None:
-        device.used_us += 80.0
-        device.host_us += 80.0 + (first.pop() if first else 0.0)
-
-    assert measured(cpu.prepare, call, device).timer == "cpu-u16"
-
-
 def test_the_process_is_charged_for_work_and_not_for_sleep() -> None:
     before = cpu.used_us()
     time.sleep(0.05)

@@ -146,15 +146,6 @@ def test_an_error_outside_the_capture_is_raised() -> None:
         prepared(broken, quiet())
 
 
-def test_blocks_of_several_meters_alternate() -> None:
-    device = quiet()
-    fast, slow = prepared(kernel(10), device), prepared(kernel(20), device)
-    assert fast is not None
-    assert slow is not None
-    for pair in [(fast.block(), slow.block()) for _ in range(3)]:
-        assert pair == pytest.approx((10.0, 20.0))
-
-
 def test_a_case_costs_little_device_time() -> None:
     device = FakeDevice(seed=1)
     meter = prepared(kernel(us=3, host_us=10), device)
