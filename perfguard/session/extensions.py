@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfguard.measure import metrics, timers
 from perfguard.measure.devices import vendors
-from perfguard.measure.devices.vendor import Finding
+from perfguard.measure.devices.vendors import Finding
 from perfguard.model.errors import UsageError
 from perfguard.render import outputs
 

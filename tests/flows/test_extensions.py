@@ -32,7 +32,7 @@ def read(subject, device):
 VENDOR = '''
 """A simulated NPU."""
 
-from perfguard.measure.devices.vendor import Finding, Vendor
+from perfguard.measure.devices.vendors import Finding, Vendor
 
 
 class Npu(Vendor):

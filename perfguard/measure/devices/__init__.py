@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from perfguard.measure.devices import doctor
 from perfguard.measure.devices.device import Device, Event
-from perfguard.measure.devices.vendor import Finding, Vendor, require_torch
-from perfguard.measure.devices.vendors import all_vendors, own_vendors
+from perfguard.measure.devices.vendors import Finding, Vendor, all_vendors, own_vendors, require_torch
 from perfguard.model.errors import UsageError
 
 __all__ = ["Device", "Event", "Finding", "diagnose", "known_names", "open_device", "require_torch"]

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.vendor import Finding, Import, Vendor
-from perfguard.measure.devices.vendors import all_vendors, own_vendors
+from perfguard.measure.devices.vendors import Finding, Import, Vendor, all_vendors, own_vendors
 from perfguard.model.errors import DeviceError, UsageError
 from perfguard.model.units import format_bytes
 

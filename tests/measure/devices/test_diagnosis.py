@@ -12,7 +12,7 @@ import pytest
 
 from perfguard.measure.devices import diagnose, doctor
 from perfguard.measure.devices.fake import FakeDevice
-from perfguard.measure.devices.vendor import Finding
+from perfguard.measure.devices.vendors import Finding
 from perfguard.model.errors import DeviceError
 
 

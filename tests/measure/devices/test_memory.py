@@ -141,34 +141,37 @@ def test_a_free_block_of_a_small_segment_is_asked_for_in_pieces(backend: Any) ->
     assert GpuMemory(machine, 0).free_sizes(7) == [2 * MIB - 512]
 
 
-@torch.library.custom_op("perfguard_tests::through_a_temporary", mutates_args=())
-def through_a_temporary(x: torch.Tensor) -> torch.Tensor:
+X = torch.ones(1 << 16)
+BYTES = 4 << 16
+
+
+@torch.library.custom_op("perfguard_tests::joined", mutates_args=())
+def joined(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x, x])[: x.shape[0]].clone()
 
 
-def test_peak_counts_temporaries_inside_custom_operators() -> None:
-    x = torch.ones(1 << 16)
-    size = x.numel() * x.element_size()
-    assert memory.cpu_use(lambda: through_a_temporary(x)).peak == 3 * size
-    assert memory.cpu_use(lambda: x.clone()).peak == size
-    assert memory.cpu_use(lambda: x.view(-1)).peak == 0
+def in_turn() -> None:
+    for _ in range(3):
+        torch.ones(1 << 16)
 
 
-def test_peak_is_no_sum() -> None:
-    size = 4 << 16
+@pytest.mark.parametrize(
+    ("call", "peak"),
+    [
+        (lambda: joined(X), 3 * BYTES),  # temporaries inside a custom operator
+        (lambda: X.clone(), BYTES),
+        (lambda: X.view(-1), 0),
+        (in_turn, BYTES),  # no sum
+        (lambda: [torch.ones(1 << 16) for _ in range(3)], 3 * BYTES),
+    ],
+)
+def test_the_peak_on_a_cpu(call: Callable[[], Any], peak: int) -> None:
+    assert memory.cpu_use(call).peak == peak
 
-    def call() -> None:
-        for _ in range(3):
-            torch.ones(1 << 16)
 
-    assert memory.cpu_use(call).peak == size
-    assert memory.cpu_use(lambda: [torch.ones(1 << 16) for _ in range(3)]).peak == 3 * size
-
-
-def test_peak_of_a_backward_pass() -> None:
-    x = torch.ones(1 << 16, requires_grad=True)
+def test_the_peak_of_a_backward_pass_repeats() -> None:
+    x = X.clone().requires_grad_()
     y = (x * x).sum()
-    size = x.numel() * 4
     peaks = {memory.cpu_use(lambda: torch.autograd.grad(y, x, retain_graph=True)).peak for _ in range(3)}
     assert len(peaks) == 1
-    assert 2 * size <= peaks.pop() <= 3 * size + 64
+    assert 2 * BYTES <= peaks.pop() <= 3 * BYTES + 64

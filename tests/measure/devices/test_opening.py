@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from perfguard.measure import devices
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.torch_gpu import device_key
-from perfguard.measure.devices.vendor import slugify
+from perfguard.measure.devices.vendors import slugify
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.errors import DeviceError, UsageError
 

@@ -1,12 +1,172 @@
-"""The vendors, one a file. Each is found by being in this folder, or by an entry point `perfguard.devices` of an
-installed package."""
+"""The vendors and their interface: names of devices, how these are found and opened, what `perfguard doctor` reports.
+
+Each vendor is one file in this folder, or one module of an installed package (entry point `perfguard.devices`), with a
+`VENDOR`. Importing it loads no torch, so that the doctor works without it.
+"""
 
 from __future__ import annotations
 
-from perfguard.measure.devices.vendor import Vendor
+import abc
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
+
+from perfguard.model.errors import DeviceError
 from perfguard.model.extensions import Kind
 
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+    from perfguard.measure.devices.torch_gpu import TorchGpu
+
 KIND = Kind("vendor", __name__, "perfguard.devices", needs=("VENDOR",))
+
+# Words of a marketing name that do not distinguish kinds of devices.
+_NOISE = re.compile(
+    r"\((?:r|tm|c)\)|\bhbm\d+e?\b|\binstinct\b|\boam\b|\bcpu\b|\bprocessors?\b|\b\d+-core\b|@.*", re.IGNORECASE
+)
+
+
+#: Imports a module by its name, as `importlib.import_module` does.
+Import = Callable[[str], ModuleType]
+
+
+class Finding(Struct, frozen=True):
+    """One checked topic. `missing` is empty if all is well; otherwise `next_step` is the remedy."""
+
+    topic: str
+    value: str = ""
+    missing: str = ""
+    next_step: str = ""
+
+
+def tool(load: Import, name: str, next_step: str) -> Finding:
+    """The finding about a module that reads a vendor's clocks."""
+    try:
+        module = load(name)
+    except Exception as error:  # amdsmi raises various errors if its library is missing
+        return Finding(name, "", f"cannot be imported: {error}; clocks and throttling may be unknown", next_step)
+    return Finding(name, str(getattr(module, "__version__", "imports")))
+
+
+class Vendor(abc.ABC):
+    """One vendor's devices."""
+
+    #: What `--perfguard-device` takes, as messages list it. The first name means all devices of the vendor.
+    names: ClassVar[tuple[str, ...]]
+
+    #: Place in what 'auto' tries, the lowest first; None: a device that is opened by its name only.
+    auto: ClassVar[float | None] = None
+
+    #: The vendor as `perfguard doctor` calls its driver ("NVIDIA"), and a build of torch for it ("CUDA"); "" if its
+    #: devices need neither.
+    driver: ClassVar[str] = ""
+    build: ClassVar[str] = ""
+
+    @abc.abstractmethod
+    def understands(self, name: str) -> bool:
+        """Whether `name` means devices of this vendor, present or not."""
+
+    def is_here(self) -> bool:
+        """Whether this machine has such a device, and this process can use it; asked for 'auto'."""
+        return False
+
+    @abc.abstractmethod
+    def open(self, name: str) -> Device:
+        """The device called `name`.
+
+        Raises:
+            DeviceError: it is absent, or what it needs is.
+        """
+
+    def find(self, name: str) -> dict[str, str]:
+        """The devices that `name` allows: names for `open` -> `Device.key`. Opens no GPU.
+
+        Raises:
+            DeviceError: no such device.
+        """
+        return {name: self.open(name).key}
+
+    def built_for(self, torch: ModuleType) -> str | None:
+        """Version of the vendor's toolkit that this torch is built for; None if it is built for others."""
+        return None
+
+    def has_driver(self, root: Path) -> bool:
+        """Whether the driver is loaded, on a machine whose `/proc`, `/sys` and `/dev` stand in `root`."""
+        return False
+
+    def tools(self, root: Path, load: Import) -> Iterator[Finding]:
+        """Findings about what is needed beside the driver: packages, permissions; asked where the driver is loaded."""
+        yield from ()
+
+
+class TorchVendor(Vendor):
+    """A vendor whose GPUs are driven by torch, as `torch.<kind>`: 'cuda' and 'cuda:1'."""
+
+    kind: ClassVar[str]
+    opens: ClassVar[type[TorchGpu]]
+
+    def understands(self, name: str) -> bool:
+        kind, colon, index = name.partition(":")
+        return kind == self.kind and (index.isdecimal() or not colon) and self.is_built()
+
+    def is_built(self) -> bool:
+        """Whether `torch.<kind>` means this vendor, where several share it."""
+        return True
+
+    def is_here(self) -> bool:
+        try:
+            import torch
+        except ImportError:
+            return False
+        return bool(getattr(torch, self.kind).is_available()) and self.is_built()
+
+    def open(self, name: str) -> Device:
+        require_torch(f"device {name!r}")
+        return self.opens(int(name.partition(":")[2] or 0))
+
+    def find(self, name: str) -> dict[str, str]:
+        if name != self.kind or not self.is_here():
+            return super().find(name)  # reports best what is absent
+        import torch
+
+        from perfguard.measure.devices.torch_gpu import device_key
+
+        backend = getattr(torch, self.kind)
+        indices = range(backend.device_count())
+        return {f"{name}:{i}": device_key(name, i, backend.get_device_properties(i)) for i in indices}
+
+    def built_for(self, torch: ModuleType) -> str | None:
+        return getattr(torch.version, self.opens.built_for, None)
+
+
+def slugify(name: str, vendor: str) -> str:
+    """'NVIDIA H100 80GB HBM3' -> 'nvidia-h100-80gb'; the vendor comes first, once."""
+    words = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
+    return "-".join([vendor, *(word for word in words if word != vendor)])
+
+
+def is_rocm() -> bool:
+    """Whether torch.cuda means AMD's GPUs here."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.version.hip is not None
+
+
+def require_torch(what: str) -> None:
+    """
+    Raises:
+        DeviceError: torch, which `what` needs, cannot be imported.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise DeviceError(f"{what}: torch cannot be imported ({error}); pip install 'perfguard[kernels]'") from error
 
 
 def all_vendors() -> tuple[Vendor, ...]:

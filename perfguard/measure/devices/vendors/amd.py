@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendor import Finding, Import, TorchVendor, is_rocm, slugify, tool
+from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, slugify, tool
 from perfguard.model.records import Conditions, Hardware
 
 _WHOLE = "SPX/NPS1"  # an undivided device: left out of the slug

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perfguard.measure.devices.device import Activity, Device, Growth, MemoryUse
-from perfguard.measure.devices.vendor import Vendor, slugify
+from perfguard.measure.devices.vendors import Vendor, slugify
 from perfguard.model.records import Conditions, Hardware
 
 _LEAST_COPY_BYTES = 256 * 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from perfguard.measure.devices.fake import SLUG, FakeDevice
-from perfguard.measure.devices.vendor import Vendor
+from perfguard.measure.devices.vendors import Vendor
 
 _SEVERAL = re.compile(r"fake\*([1-9]\d*)")
 

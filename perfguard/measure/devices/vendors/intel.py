@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendor import TorchVendor, slugify
+from perfguard.measure.devices.vendors import TorchVendor, slugify
 from perfguard.model.records import Conditions, Hardware
 
 

@@ -14,7 +14,7 @@ from warnings import catch_warnings, simplefilter
 
 from perfguard.measure.devices.device import ClockMark
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendor import Finding, Import, TorchVendor, is_rocm, slugify, tool
+from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, slugify, tool
 from perfguard.model.records import Conditions, Hardware
 
 #: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU, which is no slowdown.
