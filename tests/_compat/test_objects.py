@@ -16,6 +16,15 @@ def gone(project: str, name: str, used_for: str) -> str:
     return f"{version_of(project)} no longer has {name}, used for {used_for}"
 
 
+def test_a_setting_tells_its_default_and_a_storage_its_address() -> None:
+    entry = torch_compiler.settings_of(torch_compiler.FUNCTORCH.get())["donated_buffer"]
+    for name in ("default", "user_override"):
+        assert hasattr(entry, name), gone("torch", f"_ConfigEntry().{name}", "reporting settings that are left changed")
+    tensor = torch.zeros(4)
+    assert torch_internals.storage_address(tensor) == torch_internals.storage_address(tensor[2:])
+    assert torch_internals.storage_address(tensor) != torch_internals.storage_address(torch.zeros(4))
+
+
 def test_a_tuner_tells_its_configurations_and_times() -> None:
     triton = pytest.importorskip("triton")
 
@@ -45,18 +54,6 @@ def test_an_operator_of_a_user_s_tells_its_implementation() -> None:
     assert torch_internals.own_implementation(torch.ops.aten.add.Tensor) is None
     assert made is not None
     assert torch_internals.schema_of(operator).name == "perfguard_canary::double"
-
-
-def test_a_setting_tells_its_default() -> None:
-    entry = torch_compiler.settings_of(torch_compiler.FUNCTORCH.get())["donated_buffer"]
-    for name in ("default", "user_override"):
-        assert hasattr(entry, name), gone("torch", f"_ConfigEntry().{name}", "reporting settings that are left changed")
-
-
-def test_tensors_of_one_storage_have_one_address() -> None:
-    tensor = torch.zeros(4)
-    assert torch_internals.storage_address(tensor) == torch_internals.storage_address(tensor[2:])
-    assert torch_internals.storage_address(tensor) != torch_internals.storage_address(torch.zeros(4))
 
 
 def test_an_expression_is_that_of_pytest_s_k() -> None:

@@ -42,6 +42,8 @@ def test_a_configuration_that_is_wrong_is_named() -> None:
     assert not check_configurations(replace(CALL, configurations=[{"candidate": 0}])).wrong
     (problem,) = check_configurations(CALL).wrong
     assert problem.startswith("configuration 1 (candidate=1): ")
+    (late,) = check_configurations(replace(CALL, configurations=lambda: [{"candidate": 1}])).wrong
+    assert late.startswith("configuration 0 (candidate=1): ")
 
 
 def test_gradients_of_every_configuration_are_checked() -> None:
@@ -52,11 +54,6 @@ def test_gradients_of_every_configuration_are_checked() -> None:
     problems = check_configurations(call).wrong
     assert problems
     assert all(problem.startswith("configuration 1 (candidate=1): ") and "grad" in problem for problem in problems)
-
-
-def test_configurations_may_be_asked_for_late() -> None:
-    (problem,) = check_configurations(replace(CALL, configurations=lambda: [{"candidate": 1}])).wrong
-    assert problem.startswith("configuration 0 (candidate=1): ")
 
 
 def test_what_is_not_cheap_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
