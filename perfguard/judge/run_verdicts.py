@@ -22,9 +22,8 @@ from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_track
 from perfguard.judge.screen import covered_beside, learn_controls
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, Verdict, Word
+from perfguard.model.records import NO_PAIRS, CaseResult, PairedCase, PairedTime, Pairing, Verdict, Word
 from perfguard.model.records.case import is_guarded
-from perfguard.model.records.pair import NO_PAIRS
 
 
 def screen_session(

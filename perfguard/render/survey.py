@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -179,15 +179,10 @@ class LaneSurvey:
         """Whether the lane read no times."""
         return self.lane.report is not None and self.lane.report.exact_only
 
-    def count(self, words: Iterable[Word]) -> int:
-        """Number of cases whose worst verdict is one of `words`."""
-        return sum(self.counts[word] for word in words)
-
     @property
     def differences(self) -> list[Difference]:
         """Differences between the lane's environment and that of its baselines, most cases first."""
-        report = self.lane.report
-        return _differences(report, self.lane) if report else []
+        return _differences(self.lane.report, self.lane) if self.lane.report else []
 
 
 @dataclass(frozen=True)
@@ -217,7 +212,7 @@ class Survey:
     @property
     def title(self) -> str:
         """The headline in words and numbers, without names, and the number of edits that let worse readings pass."""
-        text = _TITLES[self.headline](self)
+        text = _title(self)
         if not self.loosened or self.headline is Headline.ACCEPTED:  # its text counts the edits
             return text
         edits = f", {counted(self.loosened, 'baseline edit')} let worse pass than before"
@@ -241,7 +236,7 @@ class Survey:
 
     def total(self, *words: Word) -> int:
         """Number of cases over all lanes whose worst verdict is one of `words`."""
-        return sum(lane.count(words) for lane in self.lanes)
+        return sum(lane.counts[word] for lane in self.lanes for word in words)
 
     @cached_property
     def undecided(self) -> Undecided:
@@ -308,6 +303,38 @@ def _environment(provenance: Provenance) -> dict[str, str]:
     return {what: f"{of:g} W" if isinstance(of, float) else of or "" for what, of in found.items()}
 
 
+def _title(found: Survey) -> str:
+    """The headline in words and numbers, without baseline edits."""
+    lanes, undecided = counted(len(found.lanes), "lane"), found.undecided
+    match found.headline:
+        case Headline.WRONG | Headline.WORSE:
+            return _failing(found) + ACTION
+        case Headline.INCOMPLETE:
+            return f"incomplete: {_incomplete(found)}"
+        case Headline.INCONCLUSIVE:
+            those = sum(lane.lane.is_inconclusive for lane in found.lanes)
+            where = f" on {those} of {lanes}" if len(found.lanes) > 1 else ""
+            return f"inconclusive{where}: {undecided}: {undecided.kind}"
+        case Headline.UNVERIFIED:
+            return f"not verified: {_unverified(found)}{ACTION}"
+        case Headline.UNDECIDED:
+            if undecided.findings:
+                return f"undecided: {undecided}: {undecided.kind}"
+            return f"undecided: {counted(found.total(*INCONCLUSIVE), 'case')} that could not be judged"
+        case Headline.NO_BASELINE:
+            return f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"
+        case Headline.ACCEPTED:
+            accepted = sum(len(lane.lane.accepted) for lane in found.lanes)
+            return f"accepted: {counted(accepted, 'finding')} covered by this change's baseline edits"
+        case Headline.FASTER:
+            return f"{counted(found.total(Word.FASTER), 'case')} faster or lighter, none worse"
+        case Headline.UNCHANGED:
+            untimed = sum(lane.exact_only for lane in found.lanes)
+            some = "" if untimed == len(found.lanes) else f"{untimed} of them "
+            text = f"no change in {counted(sum(len(lane.cases) for lane in found.lanes), 'case')} on {lanes}"
+            return f"{text}, {some}{NOT_TIMED}" if untimed else text
+
+
 def _failing(found: Survey) -> str:
     words = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.FASTER)
     told = [(found.total(word), word.value.lower()) for word in words]
@@ -318,7 +345,7 @@ def _failing(found: Survey) -> str:
         texts.append(f"{counted(silent, 'lane')} without a result")
     if found.undecided.findings:
         texts.append(str(found.undecided))
-    return ", ".join(texts) + ACTION
+    return ", ".join(texts)
 
 
 def _incomplete(found: Survey) -> str:
@@ -332,13 +359,7 @@ def _incomplete(found: Survey) -> str:
         f"{counted(cut, 'run')} cut short" if cut else "",
         found.overview.unread,
     ]
-    return f"incomplete: {', '.join(filter(None, parts))}"
-
-
-def _inconclusive(found: Survey) -> str:
-    lanes = sum(lane.lane.is_inconclusive for lane in found.lanes)
-    where = f" on {lanes} of {counted(len(found.lanes), 'lane')}" if len(found.lanes) > 1 else ""
-    return f"inconclusive{where}: {found.undecided}: {found.undecided.kind}"
+    return ", ".join(filter(None, parts))
 
 
 def _unverified(found: Survey) -> str:
@@ -349,45 +370,4 @@ def _unverified(found: Survey) -> str:
         f"{counted(others, 'case')} under other conditions than recorded" if others else "",
         f"{counted(unpaired, 'case')} in question without process pairs" if unpaired else "",
     ]
-    return f"not verified: {', '.join(filter(None, parts))}{ACTION}"
-
-
-def _undecided(found: Survey) -> str:
-    if found.undecided.findings:
-        return f"undecided: {found.undecided}: {found.undecided.kind}"
-    return f"undecided: {counted(found.total(*INCONCLUSIVE), 'case')} that could not be judged"
-
-
-def _no_baseline(found: Survey) -> str:
-    return f"not guarded: {counted(found.total(*NOT_GUARDED), 'case')} without a comparable baseline"
-
-
-def _accepted(found: Survey) -> str:
-    count = sum(len(lane.lane.accepted) for lane in found.lanes)
-    return f"accepted: {counted(count, 'finding')} covered by this change's baseline edits"
-
-
-def _faster(found: Survey) -> str:
-    return f"{counted(found.total(Word.FASTER), 'case')} faster or lighter, none worse"
-
-
-def _unchanged(found: Survey) -> str:
-    cases, untimed = sum(len(lane.cases) for lane in found.lanes), sum(lane.exact_only for lane in found.lanes)
-    text = f"no change in {counted(cases, 'case')} on {counted(len(found.lanes), 'lane')}"
-    if not untimed:
-        return text
-    return f"{text}, {NOT_TIMED if untimed == len(found.lanes) else f'{untimed} of them {NOT_TIMED}'}"
-
-
-_TITLES = {
-    Headline.WRONG: _failing,
-    Headline.WORSE: _failing,
-    Headline.INCOMPLETE: _incomplete,
-    Headline.INCONCLUSIVE: _inconclusive,
-    Headline.UNVERIFIED: _unverified,
-    Headline.UNDECIDED: _undecided,
-    Headline.NO_BASELINE: _no_baseline,
-    Headline.ACCEPTED: _accepted,
-    Headline.FASTER: _faster,
-    Headline.UNCHANGED: _unchanged,
-}
+    return ", ".join(filter(None, parts))

@@ -15,12 +15,11 @@ MOST_LINES = 8  # lines of one kind, unless verbose
 
 def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[str]:
     """The changes that the update writes. A new case takes one line, a changed one takes a line for each metric. If
-    many cases are new, each suite takes one line, or each folder."""
+    many cases are new, each suite takes one line."""
     new = [change for change in changes if change.before is None and change.after is not None]
     lines = _cases(new)
-    for parts in (("category", "folder", "suite"), ("category", "folder")):
-        if len(lines) > MOST_LINES and not verbose:
-            lines = _groups(new, parts)
+    if len(lines) > MOST_LINES and not verbose:
+        lines = _at_most([*_suites(new), "each new case: -v"], verbose)
     known = [change.describe() for change in changes if change.before is not None or change.after is None]
     return [*lines, *_at_most(known, verbose)]
 
@@ -48,17 +47,12 @@ def _cases(new: Sequence[Change]) -> list[str]:
     return [f"{name}: {', '.join(metrics)}" for name, metrics in told.items()]
 
 
-def _groups(new: Sequence[Change], parts: Sequence[str]) -> list[str]:
-    """`new: targets/sm_90 tests.moe: 40 cases, 520 values`, and the option that shows more."""
-    groups: dict[tuple[str, ...], list[Change]] = {}
+def _suites(new: Sequence[Change]) -> list[str]:
+    """`new: targets/sm_90 tests.moe: 40 cases, 520 values`."""
+    cases: dict[str, list[str]] = {}
     for change in new:
-        groups.setdefault(tuple(getattr(change, part) for part in parts), []).append(change)
-    lines = []
-    for (category, *where), group in groups.items():
-        suites = "" if "suite" in parts else f"{counted(len({each.suite for each in group}), 'suite')}, "
-        cases = counted(len({(each.suite, each.key) for each in group}), "case")
-        lines.append(f"{category}: {' '.join(where)}: {suites}{cases}, {counted(len(group), 'value')}")
-    return [*lines[:-1], f"{lines[-1]}; each of them: -v"]
+        cases.setdefault(f"{change.category}: {change.folder} {change.suite}", []).append(change.key)
+    return [f"{name}: {counted(len(set(keys)), 'case')}, {counted(len(keys), 'value')}" for name, keys in cases.items()]
 
 
 def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:

@@ -7,8 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from perfguard.model.records import NO_BASE, Report, Value, Verdict, Word
-from perfguard.model.records.pair import NO_PAIRS
+from perfguard.model.records import NO_BASE, NO_PAIRS, Report, Value, Verdict, Word
 from perfguard.model.units import Unit, format_bandwidth, format_change, format_percent, format_value
 
 MOST_NAMED = 8  # metrics of one case in a line

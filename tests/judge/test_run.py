@@ -21,6 +21,7 @@ from perfguard.judge.run_verdicts import (
 )
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import (
+    NO_PAIRS,
     Baseline,
     BaseTree,
     Case,
@@ -39,7 +40,6 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.case import is_inconclusive
-from perfguard.model.records.pair import NO_PAIRS
 from perfguard.model.units import Unit
 
 BASE = BaseTree(commit="c0ffee" + "0" * 34)

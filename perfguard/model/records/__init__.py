@@ -21,11 +21,24 @@ from perfguard.model.records.case import (
     Verdict,
     Word,
 )
-from perfguard.model.records.pair import NO_BASE, BaseTree, PairedCase, PairedTime, Pairing, PairReading
-from perfguard.model.records.report import SCHEMA, Report, Session, dump_report, load_report
+from perfguard.model.records.report import (
+    NO_BASE,
+    NO_PAIRS,
+    SCHEMA,
+    BaseTree,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    PairReading,
+    Report,
+    Session,
+    dump_report,
+    load_report,
+)
 
 __all__ = [
     "NO_BASE",
+    "NO_PAIRS",
     "OTHER_CONDITIONS",
     "SCHEMA",
     "Accuracy",
