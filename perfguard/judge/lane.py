@@ -153,6 +153,12 @@ class Lane:
         return [file[suite].cases[key] for file in files if suite in file and key in file[suite].cases]
 
 
+def folder_of(hardware: Hardware, reading: Reading) -> str:
+    """The folder of baselines that holds a reading."""
+    target = reading.target or (hardware.target if reading.portable else None)
+    return f"targets/{target}" if target else hardware.slug
+
+
 def timer_class(timer: str) -> str:
     """The class of timers with similar noise: the id without its counts, `graph-cold-u64-r12` -> `graph-cold`."""
     return re.sub(r"-[a-z]+\d+", "", timer)

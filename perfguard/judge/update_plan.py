@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import Lane, Record
+from perfguard.judge.lane import Lane, Record, folder_of
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
@@ -161,7 +161,7 @@ class _Planner:
         # older values.
         leaders = {change.folder: change for change in moved.values()}
         for reading in readings:
-            leader = leaders.get(self.folder(reading))
+            leader = leaders.get(folder_of(self.hardware, reading))
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:
                 change = self.exact(reading, leader.category)
@@ -185,7 +185,7 @@ class _Planner:
         """The change of the reading's entry to `after`."""
         return Change(
             category=category,
-            folder=self.folder(reading),
+            folder=folder_of(self.hardware, reading),
             suite=self.result.case.suite,
             key=self.result.case.key,
             metric=reading.metric,
@@ -248,14 +248,8 @@ class _Planner:
         note = "; ".join(notes)
         return replace(change, after=as_stored(after), needs_reason=bool(asks), grown=grown, note=note, refused=refused)
 
-    def folder(self, reading: Reading) -> str:
-        if reading.target:
-            return f"targets/{reading.target}"
-        portable = reading.portable and self.hardware.target is not None
-        return f"targets/{self.hardware.target}" if portable else self.hardware.slug
-
     def file(self, reading: Reading) -> Baseline | None:
-        return self.store.load(self.folder(reading), self.result.case.suite)
+        return self.store.load(folder_of(self.hardware, reading), self.result.case.suite)
 
     def before(self, reading: Reading) -> Entry | None:
         return Record(self.file(reading), self.result.case.key, reading).entry
@@ -271,7 +265,7 @@ class _Planner:
         The commit may differ, since even the commit of the first sessions' file is a new one.
         """
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
-        then, now = record.provenance, relevant(self.folder(record.reading), self.provenance)
+        then, now = record.provenance, relevant(folder_of(self.hardware, record.reading), self.provenance)
         return (
             record.same_code is not False
             and all(getattr(then, name) == getattr(now, name) for name in names)

@@ -12,39 +12,23 @@ from perfguard.check.hard_inputs import Mark
 
 REPEATS = (33, 65, 129)  # one more than tables of 32, 64 and 128 entries hold
 
-_Change = Callable[[torch.Tensor, list[int]], torch.Tensor]
+
+def _places(tensor: torch.Tensor) -> torch.Tensor:
+    """0, 1, 2 … in the shape of the tensor."""
+    return torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
 
 
-def _replaced(tensor: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-    return torch.where(tensor == numbers[0], numbers[1], tensor)
-
-
-def _repeated(tensor: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-    made = tensor.clone(memory_format=torch.contiguous_format)
-    made.view(-1)[: numbers[0]] = numbers[1]
-    return made
-
-
-def _counted(tensor: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-    return (torch.arange(tensor.numel(), device=tensor.device) % numbers[0]).to(tensor.dtype).view(tensor.shape)
-
-
-def _sorted(tensor: torch.Tensor, _: list[int], descending: bool = False) -> torch.Tensor:
+def _sorted(tensor: torch.Tensor, descending: bool = False) -> torch.Tensor:
     return tensor.reshape(-1).sort(descending=descending).values.view(tensor.shape)
 
 
-def _in_one(ends: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-    return torch.where(torch.arange(len(ends), device=ends.device) < numbers[0], 0, numbers[1]).to(ends.dtype)
-
-
-def _by_steps(ends: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-    steps = numbers[0] * torch.arange(1, len(ends) + 1, device=ends.device)
-    made = steps.clamp(max=numbers[1])
-    made[-1:] = made[-1:].maximum(torch.tensor(numbers[2], device=ends.device))
+def _by_steps(ends: torch.Tensor, step: int, most: int, last: int) -> torch.Tensor:
+    made = (step * (_places(ends) + 1)).clamp(max=most)
+    made[-1:] = made[-1:].clamp(min=last)
     return made.to(ends.dtype)
 
 
-def _every_second(ends: torch.Tensor, _: list[int]) -> torch.Tensor:
+def _every_second(ends: torch.Tensor) -> torch.Tensor:
     made = ends.clone()
     made[0] = 0
     made[2::2] = ends[1:-1:2]
@@ -52,31 +36,26 @@ def _every_second(ends: torch.Tensor, _: list[int]) -> torch.Tensor:
     return made
 
 
-def _modulo(tensor: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-    return torch.where(tensor >= 0, tensor % numbers[0], tensor)  # what stands for no index stays
-
-
-def _last_end(ends: torch.Tensor, numbers: list[int]) -> torch.Tensor:
-    made = ends.clone(memory_format=torch.contiguous_format)
-    made[-1:] = numbers[0]
-    return made
-
-
-_KINDS: list[tuple[str, _Change]] = [
-    (r"all (-?\d+)", lambda tensor, numbers: torch.full_like(tensor, numbers[0])),
-    (r"sorted", _sorted),
-    (r"sorted downwards", lambda tensor, numbers: _sorted(tensor, numbers, True)),
-    (r"counting below (\d+)", _counted),
-    (r"first (\d+) are (\d+)", _repeated),
-    (r"(\d+) replaced by (-?\d+)", _replaced),
-    (r"as int32", lambda tensor, _: tensor.to(torch.int32)),
-    (r"as int64", lambda tensor, _: tensor.to(torch.int64)),
-    (r"groups before (\d+) empty and ends (\d+) from there", _in_one),
+#: pattern of a step -> the tensor after it, given the numbers that the pattern's groups matched
+_KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
+    (r"all (-?\d+)", torch.full_like),
+    ("sorted", _sorted),
+    ("sorted downwards", lambda tensor: _sorted(tensor, descending=True)),
+    (r"counting below (\d+)", lambda tensor, below: (_places(tensor) % below).to(tensor.dtype)),
+    (r"first (\d+) are (\d+)", lambda tensor, number, value: torch.where(_places(tensor) < number, value, tensor)),
+    (r"(\d+) replaced by (-?\d+)", lambda tensor, old, new: torch.where(tensor == old, new, tensor)),
+    ("as int32", lambda tensor: tensor.to(torch.int32)),
+    ("as int64", lambda tensor: tensor.to(torch.int64)),
+    (
+        r"groups before (\d+) empty and ends (\d+) from there",
+        lambda ends, first, end: torch.where(_places(ends) < first, 0, end).to(ends.dtype),
+    ),
     (r"groups of (\d+) up to (\d+) and the last to (\d+)", _by_steps),
-    (r"every second group empty", _every_second),
-    (r"modulo (\d+)", _modulo),
-    (r"ends at most (\d+)", lambda tensor, numbers: tensor.clamp(max=numbers[0])),
-    (r"last end (\d+)", _last_end),
+    ("every second group empty", _every_second),
+    # what stands for no index stays
+    (r"modulo (\d+)", lambda tensor, size: torch.where(tensor >= 0, tensor % size, tensor)),
+    (r"ends at most (\d+)", lambda ends, most: ends.clamp(max=most)),
+    (r"last end (\d+)", lambda ends, end: torch.where(_places(ends) == len(ends) - 1, end, ends)),
 ]
 _LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # texts that leave another limit
 
@@ -86,7 +65,7 @@ def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
     for pattern, change in _KINDS:
         found = re.fullmatch(pattern, text)
         if found and not tensor.is_floating_point():
-            return change(tensor.detach(), list(map(int, found.groups())))
+            return change(tensor.detach(), *map(int, found.groups()))
     return None
 
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baselines_at_commit import folder_of
-from perfguard.judge.lane import differing_versions
+from perfguard.judge.lane import differing_versions, folder_of
 from perfguard.judge.time_record import TimeRecord, is_stored
 from perfguard.judge.update_plan import plan
 from perfguard.model.records import Baseline, CaseResult, PairedCase, Provenance, Reading, Report, TimedEntry, Word

@@ -13,9 +13,9 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baselines_at_commit import Remembered, folder_of, folders_of
+from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
 from perfguard.github.lanes.limits import declared
-from perfguard.judge.lane import differing_versions, other_power
+from perfguard.judge.lane import differing_versions, folder_of, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
 from perfguard.judge.time_record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse

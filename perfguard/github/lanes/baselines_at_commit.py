@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from perfguard.judge.lane import Lane
 from perfguard.measure.binaries.targets import TARGETS
 from perfguard.model.errors import BaselineError
-from perfguard.model.records import Baseline, CaseBaseline, Hardware, Reading, Report, Toolchain
+from perfguard.model.records import Baseline, CaseBaseline, Hardware, Report, Toolchain
 from perfguard.store.baseline_parser import parse
 
 _TARGETS = "targets"
@@ -82,14 +82,6 @@ def _compiled_for(hardware: Hardware) -> list[str]:
 def target_folder(hardware: Hardware) -> str | None:
     """The folder of the hardware's target: entries that hold on every machine of it."""
     return f"{_TARGETS}/{hardware.target}" if hardware.target else None
-
-
-def folder_of(hardware: Hardware, reading: Reading) -> str:
-    """The folder whose baselines hold a reading."""
-    if reading.target:
-        return f"{_TARGETS}/{reading.target}"
-    target = target_folder(hardware)
-    return target if reading.portable and target is not None else hardware.slug
 
 
 def _is_slug(folder: str) -> bool:
