@@ -1,0 +1,177 @@
+"""`kernels.compat.torchao` against torchao 0.18 itself: signatures, results, shapes and strides.
+
+torchao's Triton kernels need a GPU. Elsewhere its eager functions, the references of its own tests, are the rivals.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import fp8
+from kernels.compat import torchao as ours
+from tests.kernels.paths import GPU, KernelPath
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torchao's own
+theirs = pytest.importorskip("torchao.prototype.moe_training", reason="torchao is not installed")
+
+from torchao.float8.config import ScalingGranularity  # noqa: E402
+from torchao.float8.float8_utils import tensor_to_scale, to_fp8_saturated  # noqa: E402
+from torchao.prototype.moe_training import fp8_grouped_mm, utils  # noqa: E402
+from torchao.prototype.moe_training.kernels import float8_rowwise, jagged_float8_scales  # noqa: E402
+
+FP8 = torch.float8_e4m3fn
+NAMES = {
+    "triton_fp8_rowwise_2d_scale_and_cast": float8_rowwise,
+    "triton_fp8_colwise_3d_scale_and_cast": float8_rowwise,
+    "triton_fp8_rowwise_3d_transpose_rhs": float8_rowwise,
+    "triton_fp8_rowwise_3d_transpose_rhs_fused_reduction": float8_rowwise,
+    "triton_fp8_per_group_rowwise_scales": jagged_float8_scales,
+    "triton_fp8_per_group_colwise_scales": jagged_float8_scales,
+    "triton_fp8_per_group_colwise_scales_dual": jagged_float8_scales,
+    "_to_fp8_rowwise_then_scaled_grouped_mm": fp8_grouped_mm,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_torchao_s(name: str) -> None:
+    def parameters(function: Any) -> list[tuple[str, Any]]:
+        function = getattr(function, "_opoverload", function)  # a custom operator has the schema's defaults
+        signature = inspect.signature(getattr(function, "_init_fn", function))
+        return [(each.name, each.default) for each in signature.parameters.values()]
+
+    function = getattr(NAMES[name], name)
+    assert parameters(getattr(ours, name)) == parameters(function)
+
+
+def axiswise(x: Tensor, dim: int, power_of_two: bool) -> tuple[Tensor, Tensor]:
+    scales = tensor_to_scale(
+        x,
+        FP8,
+        scaling_granularity=ScalingGranularity.AXISWISE,
+        axiswise_dim=dim,
+        round_scales_to_power_of_2=power_of_two,
+    )
+    return to_fp8_saturated(x.float() * scales, FP8), scales
+
+
+def eager(name: str) -> Callable[..., tuple[Tensor, ...]]:
+    """torchao's eager function for a kernel of this name."""
+    if name == "triton_fp8_rowwise_2d_scale_and_cast":
+        return lambda x, dtype, two: axiswise(x, -1, two)
+    if name == "triton_fp8_colwise_3d_scale_and_cast":
+        return lambda w, dtype, two: axiswise(w, -2, two)
+    if name == "triton_fp8_per_group_rowwise_scales":
+        return utils.torch_to_float8_per_group_rowwise
+    if name == "triton_fp8_per_group_colwise_scales":
+        return utils.torch_to_float8_per_group_colwise
+    if name == "triton_fp8_per_group_colwise_scales_dual":
+        one = utils.torch_to_float8_per_group_colwise
+        return lambda x, y, offs, dtype, two: (*one(x, offs, dtype, two), *one(y, offs, dtype, two))
+
+    def transposed(w: Tensor, dtype: torch.dtype, power_of_two: bool) -> tuple[Tensor, Tensor]:
+        codes, scales = utils.torch_to_3d_rowwise_float8_transpose_rhs(w, dtype, power_of_two)
+        return codes, scales.squeeze(1)
+
+    return transposed
+
+
+def inputs(name: str, device: torch.device) -> tuple[Tensor, ...]:
+    draw = torch.Generator().manual_seed(3)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw).bfloat16().to(device)
+
+    if name == "triton_fp8_rowwise_2d_scale_and_cast":
+        return (normal(96, 64),)
+    if "3d" in name:
+        return (normal(3, 48, 64).transpose(1, 2),)  # column-major, as torchao wants it
+    if name == "triton_fp8_per_group_rowwise_scales":
+        return (normal(32, 96), torch.tensor([32, 48, 96], dtype=torch.int32, device=device))
+    offs = torch.tensor([32, 48, 96], dtype=torch.int32, device=device)
+    first = normal(96, 48).t().contiguous().t()
+    return (first, normal(96, 32).t().contiguous().t(), offs) if name.endswith("dual") else (first, offs)
+
+
+QUANTISERS = [name for name in NAMES if name.startswith("triton")]
+
+
+@pytest.mark.parametrize("power_of_two", [False, True])
+@pytest.mark.parametrize("name", QUANTISERS)
+def test_codes_and_scales_are_torchao_s(name: str, power_of_two: bool, compiled_path: KernelPath) -> None:
+    given = inputs(name, compiled_path.device)
+    found = getattr(ours, name)(*given, FP8, power_of_two)
+    rival = getattr(NAMES[name], name) if GPU else eager(name)
+    wanted = rival(*given, FP8, power_of_two)
+    for got, want in zip(found, wanted, strict=True):
+        assert got.shape == want.shape
+        assert got.dtype == want.dtype
+        if got.dtype == FP8:
+            steps = (got.view(torch.uint8).int() - want.view(torch.uint8).int()).abs()
+            assert steps.max() <= 1
+            assert (steps > 0).float().mean() <= 0.001  # a code at a tie, where the scale's last bit differs
+        else:
+            torch.testing.assert_close(got, want, rtol=0 if power_of_two else 2**-23, atol=0)
+
+
+@pytest.mark.parametrize("name", QUANTISERS)
+def test_strides_are_those_of_torchao_s_kernels(name: str, compiled_path: KernelPath) -> None:
+    given = inputs(name, compiled_path.device)
+    codes = [each for each in getattr(ours, name)(*given, FP8, True) if each.dtype == FP8]
+    for each in codes:
+        if "3d" in name:
+            rows, columns = each.shape[1:]
+            assert each.stride() == (rows * columns, 1, rows)
+        elif "colwise" in name:
+            assert each.stride() == (1, each.shape[0])
+        else:
+            assert each.stride() == (each.shape[1], 1)
+
+
+def products(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(4)
+    a = torch.randn(96, 64, generator=draw).bfloat16().to(device).requires_grad_()
+    w = torch.randn(3, 48, 64, generator=draw).bfloat16().to(device).requires_grad_()
+    offs = torch.tensor([32, 48, 96], dtype=torch.int32, device=device)
+    return a, w, offs, torch.randn(96, 48, generator=draw).bfloat16().to(device)
+
+
+def backward(function: Callable[..., Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    a, w, offs, upstream = products(device)
+    out = function(a, w.transpose(1, 2), offs, torch.bfloat16, FP8, False)
+    out.backward(upstream)
+    assert a.grad is not None
+    assert w.grad is not None
+    return out.detach(), a.grad, w.grad
+
+
+@pytest.mark.skipif(not GPU, reason="torchao's grouped matmul needs a GPU")
+def test_the_grouped_matmul_and_its_gradients_are_torchao_s() -> None:
+    device = torch.device(GPU)
+    found = backward(ours._to_fp8_rowwise_then_scaled_grouped_mm, device)
+    wanted = backward(fp8_grouped_mm._to_fp8_rowwise_then_scaled_grouped_mm, device)
+    for got, want in zip(found, wanted, strict=True):
+        assert got.shape == want.shape
+        assert got.dtype == want.dtype
+        error = (got.double() - want.double()).norm() / want.double().norm()
+        assert error < 0.01  # fast accumulation sums in another order
+
+
+def test_the_grouped_matmul_is_that_of_this_repository(compiled_path: KernelPath) -> None:
+    """Padding is asked for by default, and makes no difference: groups may have any size."""
+
+    def by_default(a: Tensor, b_t: Tensor, offs: Tensor, *_: Any) -> Tensor:
+        return ours._to_fp8_rowwise_then_scaled_grouped_mm(a, b_t, offs)
+
+    def direct(a: Tensor, b_t: Tensor, offs: Tensor, *_: Any) -> Tensor:
+        return fp8.grouped_mm(a, b_t, offs, dtype=FP8)
+
+    for got, want in zip(
+        backward(by_default, compiled_path.device), backward(direct, compiled_path.device), strict=True
+    ):
+        assert torch.equal(got, want)
