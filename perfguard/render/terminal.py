@@ -17,7 +17,6 @@ from perfguard.render.survey import INCONCLUSIVE, Finding, LaneSurvey, by_kernel
 from perfguard.render.words import (
     NOT_TIMED,
     accept_command,
-    cause,
     compare_command,
     describe_verdict,
     environment,
@@ -299,7 +298,14 @@ def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:
         return []
     why, rest = open_.cause(list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings)))
     start = "inconclusive: " if found.lane.is_inconclusive else "UNRESOLVED  "
-    return [Line(f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}", "yellow"), *_names(open_.findings, verbose)]
+    return [
+        Line(f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}", "yellow"),
+        *_names(_by_case(open_.findings), verbose),
+    ]
+
+
+def _by_case(findings: Sequence[Finding]) -> list[tuple[str, Verdict]]:
+    return [(finding.result.case.key, finding.verdict) for finding in findings]
 
 
 def _unread(found: LaneSurvey, verbose: bool) -> list[Line]:
@@ -312,7 +318,7 @@ def _unread(found: LaneSurvey, verbose: bool) -> list[Line]:
     some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
     cases = len({(each.result.case.suite, each.result.case.key) for each in rest})
     text = f"UNRESOLVED  {counted(cases, 'case')}: {clean(why, MOST_CHARACTERS)}{some}"
-    return [Line(text, "yellow"), *_names(rest, verbose)]
+    return [Line(text, "yellow"), *_names(_by_case(rest), verbose)]
 
 
 def _counted(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
@@ -320,8 +326,9 @@ def _counted(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -
     report = found.lane.report
     assert report is not None
     text, with_cause = COUNTED[word]
-    if word is Word.STALE:
-        about = {verdict.case: [verdict] for verdict in report.stale if verdict.word is word}
+    gone = word is Word.STALE
+    if gone:
+        about = {f"{verdict.suite} {verdict.case}": [verdict] for verdict in report.stale if verdict.word is word}
     else:
         about = {
             f"{result.case.suite} {result.case.key}": [each for each in result.verdicts if each.word is word]
@@ -331,34 +338,25 @@ def _counted(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -
     open_ = {name: verdicts for name, verdicts in about.items() if not verdicts or not all(map(accepted, verdicts))}
     lines = []
     if done := len(about) - len(open_):
-        what = "removed from the baselines" if word is Word.STALE else "recorded now, judged from the next run on"
+        what = "removed from the baselines" if gone else "recorded now, judged from the next run on"
         lines.append(Line(f"{word}  {counted(done, 'case')}: {what}", "green"))
     if not open_:
         return lines
-    reasons = [cause(verdict.reason) for verdicts in open_.values() for verdict in verdicts if verdict.reason]
+    reasons = [verdict.reason for verdicts in open_.values() for verdict in verdicts if verdict.reason]
     why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
     accept = accept_command({word}, lane=lane_of(report))
-    command = f"; {'remove' if word is Word.STALE else 'record'}: {accept}" if accept else ""
+    command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
     lines.append(Line(f"{word}  {counted(len(open_), 'case')}: {text}{why}{command}", "yellow"))
-    if verbose and word is Word.STALE:
-        lines += [Line(f"    {name}") for name in open_]
-    elif verbose:
-        names = set(open_)
-        cases = [result for result, _ in found.cases if f"{result.case.suite} {result.case.key}" in names]
-        own = [Finding("", result, each) for result in cases for each in folded(_of(result, word))]
-        lines += _names(own, verbose)
-    return lines
+    each_case = [(name, verdict) for name, verdicts in open_.items() for verdict in folded(verdicts)]
+    return [*lines, *_names(each_case, verbose)]
 
 
-def _of(result: CaseResult, word: Word) -> list[Verdict]:
-    return [verdict for verdict in result.verdicts if verdict.word is word]
-
-
-def _names(findings: Sequence[Finding], verbose: bool) -> list[Line]:
+def _names(verdicts: Sequence[tuple[str, Verdict]], verbose: bool) -> list[Line]:
+    """Each case with its verdict, if they are to be named."""
     if not verbose:
         return []
-    told = [(finding.result.case.key, describe_verdict(finding.verdict)) for finding in findings]
-    return [Line(f"    {key}: {'; '.join(line.strip() for line in lines)}") for key, lines in told]
+    told = [(name, "; ".join(line.strip() for line in describe_verdict(verdict))) for name, verdict in verdicts]
+    return [Line(f"    {name}: {said}") for name, said in told]
 
 
 def _faster(found: LaneSurvey, accepted: Accepted, most: int) -> list[Line]:

@@ -8,67 +8,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.model.records import (
-    SCHEMA,
-    Accuracy,
     BaseTree,
     Better,
-    Case,
     CaseResult,
     Conditions,
-    Hardware,
     Pairing,
     Reading,
     Report,
-    Throughput,
-    Toolchain,
     Verdict,
     Word,
 )
 from perfguard.model.units import Unit
 from perfguard.render.terminal import MOST_QUIET, render_summary
+from tests.render.examples import FASTER, LAUNCHES, SLOWER, lane, result
 
-
-def result(name: str, *verdicts: Verdict, us: float | None = 61.2) -> CaseResult:
-    readings = [] if us is None else [Reading("device_time_us", Unit.MICROSECONDS, us, timer="queue-cold")]
-    through = Throughput(bytes_per_second=4.0e12, flop_per_second=None, copy_fraction=0.946)
-    return CaseResult(
-        case=Case("suite", name, "forward", f"tests/test_suite.py::test_{name}"),
-        readings=readings,
-        verdicts=list(verdicts),
-        throughput=through if us else None,
-        accuracy=[Accuracy("output", "bfloat16")],
-        seconds=1.5,
-    )
-
-
-REPORT = Report(
-    schema=SCHEMA,
-    hardware=Hardware(slug="nvidia-h200", vendor="nvidia", name="NVIDIA H200", architecture="sm_90"),
-    toolchain=Toolchain(torch="2.11.0", triton="3.6.0", driver="580.159.04", toolkit="CUDA 13.0"),
-    started="2026-11-21T00:00:00+00:00",
-    base=BaseTree("9ab77e2c1d5b3b6f7a9e8d7c6b5a4f3e2d1c0b9a"),
+PASS = Verdict(Word.PASS, "device_time_us", smallest=0.018)
+STALE = Verdict(Word.STALE, reason="gone of suite: the case is gone", suite="suite", case="gone/forward")
+WHOLE = lane("nvidia-h200").report
+assert WHOLE is not None
+REPORT = msgspec.structs.replace(
+    WHOLE,
     pairings=[Pairing("9ab77e2c1d5b3b6f7a9e8d7c6b5a4f3e2d1c0b9a", pairs=4)],
     conditions=[Conditions(clock_mhz=345), Conditions(clock_mhz=1980, throttle_reasons=["power cap"])],
-    copy_bytes_per_second=4.23e12,
-    complete=True,
-    guarded=2,
     remembered=4,
     results=[
-        result("fine", Verdict(Word.PASS, "device_time_us", smallest=0.018)),
-        result(
-            "slow[64]",
-            Verdict(
-                Word.SLOWER, "device_time_us",
-                "+6.1 % in 3 process pairs (95 % interval +5.5 % to +6.7 %); because: launches 1 -> 2 (+100.0 %)",
-                before=61.2, after=64.93, unit=Unit.MICROSECONDS, ratio=1.061, interval=(1.055, 1.067),
-            ),
-            Verdict(Word.CHANGED, "launches", "launches 1 -> 2 (+100.0 %)", before=1, after=2, unit=Unit.COUNT, ratio=2.0),
-        ),
+        result("fine", PASS, us=61.2),
+        result("slow[64]", SLOWER, LAUNCHES, us=61.2),
         result("bad", Verdict(Word.WRONG, "output 0", "row 3: got 1, want 2\nSQNR 6.0 dB"), us=None),
-        result("fresh", Verdict(Word.NEW, "device_time_us", "no baseline on nvidia-h200")),
+        result("fresh", Verdict(Word.NEW, "device_time_us", "no baseline on nvidia-h200"), us=61.2),
     ],
-    stale=[Verdict(Word.STALE, reason="gone of suite: the case is gone", suite="suite", case="gone/forward")],
-)  # fmt: skip
+    stale=[STALE],
+)
 
 GOLDEN = """\
 NVIDIA H200 · driver 580.159.04 · CUDA 13.0 · 1980 MHz · throttled: power cap · torch 2.11.0 · triton 3.6.0 · copy 4.23 TB/s
@@ -79,12 +49,12 @@ slow[64]/forward  61.2 µs  4 TB/s      95 %       SLOWER
 fresh/forward     61.2 µs  4 TB/s      95 %       NEW
 WRONG  bad/forward  output 0: row 3: got 1, want 2
     SQNR 6.0 dB
-    reproduce: pytest --perfguard tests/test_suite.py::test_bad
+    reproduce: pytest --perfguard tests/test_norms.py::test_bad
 SLOWER  slow[64]/forward  device_time_us 61.2 µs -> 64.93 µs (+6.1 %, 95 % +5.5 to +6.7)
     because:   launches 1 -> 2 (+100.0 %); in 3 process pairs; CHANGED launches
-    reproduce: pytest --perfguard 'tests/test_suite.py::test_slow[64]'
-    compare:   perfguard compare -- 'tests/test_suite.py::test_slow[64]'
-    accept:    pytest --perfguard --perfguard-update=changed,slower --perfguard-reason 'why' 'tests/test_suite.py::test_slow[64]'
+    reproduce: pytest --perfguard 'tests/test_norms.py::test_slow[64]'
+    compare:   perfguard compare -- 'tests/test_norms.py::test_slow[64]'
+    accept:    pytest --perfguard --perfguard-update=changed,slower --perfguard-reason 'why' 'tests/test_norms.py::test_slow[64]'
 STALE  1 case: are stored but their tests are gone; remove: pytest --perfguard --perfguard-update=stale
 NEW  1 case: have no baseline here and are not guarded; record: pytest --perfguard --perfguard-update=new"""
 
@@ -166,7 +136,6 @@ def test_a_cut_short_run_says_so() -> None:
     assert render_summary(msgspec.structs.replace(REPORT, complete=False)).title.endswith("(run was cut short)")
 
 
-PASS = Verdict(Word.PASS, "device_time_us")
 NOISY = "NOISY: would have seen {} %; +2.1 % in 12 process pairs (95 % interval -0.4 % to +4.6 %)"
 BUDGET = "the 10 minutes for process pairs were over ([tool.perfguard] pair_minutes)"
 
@@ -196,7 +165,7 @@ def undecided(name: str, reason: str) -> CaseResult:
         ),
         (
             ["UNPAIRED: no process pair measured it"],
-            "UNPAIRED: no process pair measured it; perfguard compare -- tests/test_suite.py::test_0",
+            "UNPAIRED: no process pair measured it; perfguard compare -- tests/test_norms.py::test_0",
         ),
         (
             ["UNPAIRED: new since the base"],
@@ -235,7 +204,7 @@ def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> 
     same = Verdict(Word.UNCHANGED, "device_time_us", "fingerprint is as recorded", before=61.2)
     host = Reading("host_time_us", Unit.MICROSECONDS, 9.0, timer="host-low-u16")
     unread = msgspec.structs.replace(result("unread", same), readings=[host])
-    report = msgspec.structs.replace(of(unread, result("control", same)), pairings=[])
+    report = msgspec.structs.replace(of(unread, result("control", same, us=61.2)), pairings=[])
     assert lines(report)[1:] == [
         "2 UNCHANGED; 1 not timed, whose code on the device is as recorded; slowest control/forward 61.2 µs; 3.0 s",
         "case             time     throughput  % of copy  verdict",
@@ -246,11 +215,7 @@ def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> 
 
 
 def test_faster_cases_take_a_line_each_and_one_command() -> None:
-    fast = Verdict(
-        Word.FASTER, "device_time_us", "-8.0 % in 3 process pairs (95 % interval -8.6 % to -7.4 %)",
-        before=61.2, after=56.3, unit=Unit.MICROSECONDS, ratio=0.92, interval=(0.914, 0.926),
-    )  # fmt: skip
-    cases = [result(str(number), msgspec.structs.replace(fast, ratio=0.98 - number / 100)) for number in range(12)]
+    cases = [result(str(number), msgspec.structs.replace(FASTER, ratio=0.98 - number / 100)) for number in range(12)]
     text = lines(of(*cases))
     told = "FASTER  11/forward  device_time_us 61.2 µs -> 56.3 µs (-13.0 %, better, 95 % -8.6 to -7.4)"
     assert text[2] == told

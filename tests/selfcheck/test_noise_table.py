@@ -28,11 +28,6 @@ def test_each_time_has_its_variation_and_the_shares_follow() -> None:
     assert f"{within} % within 0.5 %" in shares
 
 
-def test_one_session_varies_by_nothing() -> None:
-    reports = simulated_sessions(1, 2)
-    assert not any("within" in line for line in table(of_reports(reports)))
-
-
 FILE = """\
 schema: 1
 hardware: nvidia-h200
