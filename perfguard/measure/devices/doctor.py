@@ -127,6 +127,18 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
         )
     if state.other_processes:
         yield Finding("other processes", str(state.other_processes), "the device is shared", "measure when it is free")
+    if device.asynchronous:
+        yield _profiler(device)
     for warning in identity.warnings:
         said, _, step = warning.rpartition("; ")
         yield Finding("device", "", said, step)
+
+
+def _profiler(device: Device) -> Finding:
+    """Whether the profiler sees the device's work: it counts launches, and times short calls and those that wait."""
+    try:
+        device.intervals([device.flush_cache])
+    except Exception as error:  # profilers fail in many ways
+        step = "end other profilers of this device; use a build of torch with Kineto"
+        return Finding("device profiler", "", str(error).partition(";")[0], step)
+    return Finding("device profiler", "works")

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from perfguard.measure.devices import diagnose, doctor
+from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors import Finding
 from perfguard.model.errors import DeviceError
@@ -104,6 +105,16 @@ def test_device_and_its_troubles(tmp_path: Path) -> None:
     assert findings["device throttling"].value == "hw_slowdown"
     assert findings["other processes"].missing
     assert findings["device"] == Finding("device", "", "clocks: unknown", "install x")
+
+
+def test_whether_the_profiler_works(tmp_path: Path) -> None:
+    class Blind(FakeDevice):
+        intervals = Device.intervals
+
+    assert found(tmp_path)["device profiler"] == Finding("device profiler", "works")
+    finding = found(tmp_path, Blind)["device profiler"]
+    assert finding.missing == "fake-gpu: this kind of device does not tell when its work ran"
+    assert finding.next_step
 
 
 def test_a_broken_check_is_a_finding(tmp_path: Path) -> None:

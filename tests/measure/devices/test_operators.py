@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from perfguard.measure.devices import operators
 from perfguard.measure.devices.operators import of_call
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -160,6 +162,31 @@ def test_a_higher_order_operator_is_one_entry(wrapped: bool) -> None:
     INSIDE["branch"] = branch
     found = of_call(lambda: inside(X, "branch") if wrapped else branch(X))
     assert found.launches[-1] == ("perfguard_tests.inside" if wrapped else "higher_order.cond")
+
+
+class Executor:
+    """As Triton's interpreter launches a kernel: by copies and reads of its own."""
+
+    fn = SimpleNamespace(__name__="_scale")
+
+    def __call__(self, x: torch.Tensor) -> None:
+        x.clone().mul_(2).tolist()
+
+
+@torch.library.custom_op("perfguard_tests::interpreted", mutates_args=())
+def interpreted(x: torch.Tensor) -> torch.Tensor:
+    Executor()(x)
+    return x + 1
+
+
+def test_a_launch_in_tritons_interpreter_is_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "GRID", SimpleNamespace(loaded=lambda: Executor))
+    found = of_call(lambda: (torch.empty_like(X), Executor()(X), X.clone()))  # type: ignore[func-returns-value]
+    assert found.launches == ["aten.empty_like", "triton._scale", "aten.clone"]
+    assert ([each.name for each in found.copies], found.waits) == (["aten.clone"], [])
+    found = of_call(lambda: interpreted(X))
+    assert (found.launches, found.waits) == (["perfguard_tests.interpreted"], [])
+    assert of_call(lambda: X.sum().item()).launches == ["aten.sum", "aten._local_scalar_dense"]
 
 
 @pytest.mark.parametrize(
