@@ -54,6 +54,7 @@ def grouped_mm(
     """
     require_matmul_operands(a, b_t, offs)
     require_out_dtype(out_dtype)
+    offs = offs.contiguous()
     if dtype is not None:
         format_of(dtype)
     keeps_graph = torch.is_grad_enabled()  # within `forward` it never is
@@ -128,6 +129,7 @@ class _GroupedMm(torch.autograd.Function):
                 weight, weight_inverse = ops.transpose_3d_atomic(weight, *how)
             grad_a = scaled.matmul_2d3d(codes, inverse, weight, weight_inverse, offs, ctx.fast_accum, ctx.backend)
             grad_a = grad_a.to(ctx.a_dtype)
+            del codes, weight  # E * K * N and R * N bytes that wgrad does without
         if columns is not None:
             grad_b = scaled.matmul_2d2d(
                 grad_columns.t(), grad_inverse, columns, column_inverse, padded_offs, ctx.fast_accum, ctx.backend

@@ -153,7 +153,7 @@ def matmul_2d3d(
 ) -> Tensor:
     """a (R, K) fp8 row-major, a_inverse (R, 1), b (G, K, N) fp8 strides (K * N, 1, K), b_inverse (G, N), offs (G,)
     -> (R, N) bf16, contiguous: rows of group g times b[g], rows past `offs[-1]` zero."""
-    return _run_2d3d(a, a_inverse, b, b_inverse, offs, fast_accum, _resolve(backend, a))
+    return _run_2d3d(a, a_inverse, b, b_inverse, offs.contiguous(), fast_accum, _resolve(backend, a))
 
 
 @matmul_2d3d.register_fake
@@ -248,7 +248,7 @@ def matmul_2d2d(
     entries and P are multiples of 16 -> (G, N, K) bf16, contiguous: the contraction of each group, zero for none."""
     if backend is None and not fast_accum and a.shape[0] * b.shape[1] >= LARGE_WGRAD:
         backend = probe(a.device, a.dtype).large_wgrad
-    return _run_2d2d(a, a_inverse, b, b_inverse, offs, fast_accum, _resolve(backend, a))
+    return _run_2d2d(a, a_inverse, b, b_inverse, offs.contiguous(), fast_accum, _resolve(backend, a))
 
 
 @matmul_2d2d.register_fake

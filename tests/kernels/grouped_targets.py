@@ -120,6 +120,7 @@ def facts(compiled: Any) -> dict[str, int]:
         text = compiled.asm["amdgcn"]
         for name in ("vgpr_count", "vgpr_spill_count", "private_segment_fixed_size"):
             found[name] = int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
+        found |= {f"coherent_{what}s": len(re.findall(rf"_{what}_dword .* sc1", text)) for what in ("load", "store")}
         return found | {"mfma": text.count("v_mfma"), "wide_loads": text.count("load_dwordx4")}
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(compiled.asm["cubin"])

@@ -1,8 +1,19 @@
-"""Launches that are prepared once: each takes the binary that Triton would take for its arguments."""
+"""Launches that are prepared once take the binary that Triton would take, and plans are right for what is asked."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import fp8
+from kernels.fp8 import scaled
 from tests.kernels import elsewhere
+from tests.kernels.paths import KernelPath, every_second
+from tests.kernels.quantize_targets import launches_on
 from tests.nursery import Nursery
 
 
@@ -13,3 +24,72 @@ def test_a_prepared_launch_takes_triton_s_binary(nursery: Nursery) -> None:
     for one in found:
         assert one["prepared"] == one["own"], one["arguments"]
         assert one["hooked"] == 1, "who lists launches has to see each"
+
+
+# ---- which plan Hopper takes, asked on any machine -------------------------------------------------------------------
+
+
+def planned(
+    quantizer: Callable[..., object], *inputs: torch.Tensor, **options: object
+) -> list[tuple[str, dict[str, Any]]]:
+    """Kernels and arguments of the launches that a call makes on Hopper."""
+    with launches_on("sm_90") as launches:
+        quantizer(*inputs, **options)
+    return [(kernel.__name__, arguments) for kernel, arguments in launches]
+
+
+def test_words_are_asked_of_the_address() -> None:
+    """An external buffer may begin at any multiple of 2 bytes, and its tensor's offset is 0 all the same."""
+    memory, offs = bytearray(32 * 64 * 2 + 64), torch.tensor([32], dtype=torch.int32)
+    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % 16
+    for beyond, expected in ((0, "quantize_ring"), (2, "quantize_columns")):
+        x = torch.frombuffer(memory, dtype=torch.bfloat16, offset=start + beyond, count=32 * 64).view(32, 64)
+        assert x.storage_offset() == 0
+        assert planned(fp8.quantize_colwise_per_group, x, offs)[-1][0] == expected
+
+
+@pytest.mark.parametrize("candidate", [0, 1])
+def test_nothing_begins_early_behind_a_stranger(candidate: int) -> None:
+    """A kernel that may begin before the one ahead has ended follows a fill of ours, or is launched the usual way."""
+    for rows, width in ((1408, 2048), (1408, 2040), (8192, 5120), (16, 48)):
+        weight = torch.empty(2, rows, width, dtype=torch.bfloat16).mT
+        names = []
+        for name, arguments in planned(fp8.quantize_transpose_3d_atomic, weight, candidate=candidate):
+            fills = "zero_words" in names or name == "quantize_columns"  # that one's fill is torch's
+            assert fills or not arguments.get("launch_pdl"), f"{rows} x {width}: {name}"
+            names.append(name)
+
+
+# ---- the grouped matmul ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["emulation", "triton"])
+def test_ends_may_lie_apart(backend: str, triton_path: KernelPath) -> None:
+    a, w = torch.randn(24, 32, device=triton_path.device).bfloat16(), torch.randn(3, 16, 32, device=triton_path.device)
+    offs = torch.tensor([5, 9, 20], dtype=torch.int32, device=triton_path.device)
+    results = []
+    for ends in (offs, every_second(offs)):
+        leaves = [a.clone().requires_grad_(), w.bfloat16().requires_grad_()]
+        out = fp8.grouped_mm(leaves[0], leaves[1].mT, ends, backend=backend)
+        results.append([out, *torch.autograd.grad(out, leaves, torch.ones_like(out))])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_wgrad_keeps_no_codes_of_dgrad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E * K * N and R * N bytes: 807 MB at 16 experts of 8192 x 5120."""
+    kept: list[weakref.ref[torch.Tensor]] = []
+    rows, groups = scaled.matmul_2d3d, scaled.matmul_2d2d
+
+    def dgrad(a: torch.Tensor, a_inverse: torch.Tensor, b: torch.Tensor, *rest: Any) -> torch.Tensor:
+        kept[:] = weakref.ref(a), weakref.ref(b)
+        return rows(a, a_inverse, b, *rest)  # type: ignore[no-any-return]
+
+    def wgrad(*arguments: Any) -> torch.Tensor:
+        assert [one() for one in kept] == [None, None]
+        return groups(*arguments)  # type: ignore[no-any-return]
+
+    a, w = torch.randn(24, 32).bfloat16().requires_grad_(), torch.randn(2, 16, 32).bfloat16().requires_grad_()
+    monkeypatch.setattr(scaled, "matmul_2d3d", dgrad)
+    monkeypatch.setattr(scaled, "matmul_2d2d", wgrad)
+    fp8.grouped_mm(a, w.mT, torch.tensor([9, 20], dtype=torch.int32)).sum().backward()

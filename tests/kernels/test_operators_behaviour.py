@@ -108,7 +108,7 @@ def test_no_rows(operator: Operator, kernel_path: KernelPath) -> None:
 
 
 # Indices along the dimension, and how far apart.
-FAR = [(3, 2**30), (16, 2**31)]
+FAR = [(3, 2**30), (16, 2**28), (16, 2**31)]
 
 
 @pytest.mark.parametrize("dim", [0, 1])

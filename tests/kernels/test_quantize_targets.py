@@ -56,3 +56,10 @@ def test_compiles_for_cdna3(compiled: list[dict[str, Any]]) -> None:
         assert one["vgpr_spill_count"] == one["private_segment_fixed_size"] == 0, one
         assert one["shared_bytes"] <= 64 << 10, one
         assert one["wide_loads"] > 0, one
+
+
+def test_chips_of_several_dies_see_what_others_publish(compiled: list[dict[str, Any]]) -> None:
+    """On gfx942 each die has an L2 of its own: what is polled, and what is published for it, has to pass all of them."""
+    (one,) = (one for one in compiled if one["arch"] == "gfx942" and one["kernel"] == RING)
+    assert one["coherent_loads"] == 2, "the first look and the ones in the loop"
+    assert one["coherent_stores"] == 1, one
