@@ -59,7 +59,7 @@ def test_compiles_for_cdna3(compiled: list[dict[str, Any]]) -> None:
 
 
 def test_chips_of_several_dies_see_what_others_publish(compiled: list[dict[str, Any]]) -> None:
-    """On gfx942 each die has an L2 of its own: what is polled, and what is published for it, has to pass all of them."""
+    """Each die of gfx942 has an L2 of its own: what is polled, and what is published, has to pass them."""
     (one,) = (one for one in compiled if one["arch"] == "gfx942" and one["kernel"] == RING)
     assert one["coherent_loads"] == 2, "the first look and the ones in the loop"
     assert one["coherent_stores"] == 1, one
