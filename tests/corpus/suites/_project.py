@@ -24,7 +24,7 @@ if not GPU:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems() -> None:
+def pytest_collection_finish() -> None:
     os.environ.pop("TRITON_INTERPRET", None)
 
 
