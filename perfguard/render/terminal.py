@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.model.records import CaseResult, Reading, Report, Verdict, Word
+from perfguard.model.records import Case, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_bandwidth, format_flops, format_percent, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.survey import INCONCLUSIVE, Finding, LaneSurvey, by_kernel, survey_report
+from perfguard.render.survey import INCONCLUSIVE, URGENCY, Finding, LaneSurvey, by_kernel, survey_report
 from perfguard.render.words import (
     NOT_TIMED,
     accept_command,
@@ -29,7 +29,6 @@ from perfguard.render.words import (
     tally,
 )
 
-FAILING = tuple(word for word in Word if word.fails)
 #: The text of a word's one line; True: with the most common cause.
 COUNTED = {
     Word.DRIFT: ("were recorded with another toolchain", True),
@@ -83,22 +82,22 @@ def render_summary(
         accepted: whether an update has already written the verdict's reading, so that no command is needed.
         verbose: name every case, and show every time.
     """
-    found = survey_report(report)
-    failing = [line for word in FAILING for line in _failing(found, word, accepted, verbose)]
-    top = [Line(environment(report)), *_warnings(report, verbose), Line(_measured(found))]
-    undecided = _undecided(found, verbose)
-    if found.lane.is_inconclusive:
+    writer = _Writer(report, survey_report(report), accepted, verbose)
+    failing = [line for word in Word if word.fails for line in writer.failing(word)]
+    top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
+    undecided = writer.undecided()
+    if writer.is_inconclusive:
         top, undecided = [*undecided, *top], []
-    bottom = [*undecided, *_unread(found, verbose)]
-    bottom += [line for word in COUNTED for line in _counted(found, word, accepted, verbose)]
+    bottom = [*undecided, *writer.unread()]
+    bottom += [line for word in COUNTED for line in writer.of_word(word)]
     room = MOST_QUIET - 1 - len(top) - len(bottom)
-    faster = _faster(found, accepted, len(report.results) if verbose else max(1, min(MOST_FASTER, room - 1)))
+    faster = writer.faster(len(report.results) if verbose else max(1, min(MOST_FASTER, room - 1)))
     table = _table(report)
     fits = len(table) <= MOST_ROWS + 1 and (failing or len(table) + len(faster) <= room)
     lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *faster]
     lines += [Line(f"written: {path}") for path in _written(written, verbose)]
     lines += [Line(f"left alone: {text}", "yellow") for text in left]
-    return Summary(_title(found, report), lines)
+    return Summary(writer.title(), lines)
 
 
 def _written(paths: Sequence[str], verbose: bool) -> Sequence[str]:
@@ -107,63 +106,204 @@ def _written(paths: Sequence[str], verbose: bool) -> Sequence[str]:
     return [f"{len(paths)} files below {os.path.commonpath(paths)}; their names: -v"]
 
 
-def _title(found: LaneSurvey, report: Report) -> str:
-    title = f"{report.lane}, {found.guarded} guarded"
-    if report.remembered:
-        title += f", baselines hold {report.remembered}"
-    if report.exact_only:
-        title += f", {NOT_TIMED}"
-    if found.lane.is_inconclusive:
-        title += ", inconclusive"
-    return title if report.complete else f"{title} (run was cut short)"
+@dataclass(frozen=True)
+class _Writer:
+    """The parts of the summary of one report. `accepted` and `verbose` are those of `render_summary`."""
+
+    report: Report
+    found: LaneSurvey
+    accepted: Accepted
+    verbose: bool
+
+    @property
+    def is_inconclusive(self) -> bool:
+        return self.found.lane.is_inconclusive
+
+    def title(self) -> str:
+        report = self.report
+        title = f"{report.lane}, {self.found.guarded} guarded"
+        if report.remembered:
+            title += f", baselines hold {report.remembered}"
+        if report.exact_only:
+            title += f", {NOT_TIMED}"
+        if self.is_inconclusive:
+            title += ", inconclusive"
+        return title if report.complete else f"{title} (run was cut short)"
+
+    def warnings(self) -> list[Line]:
+        warnings = self.report.hardware.warnings
+        shown = warnings if self.verbose else warnings[:1]
+        more = f" (and {len(warnings) - 1} more: -v)" if len(shown) < len(warnings) else ""
+        return [Line(f"warning: {warning}{more}", "yellow") for warning in shown]
+
+    def measured(self) -> str:
+        """Cases by verdict, the base of their times, the slowest case, seconds, hard inputs."""
+        report = self.report
+        parts = [tally(self.found.counts) or "no case"]
+        if unread := sum(map(_is_unread, report.results)):
+            parts.append(f"{unread} not timed, whose code on the device is as recorded")
+        if report.base is not None and report.base.equal and report.base.commit:
+            parts.append(f"the working tree is that of {report.base.commit[:12]}")
+        if pairs := sum(pairing.pairs for pairing in report.pairings):
+            parts.append(f"{counted(pairs, 'process pair')} with {report.pairings[0].base[:12]}")
+        times = [
+            (reading.value, reading.unit, result)
+            for result in report.results
+            if (reading := _first_time(result)) is not None and isinstance(reading.value, int | float)
+        ]
+        if times:
+            value, unit, slowest = max(times, key=lambda time: time[0])
+            parts.append(f"slowest {slowest.case.key} {format_value(value, unit)}")
+        if seconds := sum(result.seconds for result in report.results):
+            parts.append(f"{seconds:.1f} s")
+        hard = [result.hard for result in report.results if result.hard is not None]
+        counts = {
+            "ran": sum(each.ran for each in hard),
+            "left out": sum(sum(each.left_out.values()) for each in hard),  # the reasons are in the report
+            "did not fit": sum(each.waiting for each in hard),
+        }
+        if any(counts.values()):
+            parts.append(f"hard inputs: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}")
+        return "; ".join(parts)
+
+    # -- cases that need action ----------------------------------------------------------------------------------------
+
+    def failing(self, word: Word) -> list[Line]:
+        """The cases of a failing word, worst first; those beyond the maximum are counted by kernel."""
+        cases = self._worst_findings(word)
+        shown = cases if self.verbose else cases[:MOST_CASES]
+        lines = [line for finding in shown for line in self._details(finding)]
+        if rest := by_kernel(cases[len(shown) :]):
+            names = [f"{kernel} {len(group)}" for kernel, group in rest[:MOST_KERNELS]]
+            more = f", {len(rest) - MOST_KERNELS} more kernels" if len(rest) > MOST_KERNELS else ""
+            count = len(cases) - len(shown)
+            lines.append(Line(f"… and {count} more {word}: {', '.join(names)}{more}; all: -v or the report", "red"))
+        return lines
+
+    def _worst_findings(self, word: Word) -> list[Finding]:
+        """One finding for every case whose worst verdict is `word`, worst case first."""
+        cases = {result.case for result, worst in self.found.cases if worst is word}
+        worst: dict[Case, Finding] = {}
+        for finding in self.found.findings:
+            if finding.verdict.word is word and finding.result.case in cases:
+                worst.setdefault(finding.result.case, finding)
+        return list(worst.values())
+
+    def _details(self, finding: Finding) -> list[Line]:
+        result, first = finding.result, finding.verdict
+        head = f"{first.word}  {result.case.key}  {one_line(first)}"
+        commands, more = self._commands(result), self._explanation(result, first)
+        if not self.verbose:
+            head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
+        return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
+
+    def _explanation(self, result: CaseResult, first: Verdict) -> list[str]:
+        """The cause, the case's other findings, and notes, without repetitions."""
+        more = [_because(line) for line in more_lines(first)]
+        told = sorted(result.verdicts, key=lambda verdict: URGENCY[verdict.word])
+        quiet = (Word.PASS, Word.UNCHANGED) if self.verbose else (Word.PASS, Word.UNCHANGED, Word.UNRESOLVED)
+        said = "\n".join([one_line(first), *more])
+        for verdict in folded([each for each in told if each is not first and each.word not in quiet]):
+            text = f"{verdict.word} {one_line(verdict)}"
+            more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in said else text)
+            more += [_because(line) for line in more_lines(verdict)]
+        said = "\n".join([one_line(first), *more])
+        return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
+
+    def _commands(self, result: CaseResult) -> list[str]:
+        nodeid, lane = result.case.nodeid, lane_of(self.report)
+        commands = [f"reproduce: {reproduce_command(nodeid, lane)}"]
+        timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
+        if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
+            commands.append(f"compare:   {compare_command(nodeid)}")
+        open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not self.accepted(verdict)}
+        accept = accept_command(open_, nodeid, lane)
+        if accept and result.word is not Word.WRONG:
+            commands.append(f"accept:    {accept}")
+        return commands
+
+    # -- cases that need no action -------------------------------------------------------------------------------------
+
+    def undecided(self) -> list[Line]:
+        """Times that could not be judged: their number, the most common cause, and the next step."""
+        open_ = self.found.undecided
+        if not open_.findings:
+            return []
+        why, rest = open_.cause(list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings)))
+        start = "inconclusive: " if self.is_inconclusive else "UNRESOLVED  "
+        text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
+        return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
+
+    def unread(self) -> list[Line]:
+        """Cases with other undecided verdicts: not measured, or not read."""
+        times = {id(finding.verdict) for finding in self.found.undecided.findings}
+        rest = [
+            each for each in self.found.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times
+        ]
+        if not rest:
+            return []
+        why, share = most_common([finding.verdict.reason for finding in rest])
+        some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
+        cases = counted(len({each.result.case for each in rest}), "case")
+        text = f"UNRESOLVED  {cases}: {clean(why, MOST_CHARACTERS)}{some}"
+        return [Line(text, "yellow"), *self._names(_by_case(rest))]
+
+    def of_word(self, word: Word) -> list[Line]:
+        """The cases whose worst verdict is `word`: their number, the cause, and one command for all."""
+        text, with_cause = COUNTED[word]
+        gone = word is Word.STALE
+        about = {
+            f"{result.case.suite} {result.case.key}": [each for each in result.verdicts if each.word is word]
+            for result, worst in self.found.cases
+            if worst is word
+        }
+        about |= {f"{each.suite} {each.case}": [each] for each in self.report.stale if gone and each.word is word}
+        open_ = {name: found for name, found in about.items() if not found or not all(map(self.accepted, found))}
+        lines = []
+        if done := len(about) - len(open_):
+            what = "removed from the baselines" if gone else "recorded now, judged from the next run on"
+            lines.append(Line(f"{word}  {counted(done, 'case')}: {what}", "green"))
+        if not open_:
+            return lines
+        reasons = [verdict.reason for verdicts in open_.values() for verdict in verdicts if verdict.reason]
+        why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
+        accept = accept_command({word}, lane=lane_of(self.report))
+        command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
+        lines.append(Line(f"{word}  {counted(len(open_), 'case')}: {text}{why}{command}", "yellow"))
+        return lines + self._names([(name, each) for name, verdicts in open_.items() for each in folded(verdicts)])
+
+    def faster(self, most: int) -> list[Line]:
+        """The most improved cases, a line each, and one command for all FASTER cases."""
+        cases = self._worst_findings(Word.FASTER)
+        lines = [Line(f"FASTER  {each.result.case.key}  {one_line(each.verdict)}", "green") for each in cases[:most]]
+        hidden = len(cases) - len(lines)
+        open_ = [each for each in cases if each.verdict.storable and not self.accepted(each.verdict)]
+        said = [f"… and {hidden} more FASTER"] if hidden else []
+        said += [f"accept: {accept_command({Word.FASTER}, lane=lane_of(self.report))}"] if open_ else []
+        return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
+
+    def _names(self, verdicts: Sequence[tuple[str, Verdict]]) -> list[Line]:
+        """Each case with its verdict, if they are to be named."""
+        if not self.verbose:
+            return []
+        told = [(name, "; ".join(line.strip() for line in describe_verdict(verdict))) for name, verdict in verdicts]
+        return [Line(f"    {name}: {said}") for name, said in told]
 
 
-def _warnings(report: Report, verbose: bool) -> list[Line]:
-    warnings = report.hardware.warnings
-    shown = warnings if verbose else warnings[:1]
-    more = f" (and {len(warnings) - 1} more: -v)" if len(shown) < len(warnings) else ""
-    return [Line(f"warning: {warning}{more}", "yellow") for warning in shown]
+def _by_case(findings: Sequence[Finding]) -> list[tuple[str, Verdict]]:
+    return [(finding.result.case.key, finding.verdict) for finding in findings]
 
 
-# -- measurements ----------------------------------------------------------------------------------------------------
+def _because(line: str) -> str:
+    """The line with its cause first: `because:   launches 1 -> 2; in 3 process pairs`."""
+    before, because, cause_ = line.partition("because: ")
+    return "; ".join(filter(None, (f"because:   {cause_}", before.strip("; ")))) if because else line
 
 
-def _measured(found: LaneSurvey) -> str:
-    """Cases by verdict, the base of their times, the slowest case, seconds."""
-    report = found.lane.report
-    assert report is not None
-    parts = [tally(found.counts) or "no case"]
-    unread = sum(1 for result in report.results if _is_unread(result))
-    if unread:
-        parts.append(f"{unread} not timed, whose code on the device is as recorded")
-    if report.base is not None and report.base.equal and report.base.commit:
-        parts.append(f"the working tree is that of {report.base.commit[:12]}")
-    pairs = sum(pairing.pairs for pairing in report.pairings)
-    if pairs:
-        parts.append(f"{counted(pairs, 'process pair')} with {report.pairings[0].base[:12]}")
-    times = [
-        (reading.value, reading.unit, result)
-        for result in report.results
-        if (reading := _first_time(result)) is not None and isinstance(reading.value, int | float)
-    ]
-    if times:
-        value, unit, slowest = max(times, key=lambda time: time[0])
-        parts.append(f"slowest {slowest.case.key} {format_value(value, unit)}")
-    seconds = sum(result.seconds for result in report.results)
-    if seconds:
-        parts.append(f"{seconds:.1f} s")
-    parts += _hard_inputs(report)
-    return "; ".join(parts)
-
-
-def _hard_inputs(report: Report) -> list[str]:
-    """Counts over all cases; the reasons are in the report."""
-    hard = [result.hard for result in report.results if result.hard is not None]
-    ran, waiting = sum(each.ran for each in hard), sum(each.waiting for each in hard)
-    left_out = sum(sum(each.left_out.values()) for each in hard)
-    counts = [(ran, "ran"), (left_out, "left out"), (waiting, "did not fit")]
-    words = ", ".join(f"{count} {what}" for count, what in counts if count)
-    return [f"hard inputs: {words}"] if words else []
+def _at_most(lines: list[str], most: int) -> list[str]:
+    """At most `most` lines; the last one joins the rest."""
+    kept = [*lines[: most - 1], "; ".join(lines[most - 1 :])]
+    return [clean(line, MOST_CHARACTERS) for line in kept if line]
 
 
 def _first_time(result: CaseResult) -> Reading | None:
@@ -202,170 +342,3 @@ def _beside_rival(result: CaseResult) -> str:
     """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
     shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
     return f"{shares[0]:.2f}x" if shares else ""
-
-
-# -- cases that need action ------------------------------------------------------------------------------------------
-
-
-def _failing(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
-    """The cases of a failing word, worst first; those beyond the maximum are counted by kernel."""
-    cases = _worst_findings(found, word)
-    shown = cases if verbose else cases[:MOST_CASES]
-    lines = [line for finding in shown for line in _details(finding, accepted, found, verbose)]
-    rest = by_kernel(cases[len(shown) :])
-    if rest:
-        names = [f"{kernel} {len(group)}" for kernel, group in rest[:MOST_KERNELS]]
-        more = f", {len(rest) - MOST_KERNELS} more kernels" if len(rest) > MOST_KERNELS else ""
-        count = len(cases) - len(shown)
-        lines.append(Line(f"… and {count} more {word}: {', '.join(names)}{more}; all: -v or the report", "red"))
-    return lines
-
-
-def _worst_findings(found: LaneSurvey, word: Word) -> list[Finding]:
-    """One finding for every case whose worst verdict is `word`, worst case first."""
-    cases = {(result.case.suite, result.case.key) for result, worst in found.cases if worst is word}
-    worst: dict[tuple[str, str], Finding] = {}
-    for finding in found.findings:
-        case = (finding.result.case.suite, finding.result.case.key)
-        if case in cases and finding.verdict.word is word:
-            worst.setdefault(case, finding)
-    return list(worst.values())
-
-
-def _details(finding: Finding, accepted: Accepted, found: LaneSurvey, verbose: bool) -> list[Line]:
-    result, first = finding.result, finding.verdict
-    lane = lane_of(found.lane.report) if found.lane.report else ""
-    head = f"{first.word}  {result.case.key}  {one_line(first)}"
-    commands = _commands(result, accepted, lane)
-    more = _explanation(result, first, verbose)
-    if not verbose:
-        head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
-    return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
-
-
-def _explanation(result: CaseResult, first: Verdict, verbose: bool) -> list[str]:
-    """The cause, the case's other findings, and notes, without repetitions."""
-    more = [_because(line) for line in more_lines(first)]
-    rest = [each for each in _told(result) if each is not first and (verbose or each.word is not Word.UNRESOLVED)]
-    said = "\n".join([one_line(first), *more])
-    for verdict in folded(rest):
-        text = f"{verdict.word} {one_line(verdict)}"
-        more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in said else text)
-        more += [_because(line) for line in more_lines(verdict)]
-    said = "\n".join([one_line(first), *more])
-    return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
-
-
-def _because(line: str) -> str:
-    """The line with its cause first: `because:   launches 1 -> 2; in 3 process pairs`."""
-    before, because, cause_ = line.partition("because: ")
-    return "; ".join(filter(None, (f"because:   {cause_}", before.strip("; ")))) if because else line
-
-
-def _at_most(lines: list[str], most: int) -> list[str]:
-    """At most `most` lines; the last one joins the rest."""
-    kept = [*lines[: most - 1], "; ".join(lines[most - 1 :])]
-    return [clean(line, MOST_CHARACTERS) for line in kept if line]
-
-
-def _commands(result: CaseResult, accepted: Accepted, lane: str) -> list[str]:
-    nodeid = result.case.nodeid
-    commands = [f"reproduce: {reproduce_command(nodeid, lane)}"]
-    timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
-    if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
-        commands.append(f"compare:   {compare_command(nodeid)}")
-    open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not accepted(verdict)}
-    accept = accept_command(open_, nodeid, lane)
-    if accept and result.word is not Word.WRONG:
-        commands.append(f"accept:    {accept}")
-    return commands
-
-
-def _told(result: CaseResult) -> list[Verdict]:
-    """The verdicts other than PASS and UNCHANGED, worst first."""
-    order = list(Word)
-    told = [verdict for verdict in result.verdicts if verdict.word not in (Word.PASS, Word.UNCHANGED)]
-    return sorted(told, key=lambda verdict: order.index(verdict.word))
-
-
-# -- cases that need no action ---------------------------------------------------------------------------------------
-
-
-def _undecided(found: LaneSurvey, verbose: bool) -> list[Line]:
-    """Times that could not be judged: their number, the most common cause, and the next step."""
-    open_ = found.undecided
-    if not open_.findings:
-        return []
-    why, rest = open_.cause(list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings)))
-    start = "inconclusive: " if found.lane.is_inconclusive else "UNRESOLVED  "
-    return [
-        Line(f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}", "yellow"),
-        *_names(_by_case(open_.findings), verbose),
-    ]
-
-
-def _by_case(findings: Sequence[Finding]) -> list[tuple[str, Verdict]]:
-    return [(finding.result.case.key, finding.verdict) for finding in findings]
-
-
-def _unread(found: LaneSurvey, verbose: bool) -> list[Line]:
-    """Cases with other undecided verdicts: not measured, or not read."""
-    times = {id(finding.verdict) for finding in found.undecided.findings}
-    rest = [each for each in found.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times]
-    if not rest:
-        return []
-    why, share = most_common([finding.verdict.reason for finding in rest])
-    some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
-    cases = len({(each.result.case.suite, each.result.case.key) for each in rest})
-    text = f"UNRESOLVED  {counted(cases, 'case')}: {clean(why, MOST_CHARACTERS)}{some}"
-    return [Line(text, "yellow"), *_names(_by_case(rest), verbose)]
-
-
-def _counted(found: LaneSurvey, word: Word, accepted: Accepted, verbose: bool) -> list[Line]:
-    """The cases whose worst verdict is `word`: their number, the cause, and one command for all."""
-    report = found.lane.report
-    assert report is not None
-    text, with_cause = COUNTED[word]
-    gone = word is Word.STALE
-    if gone:
-        about = {f"{verdict.suite} {verdict.case}": [verdict] for verdict in report.stale if verdict.word is word}
-    else:
-        about = {
-            f"{result.case.suite} {result.case.key}": [each for each in result.verdicts if each.word is word]
-            for result, worst in found.cases
-            if worst is word
-        }
-    open_ = {name: verdicts for name, verdicts in about.items() if not verdicts or not all(map(accepted, verdicts))}
-    lines = []
-    if done := len(about) - len(open_):
-        what = "removed from the baselines" if gone else "recorded now, judged from the next run on"
-        lines.append(Line(f"{word}  {counted(done, 'case')}: {what}", "green"))
-    if not open_:
-        return lines
-    reasons = [verdict.reason for verdicts in open_.values() for verdict in verdicts if verdict.reason]
-    why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
-    accept = accept_command({word}, lane=lane_of(report))
-    command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
-    lines.append(Line(f"{word}  {counted(len(open_), 'case')}: {text}{why}{command}", "yellow"))
-    each_case = [(name, verdict) for name, verdicts in open_.items() for verdict in folded(verdicts)]
-    return [*lines, *_names(each_case, verbose)]
-
-
-def _names(verdicts: Sequence[tuple[str, Verdict]], verbose: bool) -> list[Line]:
-    """Each case with its verdict, if they are to be named."""
-    if not verbose:
-        return []
-    told = [(name, "; ".join(line.strip() for line in describe_verdict(verdict))) for name, verdict in verdicts]
-    return [Line(f"    {name}: {said}") for name, said in told]
-
-
-def _faster(found: LaneSurvey, accepted: Accepted, most: int) -> list[Line]:
-    """The most improved cases, a line each, and one command for all FASTER cases."""
-    cases = _worst_findings(found, Word.FASTER)
-    lines = [Line(f"FASTER  {each.result.case.key}  {one_line(each.verdict)}", "green") for each in cases[:most]]
-    hidden = len(cases) - len(lines)
-    open_ = [each for each in cases if each.verdict.storable and not accepted(each.verdict)]
-    lane = lane_of(found.lane.report) if found.lane.report else ""
-    said = [f"… and {hidden} more FASTER"] if hidden else []
-    said += [f"accept: {accept_command({Word.FASTER}, lane=lane)}"] if open_ else []
-    return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
