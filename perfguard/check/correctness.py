@@ -15,8 +15,7 @@ from functools import partial
 
 import torch
 
-from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
-from perfguard.check.numerics.oracle import free_bytes
+from perfguard.check.memory import GUARD, VALUES, Canaries, Value, free_bytes, poisoned, recycle
 from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, expanded, run_trial, transposed
 from perfguard.check.numerics.truth import Reference, with_hint
@@ -206,10 +205,10 @@ class _Check:
                 self.problems.append(f"{truth.names[position]}: depends on old memory: {change} {with_memory}")
             else:
                 others = [trial for trial in everywhere[1:] if position in base.unequal(trial)]
-                self._tell_varying(position, others, len(everywhere) - 1 if position in moving else None)
+                self._report_varying(position, others, len(everywhere) - 1 if position in moving else None)
         return suspects
 
-    def _tell_varying(self, position: int, others: Sequence[Trial], further: int | None) -> None:
+    def _report_varying(self, position: int, others: Sequence[Trial], further: int | None) -> None:
         """Report a tensor that varies from run to run: a problem if by more than eager's own error, otherwise a
         note.
 

@@ -11,6 +11,7 @@ three values, because each hides errors that another shows: NaN (lost by `max` a
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -119,6 +120,17 @@ def empty_tensors_have_addresses() -> Iterator[None]:
         yield
 
 
+def free_bytes(device: torch.device) -> float:
+    """Bytes available for a new tensor on `device`."""
+    if device.type == "cpu":
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    module = torch.get_device_module(device)
+    if not hasattr(module, "mem_get_info"):
+        return float("inf")
+    reserved = module.memory_reserved(device) - module.memory_allocated(device)
+    return float(module.mem_get_info(device)[0] + reserved)
+
+
 def _reach(tensor: torch.Tensor) -> int:
     """Bytes of the guard behind a tensor: as many as an index one too high can read. On a CPU that memory may be
     unmapped, and a read of it would end the process."""
@@ -135,6 +147,8 @@ def described(tensor: torch.Tensor) -> str:
 def _bytes(count: int) -> str:
     return f"{count} byte{'' if count == 1 else 's'}"
 
+
+# -- poison ------------------------------------------------------------------------------------------------------------
 
 Value = Literal["nan", "large", "zero"]
 VALUES: tuple[Value, ...] = get_args(Value)

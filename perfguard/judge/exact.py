@@ -31,8 +31,7 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
     if before and reading.tells_of_nothing:
         words = dict.fromkeys(before, Word.CHANGED)
     word = next((each for each in _URGENCY if each in words.values()), Word.PASS)
-    told = [name for name, each in words.items() if each is word]
-    reason = _describe(reading, before, after, told)
+    reason = _describe(reading, before, after, [name for name, each in words.items() if each is word])
     if not reading.gated:
         word, reason = Word.PASS, f"not gated: {reason}" if reason else ""
     elif word is Word.PASS:
@@ -89,8 +88,8 @@ def _moved(reading: Reading, before: int | float, after: int | float) -> bool:
 
 
 def _describe(reading: Reading, before: Mapping[str, Part], after: Mapping[str, Part], names: Sequence[str]) -> str:
-    told = ", ".join(filter(None, (_difference(reading, name, before.get(name), after.get(name)) for name in names)))
-    return f"{reading.metric} {told}" if told else ""
+    parts = ", ".join(filter(None, (_difference(reading, name, before.get(name), after.get(name)) for name in names)))
+    return f"{reading.metric} {parts}" if parts else ""
 
 
 def _difference(reading: Reading, name: str, before: Part | None, after: Part | None) -> str:
@@ -155,8 +154,8 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
     """
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
-    told = [reading for reading in known if not reading.covers and reading.details not in timed - {metric}]
-    moved = [text for reading in _in_order(told) if (text := describe_difference(reading, before[reading.metric]))]
+    causes = [reading for reading in known if not reading.covers and reading.details not in timed - {metric}]
+    moved = [text for reading in _in_order(causes) if (text := describe_difference(reading, before[reading.metric]))]
     if moved:
         return f"because: {', '.join(moved)}"
     codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]

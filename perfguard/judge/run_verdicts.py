@@ -101,7 +101,7 @@ def track_of(result: CaseResult, time: PairedTime) -> Track | None:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """What process pairs tell of one time: its case, its readings, their verdict. `why`: the problem with pairing."""
+    """The process pairs of one time: its case, its readings, their verdict. `why`: the problem with pairing."""
 
     case: PairedCase | None
     track: Track | None
@@ -121,10 +121,10 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
         return replace(suspect, word=Word.UNCHANGED, reason=same)
     time = next((each for each in case.times if each.metric == metric), None) if case is not None else None
     if case is None or case.problem or time is None or found is None or pairs.track is None:
-        told = [each for each in (case.problem if case else "", time.problem if time else "") if each]
-        if pairs.why != NO_PAIRS and not told:  # a problem with the record would hide this reason
+        problems = [each for each in (case.problem if case else "", time.problem if time else "") if each]
+        if pairs.why != NO_PAIRS and not problems:  # a problem with the record would hide this reason
             return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {pairs.why}")
-        return unpaired(result, metric, lane, told[0] if told else pairs.why)
+        return unpaired(result, metric, lane, problems[0] if problems else pairs.why)
     theta, cycles = pairs.track.theta, in_cycles(time.readings, found.effect, pairs.track.theta)
     if found.word is Word.PASS:
         said = [cycles]

@@ -13,7 +13,7 @@ from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import mark_of, marked
 from perfguard.check.hard_inputs.integers import limit_after, with_integers
 from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, with_values
-from perfguard.check.numerics.oracle import free_bytes
+from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.trial import expanded, transposed
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError

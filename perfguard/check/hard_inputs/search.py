@@ -106,7 +106,7 @@ class _Hard:
             outcome = self._judged(base, derivation)
             self.took.append(time.thread_time() - began)
             if outcome.problem:
-                self._tell(base, derivation, outcome)
+                self._report(base, derivation, outcome)
                 break
             if outcome.left_out and len(derivation.parts) > 1:
                 middle = len(derivation.parts) // 2
@@ -139,7 +139,7 @@ class _Hard:
         except torch.OutOfMemoryError:
             return Outcome(left_out="memory is short")
 
-    def _tell(self, base: Call, derivation: Derivation, outcome: Outcome) -> None:
+    def _report(self, base: Call, derivation: Derivation, outcome: Outcome) -> None:
         derivation, outcome = self._smallest(base, derivation, outcome)
         names = Inputs(base).names
         shapes = "" if base is self.call else f" of the call cut to {Inputs(base).describe()}"

@@ -17,8 +17,7 @@ from torch import Tensor
 from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby
 from perfguard.check.hard_inputs.values import takes_values
-from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
-from perfguard.check.numerics.oracle import free_bytes
+from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, free_bytes, poisoned
 from perfguard.check.numerics.sums import (
     FINITE,
     FP8_DTYPES,

@@ -7,7 +7,6 @@ the reference runs unchanged on wide inputs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from perfguard._compat.torch_utils import DispatchMode
+from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.sums import FP8_DTYPES
 
 Result = TypeVar("Result")
@@ -125,14 +125,3 @@ def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
         return True
     needed = COPIES * 8 * sum(tensor.numel() for tensor in wide)
     return needed <= MEMORY_SHARE * free_bytes(wide[0].device)
-
-
-def free_bytes(device: torch.device) -> float:
-    """Bytes available for a new tensor on `device`."""
-    if device.type == "cpu":
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    module = torch.get_device_module(device)
-    if not hasattr(module, "mem_get_info"):
-        return float("inf")
-    reserved = module.memory_reserved(device) - module.memory_allocated(device)
-    return float(module.mem_get_info(device)[0] + reserved)

@@ -175,14 +175,14 @@ def compare_by_rule(
     )
     if not failed:
         return accuracy
-    told = _explain(accuracy, failed, groups, worst, (candidate, eager, oracle), total)
+    explained = _explain(accuracy, failed, groups, worst, (candidate, eager, oracle), total)
     right = math.sqrt(u)  # half of the digits
     if unlike or all_rmse > right * all_rms or float(rmse[worst]) > right * float(rms[worst]):
-        return told
+        return explained
     whole = tuple(torch.tensor([value]) for value in (all_rmse, all_eager, all_rms))
     parts = [(rmse, allowance * eager_rmse.maximum(rho * rms), rms), whole]
     admits = _admitting(parts, k, slack, u)
-    return msgspec.structs.replace(told, problem=told.problem + admits)
+    return msgspec.structs.replace(explained, problem=explained.problem + admits)
 
 
 def _explain(
