@@ -13,9 +13,9 @@ import datetime
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -88,18 +88,6 @@ def run_world(world: World, suites: int, seed: int) -> list[dict[str, object]]:
     return rows
 
 
-def pooled(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> Iterator[dict[str, object]]:
-    """The rows with equal `keys` added up."""
-    sums: dict[tuple[object, ...], dict[str, object]] = {}
-    counted = [each.name for each in fields(Counts)]
-    for row in rows:
-        name = tuple(row[key] for key in keys)
-        into = sums.setdefault(name, {**{key: row[key] for key in keys}, **dict.fromkeys(counted, 0)})
-        for each in counted:
-            into[each] += row[each]  # type: ignore[operator]
-    yield from sums.values()
-
-
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.judge.simulation")
     parser.add_argument("--suites", type=int, default=24, help="of each size, controls and K, where nothing moved")
@@ -125,7 +113,7 @@ def main(arguments: Sequence[str]) -> None:
             worlds, pool.map(partial(run_world, suites=options.suites, seed=options.seed), worlds), strict=True
         ):
             rows += found
-            [null] = pooled((row for row in found if row["kind"] == "nothing"), ["kind"])
+            [null] = tables.pooled((row for row in found if row["kind"] == "nothing"), ["kind"])
             print(f"{world.noise}, {world.place}: {tables.summary(null)}", flush=True)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     written = {
@@ -133,8 +121,8 @@ def main(arguments: Sequence[str]) -> None:
         "commit": commit.strip(),
         "command": " ".join(["python -m tests.judge.simulation", *arguments]),
         "most_pairs": MOST_PAIRS,
-        "worlds": list(pooled(rows, ["noise", "place", "kind", "effect"])),
-        "suites": list(pooled(rows, ["kind", "effect", "cases", "controls", "stored"])),
+        "worlds": tables.pooled(rows, ["noise", "place", "kind", "effect"]),
+        "suites": tables.pooled(rows, ["kind", "effect", "cases", "controls", "stored"]),
         "real": real.run(options.suites, options.seed),
     }
     options.json.write_text(tables.dumped(written), encoding="utf-8")

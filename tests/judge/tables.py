@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from scipy import stats
 
+from tests.judge.runs import Counts
+
 Row = Mapping[str, Any]
 BEGIN, END = "<!-- tables of {} -->", "<!-- end of tables -->"
 _ROWS = ("worlds", "suites", "real")
+_ZEROS = asdict(Counts())  # rows leave out what is 0
 _TRUTHS = {"five": "5 cases", "tenth": "a tenth", "half": "half", "all": "all"}
 
 
@@ -38,7 +42,7 @@ def filled(text: str, data: Mapping[str, Any], source: str) -> str:
 
 def tables(data: Mapping[str, Any]) -> str:
     """All of them, as Markdown."""
-    worlds, suites, real = ([{**_zeros(data), **row} for row in data[key]] for key in _ROWS)
+    worlds, suites, real = ([{**_ZEROS, "effect": 0, **row} for row in data[key]] for key in _ROWS)
     where = f"{data['date']}, commit {data['commit'][:12]}"
     told = f"`{data['command']}`, {where}; at most {data['most_pairs']} process pairs."
     parts = [
@@ -53,7 +57,7 @@ def tables(data: Mapping[str, Any]) -> str:
         _table(
             ["changed cases", "suites", "false `SLOWER`", "upper limit", "false `FASTER`", "undecided", "paired",
              "pairs a paired case", "pairs a suite"],
-            ([row["cases"], *_quiet(row)] for row in _pooled((r for r in suites if r["kind"] == "nothing"), ["cases"])),
+            ([row["cases"], *_quiet(row)] for row in pooled((r for r in suites if r["kind"] == "nothing"), ["cases"])),
         ),
         "Slower ones that were found, of all that were slower, and in brackets those that stayed undecided, by world:",
         _by_effect(worlds, ["noise", "place"]),
@@ -104,7 +108,7 @@ def _by_effect(rows: Iterable[Row], keys: Sequence[str]) -> str:
     slowed = [row for row in rows if row.get("kind") in _TRUTHS]
     effects = sorted({row["effect"] for row in slowed})
     found: dict[tuple[object, ...], dict[float, Row]] = {}
-    for row in _pooled(slowed, [*keys, "effect"]):
+    for row in pooled(slowed, [*keys, "effect"]):
         found.setdefault(tuple(row[key] for key in keys), {})[row["effect"]] = row
     heads = [*keys, *(f"{100 * effect:.0f} %" for effect in effects), "false `SLOWER`", "pairs a paired case at 3 %"]
     lines: list[list[object]] = []
@@ -120,8 +124,8 @@ def _by_effect(rows: Iterable[Row], keys: Sequence[str]) -> str:
 
 
 def _special(worlds: Sequence[Row]) -> Iterable[list[object]]:
-    mixed = _pooled((row for row in worlds if row["kind"] == "mixed"), ["noise"])
-    power = {row["noise"]: row for row in _pooled((row for row in worlds if row["kind"] == "power"), ["noise"])}
+    mixed = pooled((row for row in worlds if row["kind"] == "mixed"), ["noise"])
+    power = {row["noise"]: row for row in pooled((row for row in worlds if row["kind"] == "power"), ["noise"])}
     for row in mixed:
         clock = power[row["noise"]]
         yield [
@@ -141,20 +145,14 @@ def _real(row: Row) -> list[object]:
     ]  # fmt: skip
 
 
-def _pooled(rows: Iterable[Row], keys: Sequence[str]) -> list[dict[str, Any]]:
+def pooled(rows: Iterable[Row], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The counts of rows with equal `keys`, added up."""
     sums: dict[tuple[object, ...], dict[str, Any]] = {}
     for row in rows:
-        into = sums.setdefault(tuple(row[key] for key in keys), {key: row[key] for key in keys})
-        for name, value in row.items():
-            if name not in keys and isinstance(value, int):
-                into[name] = into.get(name, 0) + value
+        into = sums.setdefault(tuple(row[key] for key in keys), {**{key: row[key] for key in keys}, **_ZEROS})
+        for name in _ZEROS:
+            into[name] += row.get(name, 0)
     return list(sums.values())
-
-
-def _zeros(data: Mapping[str, Any]) -> dict[str, int]:
-    """Every count, as 0: rows leave out what is."""
-    names = {name for key in _ROWS for row in data[key] for name, value in row.items() if isinstance(value, int)}
-    return {**dict.fromkeys(names, 0), "effect": 0}
 
 
 def _share(some: int, of: int) -> str:
