@@ -49,12 +49,12 @@ def test_there_are_enough_of_both() -> None:
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_correct_operator_of_others_is_not_accused(name: str) -> None:
     fn, reference, inputs = FOREIGN[name]
-    for seed in range(2):
-        call = Call(fn, inputs(seed), reference, seed=seed)
-        assert check(call).wrong == []
-        result = run_hard(call, LEAST_SECONDS, rotation=seed)
-        assert result.problem == ""
-        assert result.ran > 0
+    seed = [*FOREIGN].index(name) % 3
+    call = Call(fn, inputs(seed), reference, seed=seed)
+    assert check(call).wrong == []
+    result = run_hard(call, LEAST_SECONDS, rotation=seed)
+    assert result.problem == ""
+    assert result.ran > 0
 
 
 @pytest.mark.parametrize("name", BUGGY)
@@ -283,14 +283,13 @@ def test_values_and_gradients_stay() -> None:
     assert (values.item(), indices.item(), gradient.tolist()) == (3, 2, [[0, 0, 1, 0]])
 
 
-@pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_a_router_whose_scores_are_saturated_may_choose_any_of_them(scale: float) -> None:
+def test_a_router_whose_scores_are_saturated_may_choose_any_of_them() -> None:
     def other(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.sigmoid(x @ w).flip(-1).topk(2)
         return chosen.values, w.shape[1] - 1 - chosen.indices
 
     generator = torch.Generator().manual_seed(1)
-    x, w = torch.randn(16, 32, generator=generator) * scale, torch.randn(32, 8, generator=generator)
+    x, w = torch.randn(16, 32, generator=generator) * 30, torch.randn(32, 8, generator=generator)
     result = found(other, x, w, reference=lambda x, w: tuple(torch.topk(torch.sigmoid(x @ w), 2)))
     assert result.problem == ""
     assert result.ran > 0
