@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from perfguard.model.records import Hardware, Toolchain, Value, Word
-from perfguard.model.units import Unit, format_change, format_percent, format_value
+from perfguard.model.units import Unit, counted, format_change, format_percent, format_value
+from perfguard.render.words import tally
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,8 +124,6 @@ def _is_long(row: Row) -> bool:
 
 def closing(comparison: Comparison) -> str:
     """The number of rows with each word, and of process pairs."""
-    counts = Counter(comparison.words)
-    words: Sequence[str] = [f"{counts[word]} {word}" for word in Word if counts[word]]
-    said = ", ".join(words) or "nothing to compare"
-    cases = f"{comparison.measured} case{'s' * (comparison.measured != 1)}"
-    return f"{said}; {cases} on both sides, {comparison.pairs} process pair{'s' * (comparison.pairs != 1)}"
+    said = tally(Counter(comparison.words)) or "nothing to compare"
+    pairs = counted(comparison.pairs, "process pair")
+    return f"{said}; {counted(comparison.measured, 'case')} on both sides, {pairs}"

@@ -44,11 +44,9 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         return verdict.reason.splitlines()
     change = _change(verdict)
     lines = [f"{verdict.word} {verdict.metric}{f': {change}' if change else ''}"]
-    told = why(verdict).splitlines()
-    said_already = verdict.reason.startswith(f"{verdict.metric} ")  # in the first line
-    lines += [f"  {line}" for line in (told[1:] if said_already else told)]
-    said = verdict.reason.startswith("NOISY")  # such a reason contains the number
-    if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not said:
+    lines += [f"  {line}" for line in _reason_lines(verdict)]
+    # The reason of a NOISY time contains the number.
+    if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not verdict.reason.startswith("NOISY"):
         lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
     return lines
 
@@ -63,9 +61,14 @@ def one_line(verdict: Verdict) -> str:
 
 def more_lines(verdict: Verdict) -> list[str]:
     """The lines of the reason that `one_line` does not contain."""
+    lines = _reason_lines(verdict)
+    return lines[1:] if lines and lines[0] in one_line(verdict) else lines
+
+
+def _reason_lines(verdict: Verdict) -> list[str]:
+    """The lines of the reason, without a first one that only repeats the change of the metric."""
     lines = why(verdict).splitlines()
-    said_already = not lines or lines[0] in one_line(verdict) or lines[0].startswith(f"{verdict.metric} ")
-    return lines[1:] if said_already else lines
+    return lines[1:] if lines and lines[0].startswith(f"{verdict.metric} ") else lines
 
 
 def why(verdict: Verdict) -> str:

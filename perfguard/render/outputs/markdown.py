@@ -9,5 +9,5 @@ BASELINES = True
 
 
 def render(overview: Overview, histories: Histories) -> str:
-    """The comment's first part, which stands for all of it."""
+    """The comment in its largest size that fits."""
     return render_markdown(overview)[0]
