@@ -18,8 +18,8 @@ from perfguard.measure.devices import fake
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.errors import DeviceError, UsageError
 from perfguard.model.records import Case, CaseResult, Report
-from perfguard.selfcheck.delayed import PLAN, Delay, read_plan
-from perfguard.selfcheck.delayed.__main__ import block_on, slowdown, tune
+from perfguard.selfcheck.delayed import AIMS, LENGTHS_US, PLAN, Delay, read_plan
+from perfguard.selfcheck.delayed.__main__ import block_on, main, slowdown, tune
 from perfguard.selfcheck.delayed.call import delayed, expected, inputs
 from perfguard.selfcheck.planting import judge_planted
 from perfguard.store.report_file import save_report
@@ -87,6 +87,17 @@ def test_lengths_and_slowdowns_are_met(empty_us: float, link_us: float, length_u
         assert delay.steps == 0 if length_us < empty_us else alone_us == pytest.approx(length_us, rel=0.05)
         true = link_us * cost * delay.tail / alone_us
         assert true == pytest.approx(delay.aimed, rel=0.1, abs=link_us * cost / alone_us)
+
+
+def test_the_tuner_s_process_settles_as_those_that_measure_do_and_writes_the_plan(tmp_path: Path) -> None:
+    main(tmp_path, "fake")
+    device = fake.current()
+    assert device is not None
+    assert device.settled
+    plan = read_plan(tmp_path)
+    assert [(delay.length_us, delay.aimed) for delay in plan] == [(us, aimed) for us in LENGTHS_US for aimed in AIMS]
+    for delay in plan:  # 2 µs and 2 ns a link
+        assert delay.tail / (delay.steps + 1000) == pytest.approx(delay.aimed, abs=0.003)
 
 
 def delayed_report(report: Report, plan: list[Delay]) -> Report:
