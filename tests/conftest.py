@@ -44,3 +44,11 @@ def nursery() -> Iterator[Nursery]:
     made = Nursery()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def interpreting(nursery: Nursery) -> Iterator[Nursery]:
+    """Its processes interpret kernels where there is no GPU."""
+    made = nursery.interpreting()
+    yield made
+    made.close()

@@ -60,7 +60,8 @@ def main() -> None:
     saving = Saving(given.save, machine(), given.note)
     with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
         nursery = Nursery()  # of a run's fresh processes and process pairs
-        corpus = Corpus(given.folder or Path(folder), torch.cuda.is_available(), nursery.python)
+        runs = nursery.interpreting()
+        corpus = Corpus(given.folder or Path(folder), torch.cuda.is_available(), runs.python)
         try:
             if given.clean is not None:
                 run_clean(corpus, given.words or CLEAN_SUITES, given.clean, saving)
@@ -69,7 +70,7 @@ def main() -> None:
             else:
                 judge(corpus, given.words, given.output, saving)
         finally:
-            corpus.close()
+            runs.close()
             nursery.close()
 
 

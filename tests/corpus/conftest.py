@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,9 +10,7 @@ from tests.nursery import Nursery
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory, worker_id: str, nursery: Nursery) -> Iterator[Corpus]:
+def corpus(tmp_path_factory: pytest.TempPathFactory, worker_id: str, interpreting: Nursery) -> Corpus:
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent  # of all workers of one run
-    made = Corpus(shared / "corpus", torch.cuda.is_available(), nursery.python)
-    yield made
-    made.close()
+    return Corpus(shared / "corpus", torch.cuda.is_available(), interpreting.python)

@@ -20,7 +20,6 @@ from perfguard.model.records import Report, load_report
 from perfguard.session.pairing.worktrees import environment as without_git
 from tests.corpus.mutant import Change
 from tests.corpus.suites import ON_A_GPU, SETTINGS
-from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 MINUTES = 5.0  # of one run, after which it is ended
@@ -63,26 +62,22 @@ class Corpus:
     Args:
         folder: of baselines and caches; other processes may share it.
         gpu: whether runs are on a GPU.
-        python: what their fresh processes are started by.
+        python: what pytest is started by: one of a nursery whose processes interpret kernels.
     """
 
     def __init__(self, folder: Path, gpu: bool, python: str) -> None:
         self.folder = folder
         self.gpu = gpu
         environment = {name: value for name, value in without_git().items() if not name.startswith("PYTEST_")}
-        # One thread: as many as the machine has are other numbers elsewhere. A GPU's driver, once started, dies in
-        # forks: whoever asks whether there is one must not start it.
+        # One thread: as many as the machine has are other numbers elsewhere. The other one as in the nursery.
         self.environment = environment | {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         # The same commits every time: derived inputs rotate with them.
         self.environment |= {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
-        self._nursery = Nursery(interpreted=not gpu, environment=self.environment, executable=python)
-
-    def close(self) -> None:
-        self._nursery.close()
+        self._python = python
 
     def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         """`pytest arguments` in `folder`; returns the exit status. What it prints goes to OUTPUT there."""
-        line = [self._nursery.python, "-m", "pytest", *arguments]
+        line = [self._python, "-m", "pytest", *arguments]
         with (folder / OUTPUT).open("wb") as output:
             try:
                 return subprocess.run(

@@ -11,7 +11,6 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -118,15 +117,8 @@ def test_tvd(perfguard):
 """
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> Iterator[Nursery]:
-    made = Nursery(interpreted=True)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def liger(project: Project, monkeypatch: pytest.MonkeyPatch, interpreted: Nursery) -> Project:
+def liger(project: Project, monkeypatch: pytest.MonkeyPatch, interpreting: Nursery) -> Project:
     spec = importlib.util.find_spec("liger_kernel")
     if spec is None or spec.origin is None:
         pytest.skip("liger-kernel is not installed: pip install -c constraints.txt -e '.[kernels,dev]'")
@@ -140,7 +132,7 @@ def liger(project: Project, monkeypatch: pytest.MonkeyPatch, interpreted: Nurser
     (project.path / "conftest.py").write_text(CONFTEST)
     project.test_file(TESTS)
     project.configure(device="cpu", targets=[])
-    monkeypatch.setattr(sys, "executable", interpreted.python)
+    monkeypatch.setattr(sys, "executable", interpreting.python)
     return project
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,12 @@ KNOWN = tomllib.loads((ROOT / "benchmarks" / "mutation" / "known.toml").read_tex
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Workplace]:
+def workplace(tmp_path_factory: pytest.TempPathFactory, interpreting: Nursery) -> Workplace:
     """A clone of HEAD; what the checkout has compiled is found again."""
     made = Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "cache", "sm_90")
-    if torch.cuda.is_available():  # a driver that was started dies in forks
-        yield made
-        return
-    runs = Nursery(interpreted=True, environment=made.environment, executable=nursery.python)
-    made.python = runs.python
-    yield made
-    runs.close()
+    if not torch.cuda.is_available():  # what is compiled for a GPU that is there starts its driver, which dies in forks
+        made.python = interpreting.python
+    return made
 
 
 @pytest.mark.parametrize("mutant", KNOWN, ids=lambda mutant: mutant["what"])

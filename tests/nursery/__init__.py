@@ -88,6 +88,14 @@ class Nursery:
         if not self._server.stdout.readline():
             raise RuntimeError(f"nursery: did not start; run {shlex.join(line)} {' '.join(modules)} to see why")
 
+    def interpreting(self) -> Nursery:
+        """One of its own, whose processes interpret kernels where there is no GPU, and start others by `self.python`."""
+        import torch
+
+        # A GPU's driver, once started, dies in forks: whoever asks whether there is one must not start it.
+        environment = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        return Nursery(interpreted=not torch.cuda.is_available(), environment=environment, executable=self.python)
+
     def close(self) -> None:
         """End it, and whatever it still runs."""
         if self._server is not None:
