@@ -51,7 +51,7 @@ def test_double(perfguard, n):
 
 
 # Its kernel is torch's alone: no target that it is followed on, each in a process of its own, has anything to tell.
-SETTINGS = {"device": "fake", "sessions": 5, "case_seconds": 0.2, "targets": []}
+SETTINGS = {"device": "fake", "sessions": 5, "case_seconds": 0.05, "targets": []}
 
 
 @dataclass

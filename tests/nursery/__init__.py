@@ -89,7 +89,7 @@ class Nursery:
             raise RuntimeError(f"nursery: did not start; run {shlex.join(line)} {' '.join(modules)} to see why")
 
     def interpreting(self) -> Nursery:
-        """One of its own, whose processes interpret kernels where there is no GPU, and start others by `self.python`."""
+        """Another, whose processes interpret kernels where there is no GPU, and start others by `self.python`."""
         import torch
 
         # A GPU's driver, once started, dies in forks: whoever asks whether there is one must not start it.
