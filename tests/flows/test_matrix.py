@@ -52,7 +52,7 @@ def double(x, outcome):
     out = torch.empty_like(x)
     launches = 2 if outcome == "launch" else 1
     for number in range(launches):
-        fake.launch(f"kernel_{number}", us=(60 if outcome == "slower" else 50) / launches)
+        fake.launch(f"kernel_{number}", us=(2_400 if outcome == "slower" else 2_000) / launches)
     return torch.mul(x, 2.5 if outcome == "wrong" else 2, out=out)
 """
 SHARED = """
@@ -148,7 +148,7 @@ CELLS = {
     "slower": Cell(paired=True, slower=True),
     "x": Cell(("-xvs",), early=True),
     "setup-show": Cell(("--setup-show", "-vvv")),
-    "importlib": Cell(("--import-mode=importlib",), paired=True),
+    "importlib": Cell(("--import-mode=importlib",)),
     "shuffled": Cell(("-q",), environment={"SHUFFLE": "1"}),
     "again": Cell(environment={"TRY_AGAIN": "1"}, again=True),
     "workers": Cell(("-n2",), settings={"device": "fake*2"}, paired=True),
