@@ -41,12 +41,27 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_torchao_s(name: str) -> None:
     def parameters(function: Any) -> list[tuple[str, Any]]:
-        function = getattr(function, "_opoverload", function)  # a custom operator has the schema's defaults
-        signature = inspect.signature(getattr(function, "_init_fn", function))
+        signature = inspect.signature(getattr(function, "_init_fn", function))  # custom operators, on a GPU
         return [(each.name, each.default) for each in signature.parameters.values()]
 
     function = getattr(NAMES[name], name)
     assert parameters(getattr(ours, name)) == parameters(function)
+
+
+# torchao 0.18 gives this kernel an output of strides (K, 1), and the kernel writes row r, column c at r + c.
+BROKEN = "triton_fp8_per_group_rowwise_scales"
+
+
+@pytest.fixture(autouse=True)
+def one_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchao tunes by some dozens of configurations, minutes for each kernel."""
+    for module in (float8_rowwise, jagged_float8_scales):
+        for each in vars(module).values():
+            if hasattr(each, "configs"):
+                monkeypatch.setattr(each, "configs", each.configs[:1])
+    if hasattr(jagged_float8_scales, "kernel_configs_fused"):
+        by_size = {each.kwargs["MAX_GROUP_SIZE"]: each for each in jagged_float8_scales.kernel_configs_fused}
+        monkeypatch.setattr(jagged_float8_scales, "kernel_configs_fused", list(by_size.values()))
 
 
 def axiswise(x: Tensor, dim: int, power_of_two: bool) -> tuple[Tensor, Tensor]:
@@ -106,7 +121,7 @@ QUANTISERS = [name for name in NAMES if name.startswith("triton")]
 def test_codes_and_scales_are_torchao_s(name: str, power_of_two: bool, compiled_path: KernelPath) -> None:
     given = inputs(name, compiled_path.device)
     found = getattr(ours, name)(*given, FP8, power_of_two)
-    rival = getattr(NAMES[name], name) if GPU else eager(name)
+    rival = getattr(NAMES[name], name) if GPU and name != BROKEN else eager(name)
     wanted = rival(*given, FP8, power_of_two)
     for got, want in zip(found, wanted, strict=True):
         assert got.shape == want.shape
