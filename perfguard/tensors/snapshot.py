@@ -1,4 +1,4 @@
-"""The state of the inputs before a run, to report and undo its writes and frees."""
+"""The bits of tensors, and those of the inputs before a run, to report and undo its writes and frees."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Sequence
 import torch
 
 from perfguard._compat.torch_internals import storage_address
-from perfguard.tensors.bits import bits
 
 _LARGE_STORAGE = 1 << 30  # bytes
 _PROPORTION = 4
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bits as integers of its element size, same shape (complex: one dimension more)."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.resolve_neg().detach().view(integers[tensor.element_size()])
 
 
 class Snapshot:

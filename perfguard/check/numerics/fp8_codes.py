@@ -26,7 +26,7 @@ from perfguard.check.numerics.sums import (
 )
 from perfguard.model.call import Tolerance
 from perfguard.model.records import Accuracy
-from perfguard.tensors.bits import bits
+from perfguard.tensors.snapshot import bits
 
 FP8_MULTIPLE = 3.0  # k
 TIE_ULPS = 4.0  # a scale may be 2 float32 ulps off, and the product adds another rounding

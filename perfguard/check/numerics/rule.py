@@ -32,7 +32,7 @@ from perfguard.check.numerics.sums import (
 )
 from perfguard.model.call import Tolerance
 from perfguard.model.records import Accuracy
-from perfguard.tensors.bits import bits
+from perfguard.tensors.snapshot import bits
 
 PHI = 0.25
 #: k; gradients have at least GRADIENT_MULTIPLE

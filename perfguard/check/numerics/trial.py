@@ -22,9 +22,8 @@ from perfguard.check.numerics.hints import Jagged
 from perfguard.check.numerics.oracle import widened
 from perfguard.check.numerics.sums import dtype_name, first_true, real_numbers
 from perfguard.model.call import GRADIENTS, Call
-from perfguard.tensors.bits import bits
 from perfguard.tensors.seeding import seed_all
-from perfguard.tensors.snapshot import Snapshot, storage_key
+from perfguard.tensors.snapshot import Snapshot, bits, storage_key
 
 Gradients = Sequence[torch.Tensor | None]  # incoming: one for each output; None where an output needs none
 

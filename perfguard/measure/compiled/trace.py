@@ -111,19 +111,18 @@ class _Handler(logging.Handler):
             if found not in self._trace.breaks:  # tracing restarts after a break, and reports it again
                 self._trace.breaks.append(found)
         elif "compilation_metrics" in metadata:
-            told = metadata["compilation_metrics"]
             again = bool(metadata.get("frame_compile_id"))
-            self._trace.frames.append(_frame(told, self._guards.get(place, "unknown guard") if again else ""))
+            guard = self._guards.get(place, "unknown guard") if again else ""
+            self._trace.frames.append(_frame(metadata["compilation_metrics"], guard))
 
 
-def _frame(told: Mapping[str, Any], recompiled: str) -> Frame:
-    problem = str(told.get("fail_reason") or "").strip().partition("\n")[0]
+def _frame(metrics: Mapping[str, Any], recompiled: str) -> Frame:
     return Frame(
-        function=function_of(str(told.get("co_filename") or ""), str(told.get("co_name") or "unknown")),
-        operators=int(told.get("graph_op_count") or 0) if told.get("has_guarded_code") else 0,
-        guards=int(told.get("guard_count") or 0),
+        function=function_of(str(metrics.get("co_filename") or ""), str(metrics.get("co_name") or "unknown")),
+        operators=int(metrics.get("graph_op_count") or 0) if metrics.get("has_guarded_code") else 0,
+        guards=int(metrics.get("guard_count") or 0),
         recompiled=recompiled,
-        problem=problem,
+        problem=str(metrics.get("fail_reason") or "").strip().partition("\n")[0],
     )
 
 

@@ -104,7 +104,7 @@ def _replay(graph: Graph, outputs: list[Any], device: Device) -> list[int]:
     import torch
 
     from perfguard._compat import torch_utils
-    from perfguard.tensors.bits import bits
+    from perfguard.tensors.snapshot import bits
 
     graph.replay()
     device.synchronize()

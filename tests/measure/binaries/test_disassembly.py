@@ -52,6 +52,8 @@ def test_sass() -> None:
     assert code.special == {"LDGSTS", "HGMMA", "F2FP.E4M3", "UTMALDG"}
     assert code.mix["matrix"] == code.mix["shared"] == code.mix["bulk copy"] == 1
     assert code.mix.total() == 14  # padding is no instruction
+    assert mean_bits(code.loads) == 76.0
+    assert mean_bits(read_sass("").loads) == 0.0
 
 
 def test_kernels_behind_one_another_are_told_apart_by_their_addresses() -> None:
@@ -101,8 +103,3 @@ def test_float64_of_sass(opcode: str, count: int) -> None:
 )
 def test_float64_of_gcn(opcode: str, count: int) -> None:
     assert read_gcn(f"\t{opcode} v[0:1], v[2:3], v[4:5]\n").fp64 == count
-
-
-def test_the_mean_width() -> None:
-    assert mean_bits(read_sass(SASS).loads) == 76.0
-    assert mean_bits(read_sass("").loads) == 0.0

@@ -1,23 +1,28 @@
-"""The metric modules together: found, ordered, and each describing its readings."""
+"""The metric modules together: their order, their readings of one case, and what all of them keep to."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
-from types import ModuleType
+from pathlib import Path
 
 import pytest
+import torch
 
-from perfguard.measure import metrics
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.fake import FakeDevice
-from perfguard.measure.metrics import all_metrics, read_exact, read_timed
+from perfguard.measure.devices.vendors.cpu import CpuDevice
+from perfguard.measure.metrics import all_metrics, read_exact
 from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.replay import steps
+from perfguard.model.call import Call
 from perfguard.model.records import Better
+from tests.measure.metrics.binaries import SCALE, Reader
 from tests.measure.metrics.reading import read_all
 
-
-def names() -> list[str]:
-    return [getattr(metric, "__name__", "").rpartition(".")[2] for metric in all_metrics()]
+ROOT = Path(__file__).parents[3]
 
 
 def work() -> int:
@@ -32,107 +37,25 @@ def quiet() -> FakeDevice:
 
 
 def test_exact_metrics_come_before_timed_ones() -> None:
-    exact = [name for name, metric in zip(names(), all_metrics(), strict=True) if not metric.TIMED]
-    assert names()[: len(exact)] == exact
-    assert {"contract", "launches", "memory"} <= set(exact)
+    metrics = all_metrics()
+    assert [metric.TIMED for metric in metrics] == sorted(metric.TIMED for metric in metrics)
+    exact = [getattr(metric, "__name__", "").rpartition(".")[2] for metric in metrics if not metric.TIMED]
     assert exact[-1] == "compilation"  # leaves nothing compiled for others to count
 
 
-def test_a_new_file_is_a_new_metric(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("more")
-    (folder / "abacus.py").write_text("TIMED = False\ndef read(subject, device): return []\n")
-    (folder / "base.py").write_text("TIMED = False  # no read(): no metric\n")
-    before = names()
-    monkeypatch.setattr(metrics, "__path__", [*metrics.__path__, str(folder)])
-    loaded = dict(sys.modules)
-    try:
-        assert names() == ["abacus", *before]
-    finally:
-        for name in set(sys.modules) - set(loaded):
-            del sys.modules[name]
-
-
-def test_the_modules_are_the_same_each_time() -> None:
-    assert all(isinstance(metric, ModuleType) for metric in all_metrics())
-    assert all_metrics() == all_metrics()
-
-
-def test_readings_of_a_gpu_case() -> None:
+def test_readings_of_a_gpu_case_and_how_they_gate() -> None:
     readings = {reading.metric: reading for reading in read_all(Subject(run=work), quiet())}
     assert list(readings)[-2:] == ["device_time_us", "host_time_us"]
-    assert {"contract", "fingerprint", "launches", "kernels", "peak_memory_bytes"} <= set(readings)
-    assert readings["contract"].value == "int"
-    assert readings["launches"].value == 2
-    assert readings["kernels"].value == ["first", "second"]
-    assert readings["peak_memory_bytes"].value == 3 * 2**20
-    assert readings["device_time_us"].value == pytest.approx(30.0)
-    assert readings["host_time_us"].value == pytest.approx(8.0)
-
-
-def test_how_the_readings_gate() -> None:
-    readings = {reading.metric: reading for reading in read_all(Subject(run=work), quiet())}
+    assert "fingerprint" in readings
     contract, launches, kernels = (readings[name] for name in ("contract", "launches", "kernels"))
-    memory, device_time, host_time = (
-        readings[name] for name in ("peak_memory_bytes", "device_time_us", "host_time_us")
-    )
-    assert (contract.better, contract.portable, contract.drifts) == (Better.SAME, True, False)
-    assert (launches.better, launches.gated, launches.drifts) == (Better.LOWER, True, True)
-    assert (kernels.better, kernels.gated, kernels.drifts) == (Better.SAME, False, True)
-    assert (memory.tolerance, memory.floor, memory.drifts) == (0.005, 2**20, True)
-    assert (device_time.promise, device_time.floor, device_time.drifts) == (0.03, 0.05, True)
-    assert (host_time.floor, host_time.drifts) == (2.0, True)
-    assert [reading.metric for reading in readings.values() if reading.timed] == ["device_time_us", "host_time_us"]
+    assert (contract.value, contract.better, contract.portable, contract.drifts) == ("int", Better.SAME, True, False)
+    assert (launches.value, launches.better, launches.gated, launches.drifts) == (2, Better.LOWER, True, True)
+    assert (kernels.value, kernels.gated) == (["first", "second"], False)
+    memory = readings["peak_memory_bytes"]
+    assert (memory.value, memory.tolerance, memory.floor, memory.drifts) == (3 * 2**20, 0.005, 2**20, True)
 
 
-@pytest.mark.parametrize(("host_us", "promise"), [(100.0, 0.50), (8.0, 0.75)])
-def test_short_host_times_promise_what_two_microseconds_allow(host_us: float, promise: float) -> None:
-    subject = Subject(run=lambda: fake.launch("kernel", us=10.0, host_us=host_us))
-    readings = {reading.metric: reading for reading in read_all(subject, quiet())}
-    assert readings["host_time_us"].promise == pytest.approx(promise)
-    assert readings["device_time_us"].promise == 0.03
-
-
-def test_an_untimed_subject_has_exact_readings_only() -> None:
-    readings = read_all(Subject(run=work, timed=False), quiet())
-    assert {"contract", "launches", "kernels", "peak_memory_bytes"} <= {reading.metric for reading in readings}
-    assert not any(reading.timed for reading in readings)
-
-
-def test_times_that_need_no_reading_are_left_out() -> None:
-    subject, device = Subject(run=work), quiet()
-    assert not any(reading.timed for reading in read_exact(subject, device))
-    assert [reading.metric for reading in read_timed(subject, device)] == ["device_time_us", "host_time_us"]
-    assert [reading.metric for reading in read_timed(subject, device, {"device_time_us"})] == ["host_time_us"]
-
-
-def test_stored_timers_reach_their_metrics() -> None:
-    stored = {"device_time_us": "queue-warm-u8", "host_time_us": "host-low-u32"}
-    subject = Subject(run=work, cache="warm", stored_timers=stored)
-    timers = {reading.metric: reading.timer for reading in read_all(subject, quiet()) if reading.timed}
-    assert timers == stored
-
-
-def test_blocks_and_their_spread_are_kept() -> None:
-    reading = next(reading for reading in read_all(Subject(run=work), FakeDevice(seed=1)) if reading.timed)
-    assert len(reading.blocks) >= 3
-    assert reading.spread > 0
-    assert reading.rejected_blocks == 0
-
-
-def test_a_call_that_waits_for_the_device_is_timed_by_the_profiler() -> None:
-    device = quiet()
-
-    def waits() -> None:
-        work()
-        device.synchronize()
-
-    readings = {reading.metric: reading for reading in read_all(Subject(run=waits), device)}
-    assert readings["device_time_us"].timer == "profile-cold"
-    assert readings["device_time_us"].value == pytest.approx(30.0)
-    assert readings["host_time_us"].timer == "host-low-u16-blocked"
-
-
-def test_first_call_does_not_count() -> None:
+def test_the_first_call_does_not_count() -> None:
     """Compiling and autotuning launch and allocate; the second call is what is guarded."""
     for metric in all_metrics():
         calls: list[int] = []
@@ -149,14 +72,50 @@ def test_first_call_does_not_count() -> None:
             assert reading.metric != "peak_memory_bytes" or reading.value == 3 * 2**20
 
 
-@pytest.mark.parametrize(
-    "metric",
-    [metric for metric in all_metrics() if metric.read(Subject(run=work), quiet())],  # not those of other devices
-    ids=lambda metric: metric.__name__.rpartition(".")[2],
-)
-def test_exceptions_of_the_call_propagate(metric: metrics.Metric) -> None:
+def test_exceptions_of_the_call_propagate() -> None:
     def broken() -> None:
         raise RuntimeError("illegal memory access")
 
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        metric.read(Subject(run=broken), quiet())
+    for metric in all_metrics():
+        if metric.read(Subject(run=work), quiet()):  # not those of other devices
+            with pytest.raises(RuntimeError, match="illegal memory access"):
+                metric.read(Subject(run=broken), quiet())
+
+
+def portable(folder: Path) -> dict[str, object]:
+    """Portable readings of an eager call and of a compiled one, and those of a kernel on two targets."""
+    x = torch.linspace(-1, 1, 64).reshape(8, 8).requires_grad_()
+    names = {"exp", "sin", "cos", "tanh"}  # a set of text: its order changes with the hash seed
+
+    def terms() -> torch.Tensor:
+        values = {name: getattr(x, name)() for name in sorted(names)}
+        return sum(values.values(), torch.zeros(8, 8))[x.detach() > 0].t().contiguous()
+
+    def branching(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return -y if y.sum() < 0 else y * 2
+
+    walk = ((torch.ones(3, 4),),)
+    call = Call(torch.compile(branching, backend="eager"), (torch.ones(2, 4),), branching, walk=walk)
+    cpu, reader = CpuDevice(), Reader(folder)
+    eager = read_exact(Subject(terms, args=(x,), timed=False), cpu)
+    compiled = read_exact(Subject(call.run, steps=steps(call), timed=False), cpu)
+    of_targets = reader.read(SCALE, torch.ones(64, 128), targets=("sm_90", "gfx942"))
+    reader.compiler.close()
+    readings = [each for each in (*eager, *compiled) if each.portable] + list(of_targets.values())
+    return {f"{number} {each.metric}": [each.value, each.note] for number, each in enumerate(readings)}
+
+
+def test_neither_hash_seed_nor_threads_nor_folder_move_a_portable_reading(tmp_path: Path) -> None:
+    """From what they are in this process."""
+    pytest.importorskip("triton")
+    environment = os.environ | {"PYTHONHASHSEED": "20261121", "OMP_NUM_THREADS": "3"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    code = "import json, sys, pathlib, tests.measure.metrics.test_metrics as here\n"
+    code += "print(json.dumps(here.portable(pathlib.Path(sys.argv[1]))))"
+    line = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "another" / "checkout")]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    here = portable(tmp_path / "here")
+    assert json.loads(done.stdout) == json.loads(json.dumps(here))
+    found = {name.partition(" ")[2] for name in here}
+    assert {"saved_tensors", "host_reads", "graph_breaks", "sm_90.spills", "gfx942.binary"} <= found

@@ -1,16 +1,11 @@
-"""One mutant a metric: a small harm that this metric turns from PASS to CHANGED, with words to act on, and no other."""
+"""Counts of launches and memory: for each a small harm that it turns from PASS to CHANGED, in words to act on."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import nn
@@ -32,9 +27,8 @@ kept: dict[str, Any] = {}
 grown: list[torch.Tensor] = []
 
 
-def verdicts_of(candidate: Subject, mutant: Subject, device: Device) -> dict[str, Verdict]:
-    """What a run says of `mutant` where `candidate` was recorded, by metric; what passed is left out."""
-    stored, now = read_exact(candidate, device), read_exact(mutant, device)
+def verdicts_of(stored: list[Reading], now: list[Reading], device: Device) -> dict[str, Verdict]:
+    """The verdicts of a run on `now` if `stored` was recorded, by metric, without those that passed."""
     entries = {reading.metric: reading.value for reading in stored}
     file = Baseline("any", "suite", cases={CASE.key: CaseBaseline(entries)})
     lane = Lane(device.identity, Toolchain(), {"suite": file}, {"suite": file})
@@ -132,7 +126,7 @@ MUTANTS = {
         base=scaled_by(torch.bfloat16),
     ),
     "data read by the host": Mutant(
-        reads_back, {"host_reads"}, "host reads a tensor's data: tests/measure/metrics/test_mutants.py:", "host_reads"
+        reads_back, {"host_reads"}, "host reads a tensor's data: tests/measure/metrics/test_counts.py:", "host_reads"
     ),
     "a branch on data": Mutant(
         waits_for_a_scalar, {"host_reads", "operators"}, " in waits_for_a_scalar (aten._local_scalar_dense)",
@@ -189,17 +183,12 @@ def text(verdict: Verdict) -> str:
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
 def test_a_mutant_changes_its_metric_and_no_other(mutant: Mutant, cpu: CpuDevice) -> None:
-    found = verdicts_of(subject(mutant.base, mutant.grad), subject(mutant.run, mutant.grad), cpu)
+    base, worse = (read_exact(subject(run, mutant.grad), cpu) for run in (mutant.base, mutant.run))
+    found = verdicts_of(base, worse, cpu)
     assert {verdict.word for verdict in found.values()} == {Word.CHANGED}, found
     assert set(found) == mutant.metrics
     assert mutant.words in text(found[mutant.metric]) or mutant.words in found[mutant.metric].reason
-
-
-@pytest.mark.parametrize("mutant", [*MUTANTS.values()], ids=list(MUTANTS))
-def test_the_mended_mutant_is_no_finding(mutant: Mutant, cpu: CpuDevice) -> None:
-    """The other way round everything is the same or FASTER."""
-    found = verdicts_of(subject(mutant.run, mutant.grad), subject(mutant.base, mutant.grad), cpu)
-    assert found == {}
+    assert verdicts_of(worse, base, cpu) == {}  # the other way round everything is the same or FASTER
 
 
 def test_a_copy_in_place_of_work(cpu: CpuDevice) -> None:
@@ -209,18 +198,19 @@ def test_a_copy_in_place_of_work(cpu: CpuDevice) -> None:
     def copied(x: torch.Tensor) -> torch.Tensor:
         return x.t().clone()
 
-    found = verdicts_of(subject(scaled), subject(copied), cpu)
+    found = verdicts_of(read_exact(subject(scaled), cpu), read_exact(subject(copied), cpu), cpu)
     assert set(found) == {"copies", "copy_bytes"}
-    assert "aten.clone at tests/measure/metrics/test_mutants.py:" in found["copies"].reason
+    assert "aten.clone at tests/measure/metrics/test_counts.py:" in found["copies"].reason
     assert found["copies"].reason.endswith(" in copied")
 
 
 def test_a_result_that_is_kept_and_a_list_that_grows(cpu: CpuDevice) -> None:
-    found = verdicts_of(subject(plain), subject(keeps_its_result), cpu)
+    clean = read_exact(subject(plain), cpu)
+    found = verdicts_of(clean, read_exact(subject(keeps_its_result), cpu), cpu)
     assert {"residue_bytes"} <= set(found)
     assert "growth_bytes" not in found  # the next call replaces it
     assert text(found["residue_bytes"]) == "CHANGED residue_bytes: 0 B -> 16 KiB"
-    found = verdicts_of(subject(plain), subject(grows), cpu)
+    found = verdicts_of(clean, read_exact(subject(grows), cpu), cpu)
     assert text(found["growth_bytes"]) == "CHANGED growth_bytes: 0 B -> 1.562 KiB"  # 50 times 32 bytes
     kept.clear()
     grown.clear()
@@ -236,46 +226,41 @@ def test_a_module_s_weights_are_no_activations(cpu: CpuDevice) -> None:
     assert values["saved_tensors"] == ["float32[64,64] by input 0", "float32[64,64] by aten.exp"]
 
 
-def test_ten_runs_read_the_same(cpu: CpuDevice) -> None:
-    """Whatever ran before, and however often."""
-    runs = [saving("two"), plain, waits_for_a_scalar, keeps_its_result]
-    found = [[msgspec.json.encode(read_exact(subject(run, grad=True), cpu)) for run in runs] for _ in range(10)]
-    assert all(each == found[0] for each in found)
-    kept.clear()
+def test_operators_and_the_peak_of_a_known_pattern(cpu: CpuDevice) -> None:
+    def run() -> torch.Tensor:
+        temporary = torch.empty(8 << 20, dtype=torch.uint8)
+        result = torch.empty(4 << 20, dtype=torch.uint8) + 1
+        del temporary
+        return result
+
+    readings = {each.metric: each for each in read_exact(Subject(run, timed=False), cpu)}
+    names = ["aten.empty.memory_format", "aten.empty.memory_format", "aten.add.Tensor"]
+    assert (readings["operators"].value, readings["operator_names"].value) == (3, names)
+    peak = readings["peak_memory_bytes"]
+    assert peak.value == pytest.approx(16 << 20, rel=0.01)
+    assert (peak.floor, peak.portable) == (4096, False)
 
 
-READ = """
-import msgspec, torch
-from perfguard.measure.devices.vendors.cpu import CpuDevice
-from perfguard.measure.metrics import read_exact
-from perfguard.measure.metrics.subject import Subject
+def test_a_backward_pass_is_counted(cpu: CpuDevice) -> None:
+    x = torch.randn(4, 6, requires_grad=True)
+    output, upstream = (x * x).sum(0), torch.randn(6)
 
-x = torch.linspace(-1, 1, 64).reshape(8, 8).requires_grad_()
-names = {"exp", "sin", "cos", "tanh"}  # a set of text: its order changes with the hash seed
+    def backward() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad([output], [x], [upstream], retain_graph=True)
 
-def run():
-    terms = {name: getattr(x, name)() for name in sorted(names)}
-    return sum(terms.values())[x.detach() > 0].t().contiguous()
-
-readings = [each for each in read_exact(Subject(run, args=(x,), timed=False), CpuDevice()) if each.portable]
-print(msgspec.json.encode(readings).decode())
-"""
+    readings = read_exact(Subject(run=backward, direction="backward", timed=False, args=(x,)), cpu)
+    values = {each.metric: each.value for each in readings}
+    assert values["contract"] == "(float32[4,6] strides (6,1))"
+    assert int(str(values["operators"])) > 1
 
 
-def test_hash_seeds_and_threads_change_nothing_that_is_portable(tmp_path: Path) -> None:
-    (tmp_path / "read.py").write_text(READ)
+def test_nothing_that_counts_stays_on_for_the_timers(cpu: CpuDevice) -> None:
+    """Times are read after counting: a dispatch mode or a profiler left behind would slow them."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    def read(seed: str) -> str:
-        environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed}
-        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        line = [sys.executable, "read.py"]
-        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout
-
-    first = read("1")
-    assert "saved_tensors" in first
-    assert "host_reads" in first
-    assert read("2") == first
+    read_exact(subject(plain), cpu)
+    assert _get_current_dispatch_mode() is None
+    assert not torch._C._autograd._profiler_enabled()
 
 
 # -- on the simulated GPU --------------------------------------------------------------------------------------------
@@ -332,37 +317,16 @@ TRANSFER = ("first", "second", "Memcpy DtoD")
 def test_a_mutant_on_a_device_with_a_queue(
     base: Kernels, mutant: Kernels, metric: str, words: str, others: set[str]
 ) -> None:
-    found = verdicts_of(Subject(base, timed=False), Subject(mutant, timed=False), FakeDevice(seed=1))
+    device = FakeDevice(seed=1)
+    stored, now = (read_exact(Subject(run, timed=False), device) for run in (base, mutant))
+    found = verdicts_of(stored, now, device)
     assert {verdict.word for verdict in found.values()} == {Word.CHANGED}
     assert set(found) == {metric, *others}
     assert words in text(found[metric])
 
 
-def test_a_gate_of_a_reading_that_was_never_recorded_is_new(cpu: CpuDevice) -> None:
+def test_a_reading_that_was_never_recorded_is_new(cpu: CpuDevice) -> None:
     """A baseline from before a metric existed accuses nobody."""
     readings = read_exact(subject(reads_back), cpu)
-    entries = {reading.metric: reading.value for reading in readings if reading.metric != "host_reads"}
-    file = Baseline("any", "suite", cases={CASE.key: CaseBaseline(entries)})
-    lane = Lane(cpu.identity, Toolchain(), {"suite": file}, {"suite": file})
-    words = {each.metric: each.word for each in judge_case(CaseResult(CASE, readings=readings), lane)}
-    assert words.pop("host_reads") is Word.NEW
-    assert set(words.values()) == {Word.PASS}
-
-
-def test_every_gated_exact_metric_has_its_mutant() -> None:
-    """Of the families that count launches, memory and saved bytes; the others have theirs in files of their own."""
-    on_a_gpu = {"launches", "copies", "copy_bytes", "fills", "syncs", "peak_memory_bytes", "residue_bytes"}
-    on_a_gpu |= {"growth_bytes", "reserved_growth_bytes"}
-    on_a_cpu = set().union(*(mutant.metrics for mutant in MUTANTS.values())) | {
-        "copies",
-        "residue_bytes",
-        "growth_bytes",
-    }
-    gated: dict[str, set[str]] = {}
-    for device in (CpuDevice(), FakeDevice(seed=1)):
-        x = torch.ones(4, 4, requires_grad=True)
-        readings: list[Reading] = read_exact(Subject(run=lambda x=x: x * 2, args=(x,), timed=False), device)
-        gated[device.identity.vendor] = {reading.metric for reading in readings if reading.gated}
-    elsewhere = {"contract", "capturable", "replays"}
-    assert gated["cpu"] - elsewhere <= on_a_cpu
-    assert gated["fake"] - elsewhere <= on_a_gpu | on_a_cpu
+    found = verdicts_of([each for each in readings if each.metric != "host_reads"], readings, cpu)
+    assert {metric: verdict.word for metric, verdict in found.items()} == {"host_reads": Word.NEW}
