@@ -19,7 +19,7 @@ from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.lane import CaseId, Lane, ReadingId, timer_class
 from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks, noisy
-from perfguard.judge.screen import covered_beside, learn_controls
+from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import NO_PAIRS, CaseResult, PairedCase, PairedTime, Pairing, Verdict, Word
@@ -207,10 +207,7 @@ def find_stale(
 
 def test_of(name: str, collected: Collection[str]) -> str:
     """The collected test that guards `name`: `name` itself, or the part before the label of a further call."""
-    if name in collected:
-        return name
-    before = [name[:at] for at, letter in enumerate(name) if letter == ":"]
-    return next((test for test in reversed(before) if test in collected), name)
+    return next((test for test in tests_of(name) if test in collected), name)
 
 
 def _match(lane: Lane, gone: Sequence[CaseId], new: Mapping[CaseId, CaseResult]) -> dict[CaseId, CaseId]:

@@ -155,17 +155,18 @@ class ControlDraw:
     """
 
     def __init__(self, lane: Lane, selected: Sequence[Case], seed: str) -> None:
-        """Args:
-        selected: forward cases of the selected tests. Empty if they are unknown; then every case in the lane's records
-            may come.
-        seed: makes the draw repeatable.
+        """Expect the cases in the lane's records.
+
+        Args:
+            selected: forward cases of the selected tests; no others are expected then. Empty if they are unknown.
+            seed: makes the draw repeatable.
         """
         self._random = random.Random(seed)
         self._lane = lane
         names = {(case.suite, case.name) for case in selected}
         self._expected: dict[str, set[CaseId]] = defaultdict(set)
         for (suite, key, _), entry in lane.timed.items():
-            if not names or any((suite, test) in names for test in _tests_of(key)):
+            if not names or any((suite, test) in names for test in tests_of(key.rpartition("/")[0])):
                 self._expected[timer_class(entry.timer)].add((suite, key))
         self._wanted = dict.fromkeys(self._expected, CONTROLS)
 
@@ -188,7 +189,6 @@ class ControlDraw:
         return drawn
 
 
-def _tests_of(key: str) -> list[str]:
-    """The tests that a stored case may belong to: `name:label/forward` -> `name:label` and `name`."""
-    name = key.rpartition("/")[0]
-    return [name, *(name[:at] for at, letter in enumerate(name) if letter == ":")]
+def tests_of(name: str) -> list[str]:
+    """The tests that may guard a case of this name, the likeliest first: `test:label` -> `test:label`, `test`."""
+    return [name, *(name[:at] for at in reversed(range(len(name))) if name[at] == ":")]

@@ -12,7 +12,6 @@ from tests.judge import real, tables
 from tests.judge.runs import Counts, seeded
 from tests.judge.simulation import DOCUMENT, KINDS, RATES, simulate
 from tests.judge.worlds import (
-    MODES,
     NOISES,
     PLACES,
     SIGMA,
@@ -21,9 +20,6 @@ from tests.judge.worlds import (
     World,
     case_sigmas,
     pair_readings,
-    place_levels,
-    process_noise,
-    stored_noise,
 )
 
 WHERE = {"normal": "drift", "skewed": "clock states", "lag": "same board"}  # else another board
@@ -96,30 +92,6 @@ def test_real_sessions(place: str) -> None:
 
 
 # -- the worlds are what they say ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("noise", "sigma"), [("normal", SIGMA), ("skewed", SIGMA), ("t3", SIGMA), ("bimodal", np.hypot(SIGMA, MODES / 2))]
-)
-def test_noise_is_as_large_as_it_says(noise: str, sigma: float) -> None:
-    drawn = process_noise(World(noise, "same board"), np.full(50, SIGMA), 4000, seeded(1, noise))
-    assert np.std(drawn) == pytest.approx(sigma, rel=0.1)
-
-
-def test_places_are_as_far_as_they_say() -> None:
-    for place, apart in (("other board 0.2 %", 0.002), ("other board 0.4 %", 0.004)):
-        levels = place_levels(World("normal", place), 20_000, seeded(1, place))
-        assert np.median(np.abs(levels)) == pytest.approx(apart, rel=0.05)
-        assert World("normal", place).board == "b"
-    assert np.ptp(place_levels(World("normal", "drift"), 50, seeded(1))) == 0  # common to all cases
-    states = stored_noise(World("normal", "clock states"), np.full(50, 1e-6), 1000, seeded(1)).mean(axis=1)
-    assert np.mean(states > 0.01) == pytest.approx(0.3, abs=0.05)
-
-
-def test_stored_sessions_lean_on_the_one_before() -> None:
-    drawn = stored_noise(World("lag", "same board"), np.full(20_000, SIGMA), 8, seeded(1))
-    assert np.corrcoef(drawn[3], drawn[4])[0, 1] == pytest.approx(0.7, abs=0.05)
-    assert np.std(drawn[7]) == pytest.approx(SIGMA, rel=0.05)
 
 
 def test_a_pair_is_three_processes_of_one_case() -> None:
