@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from perfguard.model.records import Case, CaseResult, Reading, Report, Verdict, Word
-from perfguard.model.units import counted, format_bandwidth, format_flops, format_percent, format_value
+from perfguard.model.units import counted, format_percent, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.survey import INCONCLUSIVE, URGENCY, Finding, LaneSurvey, by_kernel, survey_report
 from perfguard.render.words import (
@@ -25,6 +25,7 @@ from perfguard.render.words import (
     more_lines,
     most_common,
     one_line,
+    rates,
     reproduce_command,
     tally,
 )
@@ -323,14 +324,9 @@ def _table(report: Report) -> list[Line]:
         if primary is None or _is_unread(result):
             continue
         through = result.throughput
-        rates = []
-        if through and through.bytes_per_second:
-            rates.append(format_bandwidth(through.bytes_per_second))
-        if through and through.flop_per_second:
-            rates.append(format_flops(through.flop_per_second))
         share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
         time = format_value(primary.value, primary.unit)
-        rows.append((result.case.key, time, ", ".join(rates), share, _beside_rival(result), str(result.word)))
+        rows.append((result.case.key, time, ", ".join(rates(result)), share, _beside_rival(result), str(result.word)))
     if len(rows) == 1:
         return []
     columns = [column for column in zip(*rows, strict=True) if column[0] != "of rival" or any(column[1:])]

@@ -7,8 +7,8 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from perfguard.model.records import NO_BASE, NO_PAIRS, Report, Value, Verdict, Word
-from perfguard.model.units import Unit, format_bandwidth, format_change, format_percent, format_value
+from perfguard.model.records import NO_BASE, NO_PAIRS, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
 
 MOST_NAMED = 8  # metrics of one case in a line
 NOT_TIMED = "not timed"
@@ -166,6 +166,16 @@ def interval_text(verdict: Verdict) -> str:
 def limit_text(verdict: Verdict) -> str:
     """The largest change that does not fail."""
     return format_percent(verdict.limit) if verdict.limit else "any change"
+
+
+def rates(result: CaseResult, *, copy: bool = False) -> list[str]:
+    """The case's throughput: bytes and operations a second, and its share of a copy."""
+    through = result.throughput
+    if through is None:
+        return []
+    found = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
+    found += [format_flops(through.flop_per_second)] if through.flop_per_second else []
+    return found + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
 
 
 def device(report: Report) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 from perfguard.model.lane_summary import Histories
 from perfguard.model.records import CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import Recorded
-from perfguard.model.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
+from perfguard.model.units import Unit, format_change, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.survey import URGENCY, LaneSurvey, Survey
-from perfguard.render.words import lane_of, limit_text, moved, reproduce_command
+from perfguard.render.words import lane_of, limit_text, moved, rates, reproduce_command
 
 MOST_REASON = 2000  # characters of a reason or note
 
@@ -42,7 +42,7 @@ def cases(found: Survey, histories: Histories) -> list[dict[str, Any]]:
                         for verdict in sorted(result.verdicts, key=lambda verdict: URGENCY[verdict.word])
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
-                    "rates": _rates(result),
+                    "rates": ", ".join(rates(result, copy=True)),
                     "numerics": [_numerics(result, place) for place in range(len(result.accuracy))],
                     "notes": [clean(note, MOST_REASON) for note in result.all_notes],
                 }
@@ -149,20 +149,6 @@ def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, 
         "limit": limit_text(verdict) if verdict.limit is not None else "",
         "reason": clean(verdict.reason, MOST_REASON),
     }
-
-
-def _rates(result: CaseResult) -> str:
-    through = result.throughput
-    if through is None:
-        return ""
-    rates = []
-    if through.bytes_per_second:
-        rates.append(format_bandwidth(through.bytes_per_second))
-    if through.flop_per_second:
-        rates.append(format_flops(through.flop_per_second))
-    if through.copy_fraction:
-        rates.append(f"{format_percent(through.copy_fraction, 0)} of a copy")
-    return ", ".join(rates)
 
 
 def _numerics(result: CaseResult, place: int) -> list[str]:
