@@ -254,11 +254,11 @@ class _Writer:
         text, with_cause = COUNTED[word]
         gone = word is Word.STALE
         about = {
-            f"{result.case.suite} {result.case.key}": [each for each in result.verdicts if each.word is word]
+            (result.case.suite, result.case.key): [each for each in result.verdicts if each.word is word]
             for result, worst in self.found.cases
             if worst is word
         }
-        about |= {f"{each.suite} {each.case}": [each] for each in self.report.stale if gone and each.word is word}
+        about |= {(each.suite, each.case): [each] for each in self.report.stale if gone and each.word is word}
         open_ = {name: found for name, found in about.items() if not found or not all(map(self.accepted, found))}
         lines = []
         if done := len(about) - len(open_):
@@ -271,7 +271,7 @@ class _Writer:
         accept = accept_command({word}, lane=lane_of(self.report))
         command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
         lines.append(Line(f"{word}  {counted(len(open_), 'case')}: {text}{why}{command}", "yellow"))
-        return lines + self._names([(name, each) for name, verdicts in open_.items() for each in folded(verdicts)])
+        return lines + self._names([(key, each) for (_, key), verdicts in open_.items() for each in folded(verdicts)])
 
     def faster(self, most: int) -> list[Line]:
         """The most improved cases, a line each, and one command for all FASTER cases."""
