@@ -155,9 +155,16 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
     causes = [reading for reading in known if not reading.covers and reading.details not in timed - {metric}]
-    moved = [text for reading in _in_order(causes) if (text := describe_difference(reading, before[reading.metric]))]
+    moved: dict[str, list[str]] = {}  # what moved, and the targets on which it did
+    for reading in _in_order(causes):
+        text = describe_difference(reading, before[reading.metric])
+        if text:
+            moved.setdefault(text.removeprefix(f"{reading.target}."), []).append(reading.target)
     if moved:
-        return f"because: {', '.join(moved)}"
+        said = [
+            f"{text} on {' '.join(on)}" if len(on) > 1 else f"{on[0]}.{text}".lstrip(".") for text, on in moved.items()
+        ]
+        return f"because: {', '.join(said)}"
     codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]
     return "no exact metric moved, but the code on the device did" if any(codes) else "no exact metric moved"
 

@@ -192,19 +192,21 @@ class _Writer:
 
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
+        told = sorted(result.verdicts, key=lambda verdict: URGENCY[verdict.word])
+        quiet = (Word.PASS, Word.UNCHANGED) if self.verbose else (Word.PASS, Word.UNCHANGED, Word.UNRESOLVED)
+        rest = [each for each in told if each is not first and each.word not in quiet]
+        first, *others = folded([first, *rest])
         head = f"{first.word}  {result.case.key}  {one_line(first)}"
-        commands, more = self._commands(result), self._explanation(result, first)
+        commands, more = self._commands(result), self._explanation(result, first, others)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
         return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
 
-    def _explanation(self, result: CaseResult, first: Verdict) -> list[str]:
+    def _explanation(self, result: CaseResult, first: Verdict, others: Sequence[Verdict]) -> list[str]:
         """The cause, the case's other findings, and notes, without repetitions."""
         more = [_because(line) for line in more_lines(first)]
-        told = sorted(result.verdicts, key=lambda verdict: URGENCY[verdict.word])
-        quiet = (Word.PASS, Word.UNCHANGED) if self.verbose else (Word.PASS, Word.UNCHANGED, Word.UNRESOLVED)
         said = "\n".join([one_line(first), *more])
-        for verdict in folded([each for each in told if each is not first and each.word not in quiet]):
+        for verdict in others:
             text = f"{verdict.word} {one_line(verdict)}"
             more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in said else text)
             more += [_because(line) for line in more_lines(verdict)]

@@ -7,6 +7,8 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from perfguard.model.records import NO_BASE, NO_PAIRS, CaseResult, Report, Value, Verdict, Word
 from perfguard.model.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
 
@@ -119,16 +121,36 @@ def _change(verdict: Verdict) -> str:
 
 
 def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of a case, with several NEW metrics merged into one: an upgrade may add two dozen of them."""
+    """The verdicts of a case in fewer: one for a change that is the same on several targets, and one for all NEW
+    metrics, since an upgrade may add two dozen of them."""
+    verdicts = _over_targets(verdicts)
     new = [verdict for verdict in verdicts if verdict.word is Word.NEW and verdict.metric]
     if len(new) < 2:
-        return list(verdicts)
+        return verdicts
     names = [verdict.metric for verdict in new]
     more = f" … and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     one = Verdict(Word.NEW, f"{len(names)} metrics", f"no baseline: {', '.join(names[:MOST_NAMED])}{more}")
     at = next(index for index, verdict in enumerate(verdicts) if verdict is new[0])
     rest = [verdict for verdict in verdicts if not any(verdict is each for each in new)]
     return [*rest[:at], one, *rest[at:]]
+
+
+def _over_targets(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """`spills on sm_80, sm_90` in place of `sm_80.spills` and `sm_90.spills` with one and the same change."""
+    same: dict[tuple[object, ...], list[Verdict]] = {}
+    for at, verdict in enumerate(verdicts):
+        target, _, name = verdict.metric.partition(".")
+        text = verdict.reason.replace(f"{target}.", "").replace(f"{target}: ", "") if name else verdict.reason
+        key = (verdict.word, name, text, str(verdict.before), str(verdict.after)) if name else (at,)
+        same.setdefault(key, []).append(verdict)
+    merged = []
+    for first, *others in same.values():
+        target, _, name = first.metric.partition(".")
+        targets = ", ".join(each.metric.partition(".")[0] for each in (first, *others))
+        metric = f"{name} on {targets}"
+        reason = first.reason.replace(first.metric, metric)
+        merged.append(msgspec.structs.replace(first, metric=metric, reason=reason) if others else first)
+    return merged
 
 
 def change_text(before: Value, after: Value, unit: Unit) -> str:

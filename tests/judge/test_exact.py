@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.judge.exact import describe_difference, judge_exact
+from perfguard.judge.exact import because, describe_difference, judge_exact
 from perfguard.model.records import Better, Parts, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit
 
@@ -133,3 +133,15 @@ def test_the_worst_part_decides(stored: Parts, value: Parts, better: Better, wor
 def test_a_difference_tells_only_the_parts_that_differ() -> None:
     reading = Reading("sm_90.metric", Unit.BYTES, {"a": 80, "b": 1}, target="sm_90")
     assert describe_difference(reading, {"a": 0, "b": 1}) == "sm_90.metric a 0 B -> 80 B"
+
+
+def test_a_cause_that_is_the_same_on_several_targets_is_named_once() -> None:
+    spills = {"sm_80": {"kernel": 4}, "sm_90": {"kernel": 4}, "gfx942": {"kernel": 9}}
+    readings: list[Reading] = [
+        Reading(f"{target}.spills", Unit.COUNT, value, target=target) for target, value in spills.items()
+    ]
+    readings.append(Reading("launches", Unit.COUNT, 2))
+    before: dict[str, Value] = {f"{target}.spills": {"kernel": 0} for target in spills} | {"launches": 1}
+    assert because("device_time_us", readings, before) == (
+        "because: spills kernel 0 -> 4 on sm_80 sm_90, gfx942.spills kernel 0 -> 9, launches 1 -> 2 (+100.0 %)"
+    )

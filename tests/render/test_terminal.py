@@ -112,6 +112,18 @@ def test_whatever_is_wrong_with_a_case_it_takes_five_lines() -> None:
         assert all(f"m{number} 1 -> 2" in full for number in range(30))
 
 
+def test_a_change_that_is_the_same_on_several_targets_is_one_line() -> None:
+    def clone(target: str, count: int) -> Verdict:
+        change = f"{target}.memory_operators none -> {count} clone"
+        return Verdict(Word.CHANGED, f"{target}.memory_operators", change, before="none", after=f"{count} clone")
+
+    case = result("a", clone("sm_80", 1), clone("sm_90", 1), clone("gfx942", 1), clone("gfx950", 2))
+    text = "\n".join(lines(of(case)))
+    assert "CHANGED  a/forward  memory_operators on sm_80, sm_90, gfx942 none -> 1 clone\n" in text
+    assert "CHANGED gfx950.memory_operators none -> 2 clone" in text
+    assert text.count("memory_operators") == 2
+
+
 def test_a_note_on_kernels_that_never_were_is_not_told() -> None:
     """Of plain PyTorch in the lane `cpu`: it launches no Triton kernel, and never did."""
     none = Reading("sm_90.asked", Unit.TEXT, {}, better=Better.SAME, target="sm_90", note="sm_90: no kernel any more")
