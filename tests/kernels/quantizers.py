@@ -43,11 +43,6 @@ class Quantizer:
         return self.name in ("rowwise", "colwise_3d")
 
     @property
-    def reads_once(self) -> bool:
-        """Reduces along both axes; `arguments` lays its slices where the second pair of results has them."""
-        return self in READ_ONCE
-
-    @property
     def reduces_over_rows(self) -> bool:
         """Whether a slice lies along dim 0 of the matrix, or dim 1 of a weight's (E, K, N)."""
         return self.kind in ("grouped", "dual") or self.name == "colwise_3d"

@@ -1,7 +1,8 @@
 """Every quantiser against its reference, bit for bit, where quantisers go wrong.
 
 Only kernels are tried here, compiled or interpreted: the eager path is the reference itself, and what could
-go wrong around it is in test_quantize_behaviour.py. The default is a small input of N(0, 1) in bf16; each
+go wrong around it is in test_quantize_behaviour.py. What reads once launches the kernels of two others, and is compared
+with them. The default is a small input of N(0, 1) in bf16; each
 test moves one thing away from it: how the rows fall into groups, how wide they are, how they lie in memory,
 what they hold. All bytes must agree, on every path: the arithmetic is exact, so there is no tolerance.
 """
@@ -22,9 +23,10 @@ from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES, far_apart
 from kernels.fp8.shapes import Split, splits
 from tests.kernels.guards import guarded_allocations
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import GROUPED, QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name
+from tests.kernels.quantizers import SEVEN, Quantizer, Tensors, assert_bit_equal, name
 
-EVERY = pytest.mark.parametrize("q", QUANTIZERS, ids=name)
+GROUPED = [q for q in SEVEN if q.is_grouped]
+EVERY = pytest.mark.parametrize("q", SEVEN, ids=name)
 EVERY_GROUPED = pytest.mark.parametrize("q", GROUPED, ids=name)
 
 # Two groups with an empty one between them, and a tail against every block size. Whether the buffer has a
@@ -52,10 +54,6 @@ def check(q: Quantizer, arguments: Tensors, because: str, **options: object) -> 
 # Splits
 
 
-# What reads once runs the column quantisers' tiles, which long slices are for; in the interpreter it takes short ones.
-LONG = 100
-
-
 # The contract names 4096 rows for the hot expert, at a minute each in the interpreter.
 @pytest.mark.parametrize(
     ("q", "split"),
@@ -63,7 +61,6 @@ LONG = 100
         pytest.param(q, split, id=f"{q.name}-{split}")
         for q in GROUPED
         for split in splits(hot_rows=4096 if GPU else 512)
-        if GPU or not q.reads_once or split.rows < LONG
     ],
 )
 def test_splits(q: Quantizer, split: Split, triton_path: KernelPath) -> None:
@@ -77,7 +74,6 @@ def test_splits(q: Quantizer, split: Split, triton_path: KernelPath) -> None:
         pytest.param(q, block, id=f"{q.name}-{block}")
         for q in GROUPED
         for block in (16, 64, 128, 256)  # the heights that tiles may have, 32 is among `splits`
-        if GPU or not q.reads_once or block < LONG
     ],
 )
 def test_groups_around_a_block(q: Quantizer, block: int, triton_path: KernelPath) -> None:
@@ -107,9 +103,8 @@ def _sizes(along_slices: bool) -> list[object]:
     """Quantisers with the sizes to try; a row in one piece is cheap, tiles are dear."""
     return [
         pytest.param(q, size, id=f"{q.name}-{size}")
-        for q in QUANTIZERS
+        for q in SEVEN
         for size in SIZES
-        if GPU or not q.reads_once or size < LONG
         if GPU or (q.keeps_layout and (along_slices or size < 4097)) or size not in DEAR
     ]
 
@@ -132,7 +127,7 @@ def test_lengths(q: Quantizer, length: int, triton_path: KernelPath) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(64, 48), (33, 40), (1, 16), (0, 32), (128, 47), (7, 0), (0, 0)])
-@pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.kind != "weight"], ids=name)
+@pytest.mark.parametrize("q", [q for q in SEVEN if q.kind != "weight"], ids=name)
 def test_matrix_shapes(q: Quantizer, rows: int, width: int, triton_path: KernelPath) -> None:
     """The small shapes of the contract; without rows or columns there may still be scales."""
     x = torch.randn(rows, width, dtype=torch.bfloat16, device=triton_path.device)
@@ -154,7 +149,7 @@ def test_matrix_shapes(q: Quantizer, rows: int, width: int, triton_path: KernelP
     ],
     ids=str,
 )
-@pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.kind == "weight"], ids=name)
+@pytest.mark.parametrize("q", [q for q in SEVEN if q.kind == "weight"], ids=name)
 def test_weight_shapes(q: Quantizer, shape: tuple[int, int, int], triton_path: KernelPath) -> None:
     experts, inner, outer = shape
     w = torch.randn(experts, outer, inner, dtype=torch.bfloat16, device=triton_path.device).mT
@@ -210,7 +205,7 @@ FAR = [
 ]
 FAR_CASES = [
     pytest.param(q, dim, length, stride, id=f"{q.name}-dim{dim}-{length}x{stride}")
-    for q in QUANTIZERS
+    for q in SEVEN
     for length, stride in FAR
     for dim in range(3 if q.kind == "weight" else 2)
 ]
@@ -235,22 +230,26 @@ def test_offsets_past_two_to_the_31(q: Quantizer, dim: int, length: int, stride:
 COMBINATIONS = list(itertools.product(INPUT_DTYPES, FORMATS.values(), (False, True)))
 
 
+# One for each kernel and way through it: values are read and encoded alike in all that run the same.
+ENCODING = [q for q in SEVEN if GPU or q.name in ("rowwise", "colwise_3d", "colwise_per_group", "transpose_3d_atomic")]
+
+
 def _share(q: Quantizer, turn: int) -> list[tuple[torch.dtype, Format, bool]]:
     """Dtypes, formats and scales to try: all 24 where that is cheap, else a few.
 
-    Quantisers that run the same kernel take turns, so that between them all or nearly all are tried. In the
-    interpreter each value takes another turn; on a GPU, where each combination is compiled, none does.
+    Quantisers take turns, so that between them many are tried. In the interpreter each value takes another turn; on a
+    GPU, where each combination is compiled, none does.
     """
     if q.keeps_layout:
         return COMBINATIONS
-    count = 8 if GPU else 1 if q.reads_once else 3
-    first = count * QUANTIZERS.index(q) + (0 if GPU else turn)
+    count = 8 if GPU else 4
+    first = count * ENCODING.index(q) + (0 if GPU else turn)
     # 7 has no factor in common with 24, and changes dtype, format and scale at each step.
     return [COMBINATIONS[7 * (first + step) % len(COMBINATIONS)] for step in range(count)]
 
 
 @pytest.mark.parametrize("values", VALUES)
-@EVERY
+@pytest.mark.parametrize("q", ENCODING, ids=name)
 def test_values(q: Quantizer, values: str, triton_path: KernelPath) -> None:
     """Zeros, limits, ties, subnormals and what is not finite, for input dtypes, formats and kinds of scale."""
     # 6 slices beside each other; the second group shows whether a slice leaks into the next.
@@ -266,12 +265,12 @@ def test_values(q: Quantizer, values: str, triton_path: KernelPath) -> None:
 @EVERY
 def test_every_code_and_every_tie(q: Quantizer, format_: Format, triton_path: KernelPath) -> None:
     """All values that a code has, all middles between two, and the inputs next to those, at scale 1."""
-    dtypes = INPUT_DTYPES if q.keeps_layout else INPUT_DTYPES[QUANTIZERS.index(q) % 3 :][:1]
+    dtypes = INPUT_DTYPES if q.keeps_layout else INPUT_DTYPES[SEVEN.index(q) % 3 :][:1]
     for dtype in dtypes:
         split, fill = Split("", (144,)), VALUES["ties"]
         arguments = q.arguments(split, 8, triton_path.device, fill=fill, dtype=dtype, format_=format_)
         got = check(q, arguments, f"ties, {dtype} to {format_}", dtype=format_.dtype)
-        codes = got[2 if q.reads_once else 0].view(torch.uint8).unique().numel()
+        codes = got[0].view(torch.uint8).unique().numel()
         finite = 2 * format_.max_code + 1 + format_.has_negative_zero
         assert codes == finite, f"{codes} codes appeared, {format_} has {finite} finite ones"
 
@@ -331,13 +330,19 @@ def test_colwise_3d_is_rowwise_of_its_memory(power_of_two: bool, triton_path: Ke
     assert_bit_equal(fp8.quantize_colwise_3d(w, power_of_two=power_of_two), expected)
 
 
-def test_read_once_is_both(triton_path: KernelPath) -> None:
+@pytest.mark.parametrize("layout", ["row-major", "column-major", "every-second-column"])
+@OPTIONS
+def test_read_once_is_both(power_of_two: bool, layout: str, triton_path: KernelPath) -> None:
     x, offs = _columns(triton_path.device)
-    both = fp8.quantize_rowwise_colwise_per_group(x, offs)
-    assert_bit_equal(both, (*fp8.quantize_rowwise(x), *fp8.quantize_colwise_per_group(x, offs)))
-    w = torch.randn(3, 20, 37, dtype=torch.bfloat16, device=triton_path.device).mT
-    both = fp8.quantize_colwise_transpose_3d(w)
-    assert_bit_equal(both, (*fp8.quantize_colwise_3d(w), *fp8.quantize_transpose_3d_atomic(w)))
+    x, options = LAYOUTS[layout](x), {"power_of_two": power_of_two}
+    rows = fp8.quantize_rowwise(x, **options)
+    both = fp8.quantize_rowwise_colwise_per_group(x, offs, **options)
+    assert_bit_equal(both, (*rows, *fp8.quantize_colwise_per_group(x, offs, **options)))
+    padded = fp8.quantize_rowwise_colwise_per_group(x, offs, alignment=16, **options)
+    assert_bit_equal(padded, (*rows, *fp8.quantize_colwise_per_group(x, offs, alignment=16, **options)))
+    w = LAYOUTS[layout](torch.randn(3, 37, 20, dtype=torch.bfloat16, device=triton_path.device))
+    both = fp8.quantize_colwise_transpose_3d(w, **options)
+    assert_bit_equal(both, (*fp8.quantize_colwise_3d(w, **options), *fp8.quantize_transpose_3d_atomic(w, **options)))
 
 
 def test_default_dtype_is_that_of_the_device(triton_path: KernelPath) -> None:
@@ -365,7 +370,7 @@ REAL: dict[str, tuple[Shape, ...]] = {
 REAL_CASES = (
     [
         pytest.param(q, shape, id=f"{q.name}-{shape}")
-        for q in QUANTIZERS
+        for q in SEVEN
         for shape in REAL[q.kind]
         if shape.elements < 2**31  # above: test_quantize_behaviour.py
     ]

@@ -216,7 +216,7 @@ TYPED = [
     # Whole words in rows of whole vectors, which a chip reads by kernels of its own; other codes than those it knows.
     Typed("transpose_3d_reduction", WORDS, torch.float16, power_of_two=True),
     Typed("transpose_3d_reduction", WORDS, torch.bfloat16, torch.float8_e4m3fnuz),
-    Typed("transpose_3d_reduction", WeightShape(1, 1920, 32), torch.float16),  # higher than shared memory holds
+    Typed("transpose_3d_reduction", WeightShape(1, 48, 24), torch.float16),  # rows that are no whole vectors
     Typed("colwise_per_group", GroupedShape(32, 32, 2), torch.float16, power_of_two=True),
     Typed("colwise_per_group", SPLIT, torch.bfloat16, alignment=16),
     # Rows longer than a program keeps, and than it takes at a time.
