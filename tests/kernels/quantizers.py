@@ -93,7 +93,6 @@ READ_ONCE = (
     Quantizer("colwise_transpose_3d", "weight"),
 )
 QUANTIZERS = SEVEN + READ_ONCE
-GROUPED = tuple(q for q in QUANTIZERS if q.is_grouped)
 
 
 def name(quantizer: Quantizer) -> str:
