@@ -26,14 +26,13 @@ _PAD = 3  # elements between rows: odd, so that rows are aligned only to the ele
 def _sliced(tensor: torch.Tensor) -> torch.Tensor:
     """A slice of a larger buffer, from its second element on. The gaps between rows are NaN, -1, or 1 if unsigned."""
     *outer, last = tensor.shape
-    fill = float("nan") if tensor.is_floating_point() and tensor.itemsize > 1 else -1
     buffer = tensor.new_empty((*outer, last + _PAD))
     if tensor.is_floating_point() and tensor.itemsize == 1:
         buffer.view(torch.uint8).fill_(0xFF)
-    elif tensor.dtype is torch.bool or not tensor.dtype.is_signed:
-        buffer.fill_(1)
+    elif tensor.is_floating_point():
+        buffer.fill_(float("nan"))
     else:
-        buffer.fill_(fill)
+        buffer.fill_(1 if tensor.dtype is torch.bool or not tensor.dtype.is_signed else -1)
     view = buffer.narrow(-1, 1, last)
     return view.copy_(tensor)
 
@@ -86,10 +85,10 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
     return 2 * _WRAP * tensor.itemsize < _SHARE * free_bytes(tensor.device)
 
 
+# -- texts -------------------------------------------------------------------------------------------------------------
+
 _ROW = re.compile(r"row (\d+) (.+)")
 _CUT = re.compile(r"dim (\d+) cut to (\d+)")
-
-
 INCOMING = -1
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import perfguard
 from perfguard.check.hard_inputs import mark_of
@@ -29,6 +30,11 @@ def found(fn: Any, *args: Any, reference: Any, **options: Any) -> HardResult:
     return run_hard(Call(fn, args, reference, **options), SECONDS)
 
 
+def of_rows(ends: torch.Tensor) -> torch.Tensor:
+    """Marked ends of groups of 64 rows, some of which may be nobody's."""
+    return perfguard.offsets(ends.clone(), 64)
+
+
 def maxima(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """(M, K), (G,) -> (G, K): the largest of each group's rows; 0 where it has none."""
     starts = [0, *ends.tolist()[:-1]]
@@ -42,33 +48,68 @@ def maxima_of_filled(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     return torch.stack([x[a : max(b, a + 1)].amax(0) for a, b in zip(starts, ends.tolist(), strict=True)])
 
 
-def test_an_empty_group_is_tried_where_ends_are_marked_or_named() -> None:
-    problem = found(maxima_of_filled, rows(64), perfguard.offsets(ENDS.clone()), reference=maxima).problem
-    assert "argument 1 (groups before 3 empty and ends 64 from there)" in problem
-    ends = ENDS.clone()
-    named = found(maxima_of_filled, rows(64), ends, reference=maxima, groups=ends)
-    assert "groups before" in named.problem
-    assert found(maxima_of_filled, rows(64), ENDS.clone(), reference=maxima).problem == ""
-    assert found(maxima, rows(64), perfguard.offsets(ENDS.clone(), 64), reference=maxima).problem == ""
-
-
 def added(x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
     return x.new_zeros(16, x.shape[1]).index_add(0, to, x)
 
 
 def added_by_table(x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
     """Has room for 32 rows of one place."""
-    out = x.new_zeros(16, x.shape[1])
-    for place in range(16):
-        out[place] = x[to == place][:32].sum(0)
-    return out
+    return torch.stack([x[to == place][:32].sum(0) for place in range(16)])
 
 
-def test_more_repeats_than_a_table_holds_are_tried() -> None:
-    to = torch.arange(80) % 16
-    assert "argument 1 (" in found(added_by_table, rows(80), perfguard.ids(to.clone(), 16), reference=added).problem
-    assert found(added_by_table, rows(80), to.clone(), reference=added).problem == ""
-    assert found(added, rows(80), perfguard.ids(to.clone(), 16), reference=added).problem == ""
+def sums(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return torch.stack([part.sum(0) for part in x[: int(ends[-1])].tensor_split(ends.tolist()[:-1])])
+
+
+def sums_of_even(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Drops an odd row."""
+    return sums(x, ends) if len(x) % 2 == 0 else sums(x[:-1], ends.clamp(max=len(x) - 1))
+
+
+def cleared(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return torch.where((torch.arange(len(x)) < ends[-1])[:, None], x, 0)
+
+
+def multiplied(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """What is in rows of nobody may be NaN."""
+    return x * (torch.arange(len(x)) < ends[-1])[:, None]
+
+
+def mean_of_all_but_one(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Takes the number of ignored targets for granted."""
+    return F.cross_entropy(x, target, reduction="sum") / (len(target) - 1)
+
+
+TO, ODD = torch.arange(80) % 16, torch.tensor([8, 23, 40, 64])
+TARGETS = torch.tensor([3, -100, 0, 7, 5])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "x", "marked", "without", "words"),
+    [
+        (maxima_of_filled, maxima, rows(64), perfguard.offsets(ENDS.clone()), [],
+         "argument 1 (groups before 3 empty and ends 64 from there)"),
+        (maxima_of_filled, maxima, rows(64), of_rows(ENDS), [], "argument 1 ("),
+        (added_by_table, added, rows(80), perfguard.ids(TO.clone(), 16), [], "argument 1 ("),
+        (sums_of_even, sums, rows(64), of_rows(ODD), [], "dim 0 cut to"),
+        (multiplied, cleared, rows(64), of_rows(ENDS), [], "NaN"),
+        (mean_of_all_but_one, F.cross_entropy, rows(5), perfguard.ids(TARGETS, 8, ignored=-100), ["sizes"],
+         "argument 1 ("),
+    ],
+)  # fmt: skip
+def test_what_other_integers_show(
+    wrong: Any, right: Any, x: torch.Tensor, marked: torch.Tensor, without: list[str], words: str
+) -> None:
+    hard = perfguard.Hard(without=without, reason="-")
+    assert words in found(wrong, x, marked, reference=right, hard=hard).problem
+    assert found(right, x, marked, reference=right, hard=hard).problem == ""
+
+
+def test_integers_that_mean_nothing_keep_their_values_and_groups_mark_their_ends() -> None:
+    ends = ENDS.clone()
+    assert found(maxima_of_filled, rows(64), ends, reference=maxima).problem == ""
+    assert found(added_by_table, rows(80), TO.clone(), reference=added).problem == ""
+    assert "groups before" in found(maxima_of_filled, rows(64), ends, reference=maxima, groups=ends).problem
 
 
 def test_what_is_derived_stays_within_the_mark() -> None:
@@ -113,16 +154,6 @@ def test_targets_that_stand_for_none_stay_and_more_become_so() -> None:
     assert derived_tensor(target, "all -100").tolist() == [-100] * 4
 
 
-def test_a_loss_that_takes_the_number_of_ignored_targets_for_granted_is_found() -> None:
-    def wrong(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(x, target, reduction="sum") / (len(target) - 1)
-
-    target = perfguard.ids(torch.tensor([3, -100, 0, 7, 5]), 8, ignored=-100)
-    hard = perfguard.Hard(without=["sizes"], reason="-")
-    result = found(wrong, rows(5), target, reference=torch.nn.functional.cross_entropy, hard=hard)
-    assert "argument 1 (" in result.problem
-
-
 @pytest.mark.parametrize(
     ("tensor", "cut"),
     [
@@ -142,29 +173,6 @@ def test_marked_integers_follow_a_cut(tensor: torch.Tensor, cut: str | None) -> 
     fewer = _cut([rows(64), torch.ones(4, 8), perfguard.offsets(ENDS.clone())], 4, 3)
     assert fewer is not None
     assert derived_tensor(perfguard.offsets(ENDS.clone()), fewer.steps[2]).tolist() == [8, 24, 64]
-
-
-def test_a_kernel_that_drops_an_odd_row_is_found_though_groups_share_the_rows() -> None:
-    def sums(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        return torch.stack([part.sum(0) for part in x[: int(ends[-1])].tensor_split(ends.tolist()[:-1])])
-
-    def even(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        return sums(x, ends) if len(x) % 2 == 0 else sums(x[:-1], ends.clamp(max=len(x) - 1))
-
-    ends = torch.tensor([8, 23, 40, 64])
-    assert "dim 0 cut to" in found(even, rows(64), perfguard.offsets(ends, 64), reference=sums).problem
-    assert not found(sums, rows(64), perfguard.offsets(ends, 64), reference=sums).problem
-
-
-def test_what_is_in_rows_of_nobody_may_not_be_multiplied() -> None:
-    def cleared(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        return torch.where((torch.arange(len(x)) < ends[-1])[:, None], x, 0)
-
-    def multiplied(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        return x * (torch.arange(len(x)) < ends[-1])[:, None]
-
-    assert "NaN" in found(multiplied, rows(64), perfguard.offsets(ENDS.clone(), 64), reference=cleared).problem
-    assert not found(cleared, rows(64), perfguard.offsets(ENDS.clone(), 64), reference=cleared).problem
 
 
 class Doubled(torch.autograd.Function):
