@@ -20,8 +20,8 @@ _COMMANDS = {
         "perfguard.session.report_command",
         "show reports that pytest --perfguard saved, of one lane or several, in one of several forms",
     ),
-    "accept": ("perfguard.github.accept.accept", "write what a report measured into the baselines, with a reason"),
-    "comment": ("perfguard.github.post.command", "judge what GPU lanes uploaded and tell it in the pull request"),
+    "accept": ("perfguard.github.accept", "write what a report measured into the baselines, with a reason"),
+    "comment": ("perfguard.github.comment_job", "judge what the lanes uploaded and report it in the pull request"),
     "compare": (
         "perfguard.session.compare_command",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",

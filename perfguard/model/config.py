@@ -37,7 +37,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = []  # lanes that a pull request waits for
     comment: Literal["findings", "improvements", "never"] = "findings"  # when a comment is created
     drafts: bool = True  # comment on drafts, too
-    author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = ""  # our login; "": the token's
+    author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = (
+        ""  # of our comments; "": the bot of Actions
+    )
     max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base gets a warning
 
 

@@ -7,7 +7,7 @@
         ├── UsageError            a wrong call, option or configuration value
         ├── BaselineError         a baseline file that cannot be read or may not be written
         ├── DeviceError           a device that is absent, busy or cannot be measured
-        ├── GitHubError           a request to GitHub failed (perfguard/github/api/troubles.py)
+        ├── GitHubError           a request to GitHub failed (perfguard/github/api/client.py)
         ├── LaneError             a lane's delivery is refused
         └── MeasurementError      a call that could not be measured (it raised, hung, was not deterministic …)
     AssertionError

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests  # noqa: F401  pytester unloads what a test imports, and neither this nor NumPy works a second time
-import scipy.special  # noqa: F401
+import scipy.special  # noqa: F401  pytester unloads what a test imports, and NumPy does not work a second time
 from filelock import FileLock
 
 from perfguard.github.lanes.baselines_at_commit import read_files

@@ -14,11 +14,11 @@ from perfguard.cli import main
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.session.device_lock import FOLDER, DeviceLock
 from tests.flows.conftest import Project
-from tests.flows.test_pull_request import _no_outside, _sockets, clock, github, open_pull_request
-from tests.github.api.conftest import FakeClock
-from tests.github.api.fake import FakeGitHub
+from tests.flows.test_pull_request import _no_proxy, _sockets, clock, github, open_pull_request
+from tests.github.conftest import FakeClock
+from tests.github.fake import FakeGitHub
 
-__all__ = ["_no_outside", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
+__all__ = ["_no_proxy", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
 
 LANE = "--perfguard-lane=cpu"
 KERNEL = """

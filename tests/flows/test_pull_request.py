@@ -11,15 +11,14 @@ import pytest
 
 from perfguard import ExitStatus
 from perfguard.cli import main
-from perfguard.github.post.post_job import Job, post
+from perfguard.github.comment_job import Job, post
 from perfguard.model.config import read_settings
 from tests.flows.conftest import Project
-from tests.github.api.conftest import FakeClock, _no_outside, _sockets, clock, github
-from tests.github.api.fake import FakeGitHub
-from tests.github.api.fake.world import sha
-from tests.github.lanes.reports import archive
+from tests.github.conftest import FakeClock, _no_proxy, _sockets, clock, github
+from tests.github.fake import FakeGitHub, sha
+from tests.github.reports import archive
 
-__all__ = ["_no_outside", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
+__all__ = ["_no_proxy", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
 
 LANE = "fake-gpu"
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from perfguard.github.post.what_to_tell import exit_status, is_resolved, statuses, wants_comment
+from perfguard.github.outcome import exit_status, is_resolved, statuses, wants_comment
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.judge.run_verdicts import count_guarded
 from perfguard.model.config import Settings

@@ -1,4 +1,4 @@
-"""The GitHub side of the post job: find the pull request, fetch artifacts and files, write one comment.
+"""GitHub's API: the measured run and its pull request, artifacts, files at a commit, the comment, commit statuses.
 
-This package knows nothing of kernels, verdicts or layout. It takes finished bodies and descriptions, and sends bytes.
+This package knows nothing of kernels, verdicts or layout. It takes finished texts and descriptions, and sends bytes.
 """

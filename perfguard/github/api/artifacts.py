@@ -7,15 +7,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from perfguard.github.api.client import Client
-from perfguard.github.api.runs import Run
-from perfguard.github.api.troubles import Gone
-from perfguard.model.errors import GitHubError, UsageError
+from perfguard.github.api.client import ApiError, Client
+from perfguard.github.api.measured_run import Run
+from perfguard.model.errors import GitHubError
 
-MOST_LANES = 20
 MOST_LANE_BYTES = 2_000_000
-MOST_BYTES = 10_000_000
-NO_RESULT = "no result"
+MOST_BYTES = 10_000_000  # of all lanes
 
 
 class LaneArtifact(Struct, frozen=True):
@@ -24,15 +21,13 @@ class LaneArtifact(Struct, frozen=True):
     Attributes:
         lane: the expected name, e.g. `nvidia-h200`; the artifact is called `perfguard-<lane>-<attempt>`.
         data: the zip file, not parsed yet, at most 2 MB; None without a valid one.
-        problem: why `data` is None: "no result", "expired …", "2 artifacts …", "… larger than 2,000,000 bytes".
-        attempt: attempt of the run that uploaded it.
+        problem: why `data` is None, with the next step.
         expires: ISO date and time; empty if unknown.
     """
 
     lane: str
     data: bytes | None = None
     problem: str = ""
-    attempt: int = 0
     expires: str = ""
 
 
@@ -50,61 +45,48 @@ class _Page(Struct, frozen=True):
 
 
 def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> list[LaneArtifact]:
-    """Fetch the artifact of every expected lane: from this run only, with the highest attempt up to the run's own.
+    """One artifact for each of `lanes`, in their order, of the highest attempt up to the run's own.
 
     An error with one lane becomes that lane's `problem`; the others are still fetched.
 
-    Returns:
-        One artifact for each of `lanes`, in their order.
-
     Raises:
         GitHubError: the artifacts cannot be listed.
-        UsageError: more than 20 lanes.
     """
-    if len(lanes) > MOST_LANES:
-        raise UsageError(f"lanes: {len(lanes)} are expected, {MOST_LANES} at most; split them over two workflows")
     found: list[LaneArtifact] = []
     for lane in lanes:
         left = MOST_BYTES - sum(len(other.data or b"") for other in found)
-        found.append(_fetch_lane(client, run, lane, left))
+        found.append(_fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left)))
     return found
 
 
-def _fetch_lane(client: Client, run: Run, lane: str, left: int) -> LaneArtifact:
-    """Query by name: a run of untrusted code may hold thousands of other artifacts."""
-    path = f"/repos/{client.repository}/actions/runs/{run.id}/artifacts"
+def _fetch_lane(client: Client, run: Run, lane: str, limit: int) -> LaneArtifact:
     for attempt in range(run.attempt, 0, -1):  # a lane that was not rerun has an artifact of an earlier attempt
-        pages = client.pages(path, _Page, {"name": f"perfguard-{lane}-{attempt}"})
+        # By name: a run of untrusted code may hold thousands of other artifacts.
+        pages = client.pages(f"/actions/runs/{run.id}/artifacts", _Page, name=f"perfguard-{lane}-{attempt}")
         same = [artifact for page in pages for artifact in page.artifacts]
+        if len(same) > 1:
+            return LaneArtifact(lane, problem=f"{len(same)} artifacts are called {same[0].name}; upload one")
         if same:
-            break
-    else:
-        return LaneArtifact(lane, problem=NO_RESULT)
-    if len(same) > 1:
-        names = f"{len(same)} artifacts of one name, {same[0].name}"
-        return LaneArtifact(lane, problem=f"{names}; which is right cannot be told", attempt=attempt)
-    artifact = same[0]
-    try:
-        data = _download(client, artifact, left)
-    except GitHubError as error:
-        return LaneArtifact(lane, problem=str(error), attempt=attempt)
-    return LaneArtifact(lane, data, attempt=attempt, expires=artifact.expires_at or "")
+            try:
+                return LaneArtifact(lane, _download(client, same[0], limit), expires=same[0].expires_at or "")
+            except GitHubError as error:
+                return LaneArtifact(lane, problem=f"{same[0].name}: {error}")
+    return LaneArtifact(lane, problem="nothing was uploaded; look at the lane's job, and run it again")
 
 
-def _download(client: Client, artifact: _Artifact, left: int) -> bytes:
-    limit = min(MOST_LANE_BYTES, left)
+def _download(client: Client, artifact: _Artifact, limit: int) -> bytes:
+    expired = GitHubError("expired; run the lane again")
     if artifact.expired:
-        raise Gone(f"{artifact.name}: expired; run the lane again")
+        raise expired
     if artifact.size_in_bytes > limit:
         raise GitHubError(
-            f"{artifact.name}: {artifact.size_in_bytes:,} bytes, larger than {limit:,} bytes; "
-            "upload nothing but the report"
+            f"{artifact.size_in_bytes:,} bytes, larger than {limit:,} bytes; upload nothing but the report"
         )
     try:
-        data = client.download(f"/repos/{client.repository}/actions/artifacts/{artifact.id}/zip", limit)
-    except Gone as error:
-        raise Gone(f"{artifact.name}: expired; run the lane again") from error
+        data = client.download(f"/actions/artifacts/{artifact.id}/zip", limit)
+    except ApiError as error:
+        raise (expired if error.status == 410 else error) from error
     kind, _, digest = (artifact.digest or "").partition(":")
     if kind == "sha256" and hashlib.sha256(data).hexdigest() != digest:
-        raise GitHubError(f"{artifact.name}: its bytes are not those that were uploaded; run the post job again")
+        raise GitHubError("its bytes are not those that were uploaded; run the post job again")
     return data

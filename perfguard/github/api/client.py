@@ -1,278 +1,355 @@
-"""The API client of one repository: typed answers, retries, pagination and token handling."""
+"""The client of one repository: one rule for requests, one for retries, one error.
+
+It stands on urllib, which reads no credentials from files. The token goes to the API's own host and to no other: no
+redirect is followed, but for the download of an artifact, which is asked for without the token.
+"""
 
 from __future__ import annotations
 
+import http.client
 import re
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from perfguard import __version__
-from perfguard.github.api.retries import BUDGET_SECONDS, Budget, Clock, Patience
-from perfguard.github.api.token import Token, read_token
-from perfguard.github.api.transport import Answer, Method, Timeouts, Transport, origin, place
-from perfguard.github.api.troubles import Passing, Refused, Unexpected, trouble
-from perfguard.model.errors import GitHubError, PerfguardError, UsageError
+from perfguard.model.errors import GitHubError, UsageError
 
 T = TypeVar("T")
+Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
-API_VERSION = "2022-11-28"
-PUBLIC_API = "https://api.github.com"
-PUBLIC_SERVER = "https://github.com"
+TOKEN = "GITHUB_TOKEN"
+NO_TOKEN = (
+    f"no token in {TOKEN}; post from a workflow_run job of the base repository (.github/workflows/comment.yml), "
+    "with the token in that step's env"
+)
 FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # of a repository
+BUDGET_SECONDS = 300.0  # for all requests of one job, waits included
 MOST_PAGES = 50
 _MOST_BYTES = 32 * 2**20  # of a JSON answer: a hundred comments of the largest size seen
+_TIMEOUT = 20.0  # seconds for a connection, and for the next bytes of an answer
+_WHOLE_SECONDS = 60.0  # for the body of an answer
 _SECONDS_BETWEEN_WRITES = 1.0  # GitHub's advice against secondary rate limits
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_PAUSES = (1.0, 2.0, 4.0)  # seconds before another try
+_LIMITED_SECONDS = 60.0  # GitHub's rule for a rate limit without a given time: at least a minute
+_OUTAGES = (500, 502, 503, 504)
+_MOST_WORDS = 300  # of a server's message
+_NEXT = {
+    401: "the token is wrong or has expired, run the job again with a fresh one",
+    404: "check the number and that the token may see the repository",
+    410: "it is gone for good",
+    422: "GitHub takes the request for wrong, see its words",
+}
+
+
+class ApiError(GitHubError):
+    """A request that GitHub did not answer as asked.
+
+    Attributes:
+        status: of the answer; 0 if there was none, or none of GitHub's API.
+        retry_after: seconds after which the same request may work; None: it would fail again.
+    """
+
+    def __init__(self, message: str, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the resource does not exist, or the token may not read it."""
+        return self.status in (404, 410)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Address of the repository, and the token. URLs have no trailing slash.
+class Clock:
+    """The client's clock: seconds since the epoch, comparable with GitHub's reset times, and how to wait."""
 
-    Attributes:
-        number: id of the repository; None if the environment does not give it.
-    """
-
-    token: Token
-    repository: str
-    number: int | None
-    api: str
-    graphql: str
-    server: str
-
-    def check(self) -> None:
-        """Raise UsageError for a malformed repository name or API hosts that differ."""
-        if not re.fullmatch(FULL_NAME, self.repository):
-            raise UsageError(
-                f"GITHUB_REPOSITORY={self.repository[:100]!r}: no owner/name; GitHub Actions sets it, set it likewise"
-            )
-        if origin(self.graphql) != origin(self.api):
-            raise UsageError(
-                f"GITHUB_GRAPHQL_URL: {place(self.graphql)} is not the host of GITHUB_API_URL; set both to one"
-            )
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
 
 
-class _GraphError(Struct, frozen=True):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+class _Details(Struct, frozen=True):
     message: str = ""
 
 
-class _GraphAnswer(Struct, frozen=True):
-    data: msgspec.Raw = msgspec.Raw(b"null")
-    errors: list[_GraphError] = []
+class _Problem(Struct, frozen=True):
+    """The body of GitHub's errors, as far as it is shown."""
+
+    message: str = ""
+    errors: list[_Details | str] | str = []
 
 
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+@dataclass
 class Client:
-    """Client of one repository for one post job; it sends one request at a time. Create it with `open_client`.
+    """Sends one request at a time. Create it with `open_client`.
 
-    Every call raises a GitHubError (`troubles.py`) when it gives up. The message names the request, the answer and the
-    next step, never the token.
+    Every call raises an ApiError when it gives up. The message names the request, the answer and the next step.
 
     Attributes:
-        repository: `owner/name`.
-        server: base URL of web links, `https://github.com`.
-        clock: the clock for all waits.
+        repository: `owner/name`; `number` is its id, None if the environment does not give it.
+        api, server: base URLs of the API and of web links, without a trailing slash.
+        timeout: seconds for a connection, and for the next bytes of an answer.
     """
 
-    def __init__(self, settings: Settings, transport: Transport, budget: Budget) -> None:
-        self.repository = settings.repository
-        self.server = settings.server
-        self.clock = budget.clock
-        self._number = settings.number
-        self._api = settings.api
-        self._graphql = settings.graphql
-        self._transport = transport
-        self._budget = budget
-        self._last_write: float | None = None
+    repository: str
+    number: int | None
+    api: str
+    server: str
+    token: str = field(repr=False)
+    clock: Clock = Clock()
+    timeout: float = _TIMEOUT
+
+    def __post_init__(self) -> None:
+        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._deadline = self.clock.now() + BUDGET_SECONDS
+        self._next_write = 0.0
 
     def is_home(self, number: int, name: str) -> bool:
         """Whether a repository is the client's own: by id, which survives a rename, else by name."""
-        return number == self._number if self._number is not None else name.lower() == self.repository.lower()
+        return number == self.number if self.number is not None else name.lower() == self.repository.lower()
 
-    def patience(self) -> Patience:
-        """A new retry policy, within the client's time budget, for a step that is decided anew at each try."""
-        return Patience(self._budget)
+    def get(self, path: str, kind: type[T], **params: str) -> T:
+        """GET `path` of the repository (`/pulls/7`)."""
+        return decoded(f"GET {path}", self.insist(partial(self._send, "GET", path, params)).body, kind)
 
-    def get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T:
-        """GET `path` (`/repos/…`)."""
-        return self._decoded(self._insist("GET", self._url(path, params), None), kind)
-
-    def pages(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> Iterator[T]:
-        """Each page of a list: at most 50 pages of 100 entries.
-
-        Raises:
-            Unexpected: the next page's link leads to another host, or the list has more pages.
-        """
-        url: str | None = self._url(path, {**(params or {}), "per_page": "100"})
-        for _ in range(MOST_PAGES):
-            if url is None:
+    def pages(self, path: str, kind: type[T], **params: str) -> Iterator[T]:
+        """Each page of a list: at most 50 pages of 100 entries; more is an error."""
+        for page in range(1, MOST_PAGES + 1):
+            asked = {**params, "per_page": "100", "page": str(page)}
+            answer = self.insist(partial(self._send, "GET", path, asked))
+            yield decoded(f"GET {path}", answer.body, kind)
+            if 'rel="next"' not in answer.headers.get("Link", ""):
                 return
-            answer = self._insist("GET", url, None)
-            yield self._decoded(answer, kind)
-            url = _next_page(answer)
-            if url is not None and origin(url) != origin(self._api):
-                raise Unexpected(f"GET {path}: its next page is said to be on {place(url)}; refused")
-        if url is not None:
-            raise Unexpected(f"GET {path}: more than {MOST_PAGES} pages; nothing is concluded from a part")
+        raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; nothing is concluded from a part")
+
+    def write(self, method: Method, path: str, body: Any = None, *, once: bool = False) -> bytes:
+        """Send a write; returns the answer's JSON.
+
+        Args:
+            once: not again if it fails. An answer that got lost does not mean that nothing was stored: the caller looks
+                before the next try.
+        """
+        self._space_writes()
+        send = partial(self._send, method, path, {}, body)
+        return (send() if once else self.insist(send)).body
 
     def download(self, path: str, limit: int) -> bytes:
-        """The bytes at `path`, at most `limit`. A redirect to another host is followed without the token."""
-        return self._insist("GET", self._url(path), None, limit=limit, abroad=True, json=False).body
+        """The bytes that `path` redirects to, at most `limit`. The other host gets no token."""
+        what = f"GET {path}"
 
-    def write(self, method: Method, path: str, body: Any, kind: type[T]) -> T:
-        """Send an idempotent write, with retries."""
-        return self._decoded(self._insist(method, self._url(path), body), kind)
+        def fetch() -> bytes:
+            answer = self._open(what, self._request("GET", path, {}, None), limit)
+            if answer.status != 302:
+                raise self._error(what, answer)
+            target = answer.headers.get("Location", "")
+            if urlsplit(target).scheme != urlsplit(self.api).scheme:
+                raise ApiError(f"{what}: redirected to {target[:100]!r}; refused")
+            found = self._open(f"GET {urlsplit(target).netloc}", urllib.request.Request(target), limit)
+            if found.status != 200:
+                raise self._error(f"GET {urlsplit(target).netloc}", found)
+            return found.body
 
-    def write_once(self, method: Method, path: str, body: Any, kind: type[T]) -> T:
-        """Send a write once. The caller checks whether it was stored before the next try.
+        return self.insist(fetch)
 
-        Raises:
-            Passing: wait with `patience()` before the next try; after an Outage the write may have been stored.
-        """
-        return self._decoded(self._exchange(method, self._url(path), body), kind)
-
-    def delete(self, path: str) -> None:
-        """DELETE `path`."""
-        self._insist("DELETE", self._url(path), None, json=False)
-
-    def graphql(self, query: str, kind: type[T]) -> T:
-        """The `data` of a GraphQL query."""
-        answer = self._decoded(self._insist("POST", self._graphql, {"query": query}), _GraphAnswer)
-        what = f"POST {urlsplit(self._graphql).path}"
-        if answer.errors:
-            said = "; ".join(error.message for error in answer.errors)[:300]
-            raise Refused(f"{what}: {said}; check the permissions of the token")
-        return self._converted(what, answer.data, kind)
-
-    def _url(self, path: str, params: Mapping[str, str] | None = None) -> str:
-        return f"{self._api}{path}" + (f"?{urlencode(params)}" if params else "")
-
-    def _insist(self, method: Method, url: str, body: Any, **options: Any) -> Answer:
-        return insist(self.patience(), lambda: self._exchange(method, url, body, **options))
-
-    def _exchange(
-        self, method: Method, url: str, body: Any, *, limit: int = _MOST_BYTES, abroad: bool = False, json: bool = True
-    ) -> Answer:
-        what = f"{method} {urlsplit(url).path}"
-        if self._budget.left <= 0:
-            raise GitHubError(f"{what}: the {self._budget.seconds:g} s for GitHub are spent; run the job again later")
-        headers = {
-            "Accept": "application/vnd.github+json",
-            "User-Agent": f"perfguard/{__version__}",
-            "X-GitHub-Api-Version": API_VERSION,
-        }
-        data = None
-        if body is not None:
-            data = msgspec.json.encode(body)
-            headers["Content-Type"] = "application/json"
-        if method != "GET" and url != self._graphql:
-            self._space_writes()
-        answer = self._transport.exchange(method, url, headers, data, limit, abroad=abroad)
-        if answer.status >= 400:
-            raise trouble(what, answer.status, answer.headers, answer.body)
-        if not 200 <= answer.status < 300:
-            raise Unexpected(f"{what}: {answer.status}, which answers nothing; check GITHUB_API_URL")
-        kind = answer.headers.get("content-type", "")
-        if json and "json" not in kind.partition(";")[0]:
-            raise Unexpected(
-                f"{what}: {answer.status} with unexpected content type {kind[:80] or 'none'!r}; "
-                "a proxy or login page answers in place of GitHub: check the network of this job"
-            )
-        return answer
-
-    def _space_writes(self) -> None:
-        now = self.clock.elapsed()
-        if self._last_write is not None and now - self._last_write < _SECONDS_BETWEEN_WRITES:
-            self.clock.sleep(_SECONDS_BETWEEN_WRITES - (now - self._last_write))
-        self._last_write = self.clock.elapsed()
-
-    def _decoded(self, answer: Answer, kind: type[T]) -> T:
-        return self._converted(urlsplit(answer.url).path, answer.body, kind)
-
-    def _converted(self, what: str, data: bytes | msgspec.Raw, kind: type[T]) -> T:
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            said = str(error)[:200]
-            raise Unexpected(f"{what}: not what GitHub's API answers ({said}); check GITHUB_API_URL") from None
-
-
-def _next_page(answer: Answer) -> str | None:
-    from requests.utils import parse_header_links
-
-    links = parse_header_links(answer.headers.get("link", ""))
-    return next((link["url"] for link in links if link.get("rel") == "next"), None)
-
-
-def insist(patience: Patience, attempt: Callable[[], T]) -> T:
-    """Call `attempt()` until it succeeds or its error is not temporary."""
-    while True:
+    def insist(self, attempt: Callable[[], T]) -> T:
+        """Call `attempt()` until it succeeds, at most four times, while its error is temporary and time is left."""
+        for pause in _PAUSES:
+            try:
+                return attempt()
+            except ApiError as error:
+                if error.retry_after is None:
+                    raise
+                self._wait(max(pause, error.retry_after), error)
         try:
             return attempt()
-        except Passing as passing:
-            patience.wait(passing)
+        except ApiError as error:
+            tried = f" (tried {len(_PAUSES) + 1} times)" if error.retry_after is not None else ""
+            raise ApiError(f"{error}{tried}", error.status) from None
+
+    def _wait(self, seconds: float, error: ApiError) -> None:
+        left = max(self._deadline - self.clock.now(), 0)
+        if seconds > left:
+            raise ApiError(
+                f"{error}; it asks for {seconds:.0f} s, and {left:.0f} s are left: "
+                f"run the job again after {_minute(self.clock.now() + seconds)}",
+                error.status,
+            )
+        self.clock.sleep(seconds)
+
+    def _space_writes(self) -> None:
+        early = self._next_write - self.clock.now()
+        if early > 0:
+            self.clock.sleep(early)
+        self._next_write = self.clock.now() + _SECONDS_BETWEEN_WRITES
+
+    def _send(self, method: Method, path: str, params: Mapping[str, str], body: Any = None) -> _Answer:
+        what = f"{method} {path}"
+        answer = self._open(what, self._request(method, path, params, body), _MOST_BYTES)
+        if not 200 <= answer.status < 300:
+            raise self._error(what, answer)
+        return answer
+
+    def _request(self, method: Method, path: str, params: Mapping[str, str], body: Any) -> urllib.request.Request:
+        query = f"?{urlencode(params)}" if params else ""
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "Authorization": f"Bearer {self.token}",
+            "User-Agent": f"perfguard/{__version__}",
+            "X-GitHub-Api-Version": "2022-11-28",
+        }
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        url = f"{self.api}/repos/{self.repository}{path}{query}"
+        data = None if body is None else msgspec.json.encode(body)
+        return urllib.request.Request(url, data, headers, method=method)
+
+    def _open(self, what: str, request: urllib.request.Request, limit: int) -> _Answer:
+        """The answer, of any status and at most `limit` bytes."""
+        if self.clock.now() >= self._deadline:
+            raise ApiError(f"{what}: the {BUDGET_SECONDS:g} s for GitHub are spent; run the job again later")
+        try:
+            try:
+                response = self._opener.open(request, timeout=self.timeout)
+            except urllib.error.HTTPError as error:  # an answer all the same
+                response = error
+            with response:
+                return _Answer(response.status, response.headers, _read(what, response, limit))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            said = str(getattr(error, "reason", error) or type(error).__name__)[:200]
+            if "CERTIFICATE_VERIFY_FAILED" in said:
+                raise ApiError(f"{what}: {said}; name the host's own CA in SSL_CERT_FILE") from None
+            raise ApiError(
+                f"{what}: {said}; check that this machine reaches the host, or run the job again later", retry_after=0
+            ) from None
+
+    def _error(self, what: str, answer: _Answer) -> ApiError:
+        """The error that an unsuccessful answer stands for, with the next step."""
+        status, headers, said = answer.status, answer.headers, _said(answer.body)
+        text = f"{what}: {status} {said}".rstrip()
+        if 300 <= status < 400:
+            return ApiError(f"{text}, a redirect; set GITHUB_REPOSITORY and GITHUB_API_URL to where it is now", status)
+        if status in _OUTAGES:
+            return ApiError(f"{text}; GitHub is unwell, run the job again later", status, 0)
+        if status in (403, 429):
+            after = self._limited(status, headers, said.lower())
+            if after is not None:
+                return ApiError(text, status, after)
+            needed = headers.get("X-Accepted-GitHub-Permissions", "a permission")[:_MOST_WORDS]
+            return ApiError(f"{text}; the token may lack {needed}: give it to the job in comment.yml", status)
+        return ApiError(f"{text}; {_NEXT.get(status, 'report this as a bug of perfguard')}", status)
+
+    def _limited(self, status: int, headers: http.client.HTTPMessage, said: str) -> float | None:
+        """Seconds until a rate limit ends; None if the answer is about something else."""
+        after, reset = headers.get("Retry-After", ""), headers.get("X-RateLimit-Reset", "")
+        if re.fullmatch(r"\d{1,9}", after):  # goes before the reset time
+            return float(after)
+        if headers.get("X-RateLimit-Remaining") == "0" and re.fullmatch(r"\d{1,12}", reset):
+            return max(float(reset) - self.clock.now(), 0) + 1
+        return _LIMITED_SECONDS if status == 429 or "rate limit" in said else None
 
 
-def open_client(
-    environ: Mapping[str, str],
-    clock: Clock | None = None,
-    timeouts: Timeouts | None = None,
-    seconds: float = BUDGET_SECONDS,
-) -> Client:
+def decoded(what: str, data: bytes, kind: type[T]) -> T:
+    """JSON of GitHub's API.
+
+    Raises:
+        ApiError: it is none, as the login page of a proxy would be.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        said = str(error)[:200]
+        raise ApiError(
+            f"{what}: not what GitHub's API answers ({said}); check GITHUB_API_URL and the network of this job"
+        ) from None
+
+
+def open_client(environ: Mapping[str, str], clock: Clock | None = None, timeout: float = _TIMEOUT) -> Client:
     """The client of the repository that this job runs for.
 
     Args:
-        environ: GITHUB_TOKEN, GITHUB_REPOSITORY and GITHUB_REPOSITORY_ID, and, on GitHub Enterprise,
-            GITHUB_API_URL, GITHUB_GRAPHQL_URL and GITHUB_SERVER_URL.
-        seconds: budget for all requests, waits included.
+        environ: GITHUB_TOKEN, GITHUB_REPOSITORY and GITHUB_REPOSITORY_ID; on GitHub Enterprise, GITHUB_API_URL and
+            GITHUB_SERVER_URL.
 
     Raises:
-        NoToken: a GitHubError: "no token in GITHUB_TOKEN …".
-        GitHubError: requests is not installed.
+        GitHubError: there is no token.
         UsageError: a variable whose value cannot be right.
     """
-    settings = _settings(environ)
-    del environ  # holds the bare token, which pytest -l would print with the local variables of an error below
-    if isinstance(settings, PerfguardError):
-        raise settings
-    try:
-        import requests
-    except ImportError:
-        raise GitHubError("requests: not installed; pip install 'perfguard[github]'") from None
-    transport = Transport(settings.api, settings.token, timeouts or Timeouts(), requests.Session())
-    return Client(settings, transport, Budget(clock or Clock(), seconds))
-
-
-def _settings(environ: Mapping[str, str]) -> Settings | PerfguardError:
-    """The settings from the environment, or the error, which the caller raises where no variable holds the token."""
-    try:
-        api = _base(environ, "GITHUB_API_URL", PUBLIC_API)
-        number = environ.get("GITHUB_REPOSITORY_ID", "")
-        settings = Settings(
-            token=read_token(environ),
-            repository=environ.get("GITHUB_REPOSITORY", ""),
-            number=int(number) if number.isdecimal() else None,
-            api=api,
-            graphql=_base(environ, "GITHUB_GRAPHQL_URL", f"{api.removesuffix('/v3')}/graphql"),
-            server=_base(environ, "GITHUB_SERVER_URL", PUBLIC_SERVER),
+    repository, number = environ.get("GITHUB_REPOSITORY", ""), environ.get("GITHUB_REPOSITORY_ID", "")
+    token = environ.get(TOKEN, "").strip()
+    if not token:
+        raise GitHubError(NO_TOKEN)
+    if not re.fullmatch(r"[!-~]+", token):  # http.client would print the value in its own error
+        raise UsageError(f"{TOKEN}: holds a character that no token has; set it to the bare token")
+    if not re.fullmatch(FULL_NAME, repository):
+        raise UsageError(
+            f"GITHUB_REPOSITORY={repository[:100]!r}: no owner/name; GitHub Actions sets it, set it likewise"
         )
-        settings.check()
-    except PerfguardError as error:
-        return error.with_traceback(None)
-    return settings
+    return Client(
+        repository=repository,
+        number=int(number) if number.isdecimal() else None,
+        api=_base(environ, "GITHUB_API_URL", "https://api.github.com"),
+        server=_base(environ, "GITHUB_SERVER_URL", "https://github.com"),
+        token=token,
+        clock=clock or Clock(),
+        timeout=timeout,
+    )
 
 
 def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
     """A base URL without a trailing slash: GitHub answers 404 to a doubled one."""
     url = environ.get(variable, "").strip().rstrip("/") or default
-    try:
-        scheme, host, _ = origin(url)
-    except Unexpected:
-        raise UsageError(f"{variable}={url[:100]!r}: not a URL; set it to {default}, or to your server's") from None
-    if scheme != "https" and host not in _LOOPBACK:
-        raise UsageError(f"{variable}={url[:100]!r}: without TLS the token could be read on its way; write https://")
+    if not re.match(r"https://[^@/]+(/|$)|http://(localhost|127\.0\.0\.1)(:\d+)?(/|$)", url):
+        raise UsageError(f"{variable}={url[:100]!r}: no https:// address; set it to {default}, or to your server's")
     return url
+
+
+def _read(what: str, response: Any, limit: int) -> bytes:
+    """The body of an answer. The socket's timeout alone would let a server send one byte now and then for ever."""
+    body, end = bytearray(), time.monotonic() + _WHOLE_SECONDS
+    while chunk := response.read1(65_536):
+        body += chunk
+        if len(body) > limit:
+            raise ApiError(f"{what}: an answer of more than {limit:,} bytes; refused")
+        if time.monotonic() > end:
+            raise TimeoutError(f"no whole answer in {_WHOLE_SECONDS:g} s")
+    if response.length:
+        raise http.client.IncompleteRead(bytes(body), response.length)
+    return bytes(body)
+
+
+def _said(body: bytes) -> str:
+    """The message of an error in one line; empty if the body is not one of GitHub's."""
+    try:
+        read = msgspec.json.decode(body, type=_Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    details = [read.errors] if isinstance(read.errors, str) else read.errors
+    words = [read.message, *(each if isinstance(each, str) else each.message for each in details)]
+    line = " ".join(" ".join(words).split())
+    return "".join(sign for sign in line if sign.isprintable())[:_MOST_WORDS]
+
+
+def _minute(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(min(seconds, 4e9), UTC):%Y-%m-%d %H:%M} UTC"

@@ -11,12 +11,12 @@ only if the base is the right commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.github.lanes.baseline_edits import Edited, accepted, list_edits, patched
 from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
@@ -25,22 +25,6 @@ from perfguard.github.lanes.stranger_report import Received, receive
 from perfguard.model.errors import LaneError
 from perfguard.model.lane_summary import BaselineEdit, LaneView
 from perfguard.model.records import BaseTree, Report
-
-
-class Delivery(Struct, frozen=True):
-    """The upload of one expected lane: an archive, or why there is none."""
-
-    lane: str
-    archive: bytes | None = None
-    problem: str = ""
-
-
-class Arrived(Struct, frozen=True):
-    """An expected lane after validation: a report, or why there is none."""
-
-    lane: str
-    received: Received | None = None
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,30 +51,32 @@ class Views:
     warnings: list[str] = field(default_factory=list)
 
 
-def arrive(deliveries: Sequence[Delivery], head: str) -> list[Arrived]:
-    """Validate each lane's upload for commit `head`; a refused lane affects no other."""
-    arrived = []
-    for delivery in deliveries:
-        if delivery.archive is None:
-            arrived.append(Arrived(delivery.lane, problem=delivery.problem or "no result"))
-            continue
+def view(artifacts: Sequence[LaneArtifact], head: str, trusted: Trusted) -> Views:
+    """Validate each lane's upload for commit `head`, and judge it; a refused lane affects no other."""
+    received: dict[str, Received | str] = {}
+    for artifact in artifacts:
         try:
-            arrived.append(Arrived(delivery.lane, receive(delivery.lane, delivery.archive, head)))
+            received[artifact.lane] = receive(artifact, head)
         except LaneError as error:
-            arrived.append(Arrived(delivery.lane, problem=str(error)))
-    return arrived
+            received[artifact.lane] = str(error)
+    return judge_lanes(received, trusted)
 
 
-def view(arrived: Sequence[Arrived], trusted: Trusted) -> Views:
-    """Judge every lane with a report, and list the change's baseline edits."""
+def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Views:
+    """Judge every lane with a report, and list the change's baseline edits.
+
+    Args:
+        received: lane -> its report, or why there is none.
+    """
     views = Views()
-    for lane in arrived:
-        if lane.received is None:
-            views.lanes.append(LaneView(lane.lane, problem=lane.problem))
+    reports = []
+    for name, found in received.items():
+        if isinstance(found, str):
+            views.lanes.append(LaneView(name, problem=found))
             continue
-        views.lanes.append(_view(lane.lane, lane.received, trusted))
-        views.warnings += [*lane.received.warnings, *_warnings(lane.lane, lane.received.report, trusted)]
-    reports = [lane.received.report for lane in arrived if lane.received]
+        views.lanes.append(_view(name, found, trusted))
+        views.warnings += [*found.warnings, *_warnings(name, found.report, trusted)]
+        reports.append(found.report)
     if trusted.head is not None:
         folders = sorted({*trusted.base.folders, *trusted.head.folders})
         views.edits = list_edits(Edited(trusted.base, trusted.head, folders), reports)

@@ -1,40 +1,77 @@
-"""Parses a lane's bytes into a report with only valid values; invalid cases are refused one by one."""
+"""Reads the report that a lane uploaded as untrusted data: one small archive, strict JSON, bounded values.
+
+A value that no measurement can have refuses its own case only; the archive and the report as a whole are refused with a
+LaneError.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import re
+import stat
+import zipfile
+import zlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
+from msgspec.structs import replace
 
-from perfguard.github.lanes.archive import unpack
-from perfguard.github.lanes.bounds import MOST_CHARACTERS, check_paired, check_result
-from perfguard.github.lanes.strict_json import check_json
+from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.model.errors import LaneError
 from perfguard.model.lane_summary import Refused
-from perfguard.model.records import (
-    SCHEMA,
-    BaseTree,
-    CaseResult,
-    Conditions,
-    Hardware,
-    PairedCase,
-    Pairing,
-    Report,
-    Session,
-    Toolchain,
-)
+from perfguard.model.records import SCHEMA, CaseResult, PairedCase, Pairing, Report, Session
+from perfguard.store.baseline_parser import CASE_FIELDS
 
+T = TypeVar("T")
+C = TypeVar("C", CaseResult, PairedCase)
+
+# A case with the readings of three process pairs takes about 10 kB of indented JSON and packs to a few hundred bytes:
+# room for about 1,500 regressions in one lane.
+MOST_BYTES = 16_000_000
 MOST_CASES = 5_000
-MOST_SESSIONS = 100  # fresh processes, of all devices together
-_FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become parts of paths
-_LEAST_SHA = 7  # shortest abbreviation of a commit
+MOST_CHARACTERS = 16_384  # of any text
+_MOST_ITEMS = 10_000  # of any list or object in a case: kernel names of one call, blocks of a time
+_MOST_READINGS = 200  # of one case
+_MOST_SESSIONS = 100  # fresh processes, of all devices together
+_MOST_PAIRS = 50  # process pairs of one time
 _MOST_DEVICES = 1024
-_TEXT = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
-_COMMIT = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}([0-9a-f]{24})?)?\Z")]  # "": there is none
-_DEVICE = Annotated[int, Meta(ge=0, lt=_MOST_DEVICES)]
+_NAME = re.compile(r"report-(\w[\w.+-]{0,199})\.json", re.ASCII)
+_FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become parts of paths
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_LEAST_SHA = 7  # shortest abbreviation of a commit
+_MOST = 2.0**63
+_MICROSECONDS = (1e-4, 1e12)  # 0.1 ns is shorter than a device's cycle
+_LOG_RATIO = (-math.log(1e6), math.log(1e6))
+_MHZ = (1.0, 1e5)
+#: Field -> the least and the largest number in it, also in lists and parts below it.
+_RANGES = {
+    "value": (0.0, _MOST),  # counts, bytes and times are never negative
+    "blocks": _MICROSECONDS,
+    "base_us": _MICROSECONDS,
+    "work_us": _MICROSECONDS,
+    "change": _LOG_RATIO,
+    "control": _LOG_RATIO,
+    "base_mhz": _MHZ,
+    "work_mhz": _MHZ,
+    "pair": (1, 200),  # judging again costs one look per number
+    "pairs": (0, 10_000),
+    "device": (0, _MOST_DEVICES - 1),
+    "spread": (0.0, _MOST),
+    "promise": (0.0, _MOST),
+    "floor": (0.0, _MOST),
+    "tolerance": (0.0, _MOST),
+    "rival": (0.0, _MOST),
+    "rank": (-1e6, 1e6),
+    "rejected_blocks": (0, 1e6),
+    "seconds": (0.0, 1e9),
+    "copy_bytes_per_second": (1e-9, 1e21),
+}
+_ANY_NUMBER = (-1e21, 1e21)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Received(Struct, frozen=True):
@@ -45,198 +82,177 @@ class Received(Struct, frozen=True):
     warnings: list[str] = []
 
 
-class _Schema(Struct, frozen=True):
-    schema: Any = None
-
-
-class _Session(Struct, frozen=True, forbid_unknown_fields=True):
-    results: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)]
-    device: _DEVICE = 0
-
-
-class _Base(Struct, frozen=True, forbid_unknown_fields=True):
-    commit: Annotated[_COMMIT, Meta(min_length=1)] | None = None
-    equal: bool = False
-    problem: _TEXT = ""
-
-
-class _Pairing(Struct, frozen=True, forbid_unknown_fields=True):
-    base: _COMMIT
-    cases: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)] = []
-    pairs: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    problem: _TEXT = ""
-    device: _DEVICE = 0
-
-
-class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
-    """A report whose cases are not parsed yet. Verdicts on the run as a whole are never read."""
-
-    schema: int
-    hardware: Hardware
-    toolchain: Toolchain
-    started: Annotated[str, Meta(max_length=40)]
-    commit: Annotated[str, Meta(max_length=80)] | None = None
-    perfguard: Annotated[str, Meta(max_length=80)] = ""
-    results: Annotated[list[msgspec.Raw], Meta(max_length=MOST_CASES)] = []
-    fresh: Annotated[list[_Session], Meta(max_length=MOST_SESSIONS)] = []
-    fresh_problem: _TEXT = ""
-    base: _Base | None = None
-    pairings: Annotated[list[_Pairing], Meta(max_length=_MOST_DEVICES)] = []
-    stale: msgspec.Raw = msgspec.Raw()
-    copy_bytes_per_second: Annotated[float, Meta(gt=0, lt=1e21)] | None = None
-    conditions: Annotated[list[Conditions], Meta(max_length=1024)] = []
-    complete: bool = False
-    exact_only: bool = False
-    guarded: msgspec.Raw = msgspec.Raw()
-    remembered: msgspec.Raw = msgspec.Raw()
-
-
-class _Named(Struct, frozen=True):
-    """The part of an invalid case that names it."""
-
-    case: dict[str, Any]
-
-
-class _NamedPaired(Struct, frozen=True):
-    """The part of an invalid paired case that names it."""
-
-    key: str
-
-
-def receive(lane: str, archive: bytes, head: str) -> Received:
-    """The report that `lane` uploaded for commit `head`.
+def receive(artifact: LaneArtifact, head: str) -> Received:
+    """The report that a lane uploaded for commit `head`.
 
     A lane is named after its hardware's slug, or after its target if any machine of the target will do (`cpu`). Metrics
     of one machine are not judged on a target's lane. The name decides this, not the report: without times, a slug's
     lane has not measured all of its record.
 
     Raises:
-        LaneError: the archive or the whole report is refused, with the reason.
+        LaneError: there is no archive, or it or the whole report is refused; with the reason.
     """
-    packed = unpack(archive)
-    received = read_report_of_stranger(packed.data)
-    hardware = received.report.hardware
-    if packed.slug != hardware.slug:
-        raise LaneError(f"report-{packed.slug}.json holds a report of {hardware.slug[:200]!r}")
-    if lane not in (hardware.slug, hardware.target):
-        raise LaneError(f"the artifact of {lane} holds a report of {hardware.slug[:200]!r}")
-    commit, dirty = (received.report.commit or "").removesuffix("+"), (received.report.commit or "").endswith("+")
+    if artifact.data is None:
+        raise LaneError(artifact.problem)
+    slug, data = unpack(artifact.data)
+    received = read_report_of_stranger(data)
+    report, lane = received.report, artifact.lane
+    if slug != report.hardware.slug:
+        raise LaneError(f"report-{slug}.json holds a report of {report.hardware.slug!r}")
+    if lane not in (report.hardware.slug, report.hardware.target):
+        raise LaneError(f"the artifact of {lane} holds a report of {report.hardware.slug!r}")
+    commit, dirty = (report.commit or "").removesuffix("+"), (report.commit or "").endswith("+")
     if len(commit) < _LEAST_SHA or not head.startswith(commit):
         raise LaneError(f"measured {commit[:60]!r}, not {head[:12]!r}; run the lane on the pull request's head commit")
     warnings = [f"{lane}: tracked files of the checkout were changed before it was measured"] if dirty else []
-    report = msgspec.structs.replace(received.report, exact_only=lane != hardware.slug)
-    return msgspec.structs.replace(received, report=report, warnings=warnings)
+    return Received(replace(report, exact_only=lane != report.hardware.slug), received.refused, warnings)
+
+
+def unpack(archive: bytes) -> tuple[str, bytes]:
+    """The slug in the name of an archive's one file, `report-<slug>.json`, and its bytes. Nothing is extracted.
+
+    Raises:
+        LaneError: no zip file, not exactly one plain file of that name, too large, or damaged.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            members = opened.infolist()
+            if len(members) != 1:
+                raise LaneError(f"the archive holds {len(members):,} files; upload one, report-<hardware>.json")
+            name = _NAME.fullmatch(members[0].filename)
+            kind = stat.S_IFMT(members[0].external_attr >> 16)
+            if name is None or members[0].orig_filename != members[0].filename or kind not in (0, stat.S_IFREG):
+                raise LaneError(f"{members[0].filename[:200]!r} is no plain file report-<hardware>.json")
+            with opened.open(members[0]) as stream:
+                data = stream.read(MOST_BYTES + 1)  # whatever size it claims
+    # The exceptions of zipfile for damaged, encrypted or unusual archives, from its documentation and from experiments.
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        raise LaneError(f"no readable zip file ({str(error)[:200]}); upload .perfguard/report-*.json") from error
+    if len(data) > MOST_BYTES:
+        raise LaneError(f"{name[0]} unpacks to more than {MOST_BYTES:,} bytes")
+    return name[1], data
 
 
 def read_report_of_stranger(data: bytes) -> Received:
     """A report from untrusted JSON. An impossible value costs only its own case.
 
     Raises:
-        LaneError: no JSON, another schema, or an envelope that cannot be read.
+        LaneError: no JSON, another schema, or a report that cannot be read apart from its cases.
     """
-    check_json(data)
+    found = _strict_json(data)
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or schema != SCHEMA or isinstance(schema, bool):
+        raise LaneError(f"report schema {str(schema)[:40]}, this perfguard reads {SCHEMA}; use one version for both")
+    parts = {name: found.pop(name, []) for name in ("results", "fresh", "pairings")}
+    for name in ("stale", "guarded", "remembered"):  # verdicts on the run as a whole are never read
+        found.pop(name, None)
     try:
-        schema = msgspec.json.decode(data, type=_Schema).schema
-        if schema != SCHEMA or isinstance(schema, bool):
-            raise LaneError(
-                f"report schema {str(schema)[:40]}, this perfguard reads {SCHEMA}; use one version for both"
-            )
-        envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise LaneError(f"no perfguard report ({str(error)[:300]})") from error
-    _check_texts(envelope)
-    for folder in (envelope.hardware.slug, envelope.hardware.target):
-        if folder is not None and not _FOLDER.fullmatch(folder):
-            raise LaneError(f"no perfguard report ({folder[:100]!r} names no folder of baselines)")
-    results, refused = _results(envelope.results)
-    pairings, unpaired = _pairings(envelope)
-    report = Report(
-        schema=SCHEMA,
-        hardware=envelope.hardware,
-        toolchain=envelope.toolchain,
-        started=envelope.started,
-        commit=envelope.commit,
-        perfguard=envelope.perfguard,
-        results=results,
+        report = _converted(found, Report)
+        results, refused = _cases(parts["results"], CaseResult, set())
         # Unreadable results of fresh processes are dropped: they confirm nothing.
-        fresh=[Session(_results(session.results)[0], session.device) for session in envelope.fresh],
-        fresh_problem=envelope.fresh_problem,
-        base=None if envelope.base is None else msgspec.convert(envelope.base, BaseTree, from_attributes=True),
-        pairings=pairings,
-        copy_bytes_per_second=envelope.copy_bytes_per_second,
-        conditions=envelope.conditions,
-        complete=envelope.complete,
-        exact_only=envelope.exact_only,
-    )
-    return Received(report, [*refused, *unpaired])
+        fresh = [
+            replace(_converted({**each, "results": []}, Session), results=_cases(each["results"], CaseResult, set())[0])
+            for each in _list(parts["fresh"], _MOST_SESSIONS)
+        ]
+        pairings, unpaired = _pairings(_list(parts["pairings"], _MOST_DEVICES))
+        _check_whole(report, pairings)
+    except RecursionError as error:
+        raise LaneError("nested too deeply") from error
+    except (msgspec.MsgspecError, LaneError, AttributeError, KeyError, TypeError) as error:  # or no object
+        raise LaneError(f"no perfguard report ({str(error)[:300]})") from error
+    return Received(replace(report, results=results, fresh=fresh, pairings=pairings), [*refused, *unpaired])
 
 
-def _check_texts(envelope: _Envelope) -> None:
-    """Check texts of hardware, toolchain and conditions, which are shown as well, by the limits of the cases."""
-    shown = msgspec.to_builtins([envelope.hardware, envelope.toolchain, envelope.conditions])
-    left = [shown]
-    while left:
-        value = left.pop()
-        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
-            raise LaneError(f"no perfguard report (a text of {len(value):,} characters)")
-        if isinstance(value, list | dict):
-            left += value.values() if isinstance(value, dict) else value
+def _strict_json(data: bytes) -> Any:
+    """JSON that every parser reads alike: UTF-8, no repeated keys, no NaN. msgspec keeps the last of equal keys."""
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_no_number)
+    except UnicodeDecodeError as error:
+        raise LaneError(f"no UTF-8 text (byte {error.start})") from error
+    except RecursionError as error:
+        raise LaneError("nested too deeply") from error
+    except ValueError as error:  # JSONDecodeError, and integers of more digits than Python converts
+        raise LaneError(f"no JSON ({str(error)[:200]})") from error
 
 
-def _results(raw: Sequence[msgspec.Raw]) -> tuple[list[CaseResult], list[Refused]]:
-    results: list[CaseResult] = []
-    refused: list[Refused] = []
-    seen: set[tuple[str, str]] = set()
-    for number, data in enumerate(raw, 1):
-        try:
-            result = msgspec.json.decode(data, type=CaseResult)
-            check_result(result)
-            name = (result.case.suite, result.case.key)
-            if name in seen:
-                raise LaneError("invalid value: the case twice in one report")
-        except LaneError as error:
-            refused.append(Refused(_name(data, number), str(error)))
-        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-            refused.append(Refused(_name(data, number), f"invalid value: {str(error)[:200]}"))
-        else:
-            seen.add(name)
-            results.append(result)
-    return results, refused
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise LaneError("a key twice in one object")
+    return found
 
 
-def _pairings(envelope: _Envelope) -> tuple[list[Pairing], list[Refused]]:
-    """The process pairs, and the cases with invalid pairs, which no pair then judges.
+def _no_number(token: str) -> NoReturn:
+    raise LaneError(f"{token} is no JSON; a reading that is no number is written as null")
+
+
+def _converted(data: Any, kind: type[T]) -> T:
+    """Plain JSON as a record, with sizes and numbers within bounds.
 
     Raises:
-        LaneError: the report contradicts itself about its base, or there are too many cases.
+        LaneError, ValidationError: names the value.
     """
-    commit = (envelope.base.commit if envelope.base is not None else None) or ""
-    if envelope.base is not None and envelope.base.equal and not commit:
-        raise LaneError("no perfguard report (equal to a base that it does not name)")
-    if any(pairing.base != commit or (pairing.cases and not commit) for pairing in envelope.pairings):
-        raise LaneError(f"no perfguard report (process pairs with another base than {commit[:12] or 'none'})")
-    if sum(len(pairing.cases) for pairing in envelope.pairings) > MOST_CASES:
-        raise LaneError(f"no perfguard report (process pairs of more than {MOST_CASES:,} cases)")
+    _check_bounds(data)
+    return msgspec.convert(data, kind)
+
+
+def _check_bounds(value: Any, field: str = "") -> None:
+    """Check texts, sizes and numbers of what stands in `field` of plain JSON."""
+    if isinstance(value, str):
+        if len(value) > MOST_CHARACTERS:
+            raise LaneError(f"a text of {len(value):,} characters, {MOST_CHARACTERS:,} at most")
+        if not value.isascii() and _SURROGATE.search(value):
+            raise LaneError("a text that no encoding can hold")
+    elif isinstance(value, int | float):
+        least, most = _RANGES.get(field, _ANY_NUMBER)
+        if not least <= value <= most:
+            raise LaneError(f"{field} is {value:g}")
+    elif isinstance(value, list | dict):
+        if len(value) > _MOST_ITEMS:
+            raise LaneError(f"{len(value):,} items of {field}, {_MOST_ITEMS:,} at most")
+        for key in value:
+            _check_bounds(key, field)
+        for key, item in value.items() if isinstance(value, dict) else ():
+            _check_bounds(item, "value" if field == "value" else key)
+
+
+def _list(value: Any, most: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise LaneError(f"no list of at most {most:,} items")
+    return value
+
+
+def _cases(raw: Any, kind: type[C], seen: set[tuple[str, str]]) -> tuple[list[C], list[Refused]]:
+    """The cases of a list, and those that are refused. `seen`: the cases that were read before."""
+    found: list[C] = []
+    refused: list[Refused] = []
+    for number, data in enumerate(_list(raw, MOST_CASES), 1):
+        try:
+            case = _converted(data, kind)
+            _check(case)
+            if _id(case) in seen:
+                raise LaneError("the case twice in one report")
+        except (msgspec.MsgspecError, LaneError, RecursionError) as error:
+            refused.append(Refused(_name(data) or f"case {number}", f"invalid value: {str(error)[:200]}"))
+        else:
+            seen.add(_id(case))
+            found.append(case)
+    return found, refused
+
+
+def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
+    """The process pairs, and the cases with invalid pairs, which no pair then judges."""
+    pairings: list[Pairing] = []
     refused: list[Refused] = []
     seen: set[tuple[str, str]] = set()
-    pairings = []
-    for pairing in envelope.pairings:
-        cases = []
-        for number, data in enumerate(pairing.cases, 1):
-            try:
-                case = msgspec.json.decode(data, type=PairedCase)
-                check_paired(case)
-                if (case.suite, case.key) in seen:
-                    raise LaneError("invalid value: the case twice in one report")
-            except LaneError as error:
-                refused.append(Refused(_paired_name(data, number), f"process pairs: {error}"))
-            except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-                reason = f"process pairs: invalid value: {str(error)[:200]}"
-                refused.append(Refused(_paired_name(data, number), reason))
-            else:
-                seen.add((case.suite, case.key))
-                cases.append(_without_times(case))
-        pairings.append(Pairing(pairing.base, cases, pairing.pairs, pairing.problem, pairing.device))
+    for each in raw:
+        cases, invalid = _cases(each.get("cases", []), PairedCase, seen)
+        pairings.append(
+            replace(_converted({**each, "cases": []}, Pairing), cases=[_without_times(one) for one in cases])
+        )
+        refused += [Refused(one.name, f"process pairs: {one.reason}") for one in invalid]
+    if len(seen) > MOST_CASES:
+        raise LaneError(f"process pairs of more than {MOST_CASES:,} cases")
     return pairings, refused
 
 
@@ -245,21 +261,72 @@ def _without_times(case: PairedCase) -> PairedCase:
     if case.base is None:
         return case
     exact = [reading for reading in case.base.readings if not reading.timed]
-    return msgspec.structs.replace(case, base=msgspec.structs.replace(case.base, readings=exact))
+    return replace(case, base=replace(case.base, readings=exact))
 
 
-def _paired_name(data: msgspec.Raw, number: int) -> str:
-    try:
-        return msgspec.json.decode(data, type=_NamedPaired).key[:1000] or f"paired case {number}"
-    except (msgspec.MsgspecError, RecursionError, ValueError):
-        return f"paired case {number}"
+def _check_whole(report: Report, pairings: Sequence[Pairing]) -> None:
+    """Check what becomes a part of paths, and that the report does not contradict itself about its base."""
+    for folder in (report.hardware.slug, report.hardware.target):
+        if folder is not None and not _FOLDER.fullmatch(folder):
+            raise LaneError(f"{folder[:100]!r} names no folder of baselines")
+    commit = report.base.commit if report.base is not None else None
+    if commit is not None and not _COMMIT.fullmatch(commit):
+        raise LaneError(f"its base {commit[:100]!r} is no commit")
+    if report.base is not None and report.base.equal and commit is None:
+        raise LaneError("equal to a base that it does not name")
+    if any(pairing.base != (commit or "") or (pairing.cases and not commit) for pairing in pairings):
+        raise LaneError(f"process pairs with another base than {(commit or 'none')[:12]}")
 
 
-def _name(data: msgspec.Raw, number: int) -> str:
-    """The name of a refused case if readable, else its position."""
-    try:
-        case = msgspec.json.decode(data, type=_Named).case
-    except (msgspec.MsgspecError, RecursionError, ValueError):
-        return f"case {number}"
-    name, direction = case.get("name"), case.get("pass")
-    return f"{name[:1000]}/{str(direction)[:20]}" if isinstance(name, str) and name else f"case {number}"
+def _id(case: CaseResult | PairedCase) -> tuple[str, str]:
+    return (case.case.suite, case.case.key) if isinstance(case, CaseResult) else (case.suite, case.key)
+
+
+def _name(data: Any) -> str:
+    """The name of a refused case if it can be read."""
+    case = data.get("case", data) if isinstance(data, dict) else {}
+    if not isinstance(case, dict):
+        return ""
+    name = case.get("key") or (f"{case['name']}/{case.get('pass')}" if case.get("name") else "")
+    return name[:1000] if isinstance(name, str) else ""
+
+
+def _check(case: CaseResult | PairedCase) -> None:
+    """Check what no single value shows: names, twins, times.
+
+    Raises:
+        LaneError: names the value. Pairs then judge no time of a paired case.
+    """
+    if not all(_id(case)):
+        raise LaneError("an empty name")
+    if isinstance(case, CaseResult):
+        _check_readings(case)
+        return
+    if case.base is not None:
+        _check(case.base)
+        if _id(case.base) != _id(case):
+            raise LaneError("another case at the base")
+    metrics = [time.metric for time in case.times]
+    if not all(metrics) or len(set(metrics)) != len(metrics) or len(metrics) > _MOST_READINGS:
+        raise LaneError("a time twice in one case, one without a metric, or too many")
+    for time in case.times:
+        numbers = [reading.pair for reading in time.readings]
+        if len(numbers) > _MOST_PAIRS or numbers != sorted(set(numbers)):
+            raise LaneError(f"{time.metric}: more than {_MOST_PAIRS} process pairs, or not numbered upwards")
+
+
+def _check_readings(result: CaseResult) -> None:
+    if not result.case.name:
+        raise LaneError("an empty name")
+    if max(len(result.readings), len(result.verdicts)) > _MOST_READINGS:
+        raise LaneError(f"more than {_MOST_READINGS} readings or verdicts")
+    metrics = [reading.metric for reading in result.readings]
+    if not all(metrics) or len(set(metrics)) != len(metrics):
+        raise LaneError("a reading without a metric, or a metric twice in one case")
+    for reading in result.readings:
+        if reading.metric in CASE_FIELDS:
+            raise LaneError(f"a metric called {reading.metric!r}; {reading.metric!r} names a field of a baseline")
+        if reading.timed and not (
+            isinstance(reading.value, int | float) and _MICROSECONDS[0] <= reading.value < _MICROSECONDS[1]
+        ):
+            raise LaneError(f"{reading.metric}: {str(reading.value)[:100]} is no time in µs")

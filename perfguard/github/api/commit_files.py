@@ -1,0 +1,170 @@
+"""Files of the repository at one commit, trusted or not, and the merge base of two commits."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from perfguard.github.api.client import ApiError, Client
+from perfguard.model.errors import GitHubError
+
+MOST_FILE_BYTES = 1_000_000
+MOST_FILES = 500
+_DEPTH = 2
+_FOLDER, _FILE, _SYMLINK = "040000", ("100644", "100755"), "120000"  # git's modes
+
+
+@dataclass(frozen=True)
+class MergeBase:
+    """The merge base of a head and its base: its hash, days since then, and commits of the base since then."""
+
+    sha: str
+    age_days: int
+    behind: int
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The `*.yaml` files of a folder at a commit, at most 500.
+
+    Attributes:
+        files: path, relative to the repository -> bytes.
+        problems: path -> why it was not read: too large, a link, not in GitHub's listing …
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class _Person(Struct, frozen=True):
+    date: datetime.datetime
+
+
+class _Commit(Struct, frozen=True):
+    committer: _Person
+
+
+class _Base(Struct, frozen=True):
+    sha: str
+    commit: _Commit
+
+
+class _Comparison(Struct, frozen=True):
+    merge_base_commit: _Base
+    behind_by: int
+
+
+class _Entry(Struct, frozen=True):
+    path: str  # relative to the tree
+    mode: str
+    sha: str
+    size: int = 0
+
+
+class _Tree(Struct, frozen=True):
+    tree: list[_Entry]
+    truncated: bool = False
+
+
+class _Blob(Struct, frozen=True):
+    content: str
+    encoding: str
+
+
+def find_merge_base(client: Client, base_sha: str, head_sha: str) -> MergeBase:
+    """The merge base of two commits; the head may be a fork's.
+
+    Raises:
+        GitHubError: no common commit, or GitHub cannot be asked.
+    """
+    # The head's commits are not needed: one is the least that GitHub sends.
+    found = client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1")
+    seconds = client.clock.now() - found.merge_base_commit.commit.committer.date.timestamp()
+    return MergeBase(found.merge_base_commit.sha, max(0, int(seconds // 86_400)), found.behind_by)
+
+
+class CommitFiles:
+    """Reads files of any commit; each content is downloaded once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._contents: dict[str, bytes] = {}  # git's hash of a content -> the content
+
+    def file(self, path: str, commit: str) -> bytes:
+        """The bytes of a file; empty if there is none.
+
+        Raises:
+            GitHubError: it is too large or no file, or the commit cannot be read.
+        """
+        entry = self._entry(path, commit)
+        if entry is None:
+            return b""
+        if entry.mode not in _FILE or entry.size > MOST_FILE_BYTES:
+            raise GitHubError(f"{path} at {commit[:12]}: no file, or larger than {MOST_FILE_BYTES:,} bytes; mend it")
+        return self._content(path, entry)
+
+    def folder(self, folder: str, commit: str) -> Folder:
+        """The YAML files in `folder` and in two levels of folders below it; empty if there is no such folder.
+
+        The listing takes a call for each part of the path and one for all below: an untrusted head may hold thousands.
+
+        Raises:
+            GitHubError: the commit cannot be read.
+        """
+        found = Folder()
+        for path, entry in self._listed(folder, commit, found.problems):
+            if entry.size > MOST_FILE_BYTES:
+                found.problems[path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
+            elif len(found.files) >= MOST_FILES:
+                found.problems[folder] = f"more than {MOST_FILES} files: the rest is not read"
+                break
+            else:
+                found.files[path] = self._content(path, entry)
+        return found
+
+    def _listed(self, folder: str, commit: str, problems: dict[str, str]) -> Iterator[tuple[str, _Entry]]:
+        top = self._entry(folder, commit)
+        if top is None or top.mode != _FOLDER:
+            if top is not None:
+                problems[folder] = "no folder: not read"
+            return
+        tree = self._client.get(f"/git/trees/{top.sha}", _Tree, recursive="1")
+        if tree.truncated:
+            problems[folder] = "more entries than GitHub lists: not all are read"
+        for entry in tree.tree:
+            path = f"{folder}/{entry.path}"
+            if entry.mode == _SYMLINK:
+                problems[path] = "a symlink: not followed"
+            elif entry.mode in _FILE and path.endswith(".yaml") and entry.path.count("/") <= _DEPTH:
+                yield path, entry
+
+    def _entry(self, path: str, commit: str) -> _Entry | None:
+        """The entry of a path in the commit's trees; None if there is none."""
+        found: _Entry | None = None
+        sha = commit
+        for part in path.split("/"):
+            if found is not None and found.mode != _FOLDER:
+                return None
+            # A commit that cannot be read is an error: taken for an empty one, it would leave every case without a
+            # baseline.
+            tree = self._client.get(f"/git/trees/{sha}", _Tree)
+            found = next((entry for entry in tree.tree if entry.path == part), None)
+            if found is None:
+                return None
+            sha = found.sha
+        return found
+
+    def _content(self, path: str, entry: _Entry) -> bytes:
+        if entry.sha not in self._contents:
+            blob = self._client.get(f"/git/blobs/{entry.sha}", _Blob)
+            try:
+                data = base64.b64decode(blob.content.replace("\n", ""), validate=True)
+            except (binascii.Error, ValueError):
+                raise ApiError(f"{path}: not the base64 that GitHub sends; run the job again") from None
+            self._contents[entry.sha] = data
+        return self._contents[entry.sha]

@@ -1,0 +1,180 @@
+"""The workflow run that measured, and its pull request: from GitHub's own data, never from the run's artifacts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from perfguard.github.api.client import FULL_NAME, Client
+from perfguard.model.errors import UsageError
+
+MEASURE_WORKFLOW = ".github/workflows/measure.yml"
+Sha = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]  # SHA-1, or SHA-256
+_QUEUE = re.compile(r"gh-readonly-queue/.+/pr-[0-9]+-([0-9a-f]{40}(?:[0-9a-f]{24})?)", re.DOTALL)
+_EVENTS = ("pull_request", "merge_group", "push")
+_CONCLUSIONS = ("success", "failure", "timed_out", "cancelled")
+
+
+class Repository(Struct, frozen=True):
+    """A repository; its id survives a rename. `full_name` is `owner/name`."""
+
+    id: int
+    full_name: Annotated[str, Meta(pattern=f"^{FULL_NAME}$")]
+
+
+class Run(Struct, frozen=True):
+    """A workflow run, from the event or the API. Its titles, branches and actors are hostile text.
+
+    Attributes:
+        attempt: 1, then 2 … for reruns.
+        event: trigger of the run: `pull_request`, `merge_group`, `push` …
+        path: of its workflow file; may end in `@ref`.
+        conclusion: `success`, `failure`, `timed_out`, `cancelled` …; None while it runs.
+        head_repository: None if the fork was deleted.
+    """
+
+    id: int
+    event: str
+    path: str
+    head_sha: Sha
+    repository: Repository
+    attempt: int = field(name="run_attempt", default=1)
+    head_branch: str | None = None
+    conclusion: str | None = None
+    head_repository: Repository | None = None
+
+    @property
+    def queued_on(self) -> str | None:
+        """The commit that a merge queue placed the head on, from the branch name. None for other events: for a push,
+        GitHub's API does not give the previous commit."""
+        found = _QUEUE.fullmatch(self.head_branch or "") if self.event == "merge_group" else None
+        return found[1] if found else None
+
+
+class _Event(Struct, frozen=True):
+    workflow_run: Run
+
+
+class _Label(Struct, frozen=True):
+    name: str = ""
+
+
+class _Id(Struct, frozen=True):
+    id: int
+
+
+class Side(Struct, frozen=True):
+    """Head or base of a pull request; a fork may be gone."""
+
+    sha: str
+    ref: str
+    repo: _Id | None = None
+
+
+class Pull(Struct, frozen=True):
+    """A pull request."""
+
+    number: int
+    state: str
+    head: Side
+    base: Side
+    draft: bool | None = False
+    labels: list[_Label] = []
+
+
+class Found(Struct, frozen=True):
+    """The pull request of a run, or the reason why none gets a comment (one sentence, for the log).
+
+    Attributes:
+        alone: no other open pull request has this head, so that a status on the commit belongs to this one. Anyone can
+            push somebody else's commit to a fork and open another.
+    """
+
+    pull: Pull | None = None
+    reason: str = ""
+    alone: bool = False
+
+
+def read_event(environ: Mapping[str, str]) -> Run:
+    """The run that completed, from the `workflow_run` event in GITHUB_EVENT_PATH.
+
+    Raises:
+        UsageError: no such variable or file, or another event.
+    """
+    path = environ.get("GITHUB_EVENT_PATH", "")
+    if not path:
+        raise UsageError("GITHUB_EVENT_PATH: not set; post from a workflow_run job, or name a run by its id")
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=_Event).workflow_run
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); GITHUB_EVENT_PATH names the event") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: no workflow_run event ({error}); run this in a job `on: workflow_run`") from error
+
+
+def fetch_run(client: Client, number: int) -> Run:
+    """A run of the client's repository by its id.
+
+    Raises:
+        GitHubError: there is none, or GitHub cannot be asked.
+    """
+    return client.get(f"/actions/runs/{number}", Run)
+
+
+def reason_to_stop(run: Run, client: Client, workflow: str = MEASURE_WORKFLOW) -> str:
+    """Why nothing is posted for this run; empty if something is.
+
+    `cancelled` runs of pull requests continue: `find_pull` finds one only while its head is the measured commit.
+    """
+    if not client.is_home(run.repository.id, run.repository.full_name):
+        return f"run {run.id} belongs to {run.repository.full_name}, not to {client.repository}"
+    path = run.path.partition("@")[0]
+    if path not in (workflow, f"{run.repository.full_name}/{workflow}"):
+        return f"run {run.id} is of another workflow, {path[:200]!r}, not of {workflow}"
+    if run.event not in _EVENTS:
+        return f"run {run.id} was started by {run.event[:50]!r}, not by one of {', '.join(_EVENTS)}"
+    if run.conclusion not in _CONCLUSIONS:
+        return f"run {run.id} ended as {str(run.conclusion)[:50]!r}, not as one of {', '.join(_CONCLUSIONS)}"
+    if run.event != "pull_request" and run.conclusion == "cancelled":
+        return f"run {run.id} was cancelled"
+    return ""
+
+
+def find_pull(client: Client, run: Run) -> Found:
+    """The open pull request whose head `run` measured.
+
+    The query is for all open pull requests: `workflow_run.pull_requests` is empty for most forks, and a commit's own
+    list holds pull requests that were merged long ago.
+
+    Raises:
+        GitHubError: GitHub cannot be asked.
+    """
+    if run.event != "pull_request":
+        return Found(reason=f"the run was started by a {run.event}, which has no pull request")
+    if run.head_repository is None:
+        return Found(reason=f"the repository that {run.head_sha[:12]} came from is gone; nothing to comment on")
+    pulls = [pull for page in client.pages("/pulls", list[Pull], state="open") for pull in page]
+    same = [pull for pull in pulls if pull.head.sha == run.head_sha]
+    ours = [pull for pull in same if _is_between(pull, run)]
+    if len(ours) == 1:
+        return Found(ours[0], alone=len(same) == 1)
+    if ours:
+        numbers = ", ".join(f"#{pull.number}" for pull in ours)
+        return Found(reason=f"{numbers} share the head {run.head_sha[:12]}; which one was measured cannot be told")
+    moved = [pull for pull in pulls if pull.head.ref == run.head_branch and _is_between(pull, run)]
+    if moved:
+        numbers = ", ".join(f"#{pull.number} is at {pull.head.sha[:12]}" for pull in moved[:5])
+        return Found(reason=f"measured {run.head_sha[:12]}, which is outdated: {numbers}; its own run will comment")
+    return Found(reason=f"no open pull request has {run.head_sha[:12]} as its head; nothing to comment on")
+
+
+def _is_between(pull: Pull, run: Run) -> bool:
+    """Whether it leads from the run's repository into ours. One owner can have several forks in a network."""
+    head, base = pull.head.repo, pull.base.repo
+    assert run.head_repository is not None
+    return head is not None and head.id == run.head_repository.id and base is not None and base.id == run.repository.id

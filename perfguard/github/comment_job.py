@@ -1,0 +1,252 @@
+"""`perfguard comment`: check the run, gather and judge, save the report, then post comment and statuses to GitHub.
+
+Errors of GitHub change no verdict and lose no report: files and summary are written before posting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from perfguard.github.api.client import NO_TOKEN, TOKEN, Client, Clock, open_client
+from perfguard.github.api.comment import Action, Rules, post_comment
+from perfguard.github.api.measured_run import MEASURE_WORKFLOW, fetch_run, read_event, reason_to_stop
+from perfguard.github.api.statuses import set_statuses
+from perfguard.github.gather import Gathered, gather, link_of
+from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.config import Settings, read_settings
+from perfguard.model.errors import ExitStatus, GitHubError
+from perfguard.model.lane_summary import Overview
+from perfguard.render.html import render_html
+from perfguard.render.markdown import render_markdown, render_resolved
+from perfguard.session.report_command import merge, read_lanes
+
+_EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
+SUMMARY_BYTES = 1_000_000  # of the 1 MiB of a step's summary; above it GitHub shows nothing and the step stays green
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `perfguard comment`."""
+    parser.description = (
+        "For a job `on: workflow_run` after the lanes: reads what they uploaded as untrusted data, judges it by the "
+        "baselines of the merge base, and keeps one comment and the commit statuses up to date. Needs GITHUB_TOKEN, no "
+        "GPU and no torch. See docs/pull-requests.md."
+    )
+    parser.add_argument(
+        "--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print comment and statuses; write nothing to GitHub")
+    parser.add_argument(
+        "--key", default="default", metavar="NAME", help="keeps comments of several configurations apart: [a-z0-9-]"
+    )
+    parser.add_argument(
+        "--workflow",
+        metavar="PATH",
+        default=MEASURE_WORKFLOW,
+        help="the workflow that measures (default: %(default)s); runs of others are left alone",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        default=Path(".perfguard"),
+        help="folder of report.md, report.html, report.json",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns one of `perfguard.ExitStatus`.
+
+    Raises:
+        PerfguardError: it cannot judge at all; with the next step.
+    """
+    job = Job(
+        read_settings(Path.cwd()),
+        os.environ,
+        run=options.run,
+        dry=options.dry_run,
+        key=options.key,
+        output=options.output,
+        workflow=options.workflow,
+    )
+    return int(post(job))
+
+
+@dataclass(frozen=True)
+class Job:
+    """Options and environment of one post job.
+
+    Attributes:
+        environ: of GitHub Actions: token, repository, event, summary.
+        run: id of the run that measured; None: the run of the job's event.
+        dry: write nothing to GitHub.
+        key: of the comment.
+        output: folder of report.md, report.html and report.json.
+        workflow: path of the workflow that measures.
+    """
+
+    settings: Settings
+    environ: Mapping[str, str] = field(repr=False)
+    run: int | None = None
+    dry: bool = False
+    key: str = "default"
+    output: Path = Path(".perfguard")
+    workflow: str = MEASURE_WORKFLOW
+    clock: Clock | None = None
+
+
+def post(job: Job) -> ExitStatus:
+    """Judge the results of a run and post them; returns the verdict's status, or NOT_POSTED if only posting failed.
+
+    Raises:
+        UsageError: the job is not configured correctly.
+    """
+    if not job.environ.get(TOKEN, "").strip():
+        return _judge_local_reports(job)
+    client = measured = None
+    try:
+        client = open_client(job.environ, job.clock)
+        measured = read_event(job.environ) if job.run is None else fetch_run(client, job.run)
+        stop = reason_to_stop(measured, client, job.workflow)
+        if stop:
+            _log(job, [f"nothing to post: {stop}"])
+            return ExitStatus.PASSED
+        return _judge_and_post(job, client, gather(client, measured, job.settings, job.environ.get("GITHUB_SHA", "")))
+    except Exception as error:
+        if isinstance(error, GitHubError):
+            next_step = "the lanes' reports are artifacts of their run; run this job again"
+            _log(job, [f"comment skipped: {error}", next_step])
+        if client is not None and measured is not None and not job.dry:
+            marks = given_up(job.settings, link_of(client, measured))
+            _log(job, set_statuses(client, measured.head_sha, marks))
+        if isinstance(error, GitHubError):
+            return ExitStatus.NOT_POSTED
+        raise
+
+
+def _judge_local_reports(job: Job) -> ExitStatus:
+    """Without a token: the verdicts of the reports in the output folder, where pytest saves them."""
+    paths = sorted(job.output.glob("report-*.json"))
+    if not paths:
+        _log(job, [f"comment skipped: {NO_TOKEN}; no report-*.json in {job.output} either"])
+        return ExitStatus.NOT_POSTED
+    overview = merge(read_lanes([str(path) for path in paths]), job.settings.lanes)
+    problems = [*_write_files(job.output, overview), *_write_summary(job.environ, overview)]
+    _log(job, [f"comment skipped: {NO_TOKEN}; report: {job.output / 'report.md'}", *problems])
+    return exit_status(overview, job.settings.strict)
+
+
+def _judge_and_post(job: Job, client: Client, gathered: Gathered) -> ExitStatus:
+    """The verdict's status, or NOT_POSTED if only posting failed."""
+    problems = _write_files(job.output, gathered.overview)
+    if not problems:
+        _log(job, [f"report: {job.output / 'report.md'}"])
+    failures: list[str] = []
+    if job.dry:
+        _rehearse(job, gathered)
+    else:
+        problems += _write_summary(job.environ, gathered.overview)
+        failures = [*_post_statuses(job, client, gathered), *_post_comment(job, client, gathered)]
+    _log(job, [*problems, *failures])
+    verdict = exit_status(gathered.overview, job.settings.strict)
+    return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
+
+
+def _write_files(folder: Path, overview: Overview) -> list[str]:
+    """Write `report.md`, `report.html` and `report.json`; returns errors, a sentence each."""
+    contents = {
+        "report.md": render_markdown(overview, _EVERYTHING)[0].encode(),
+        "report.html": render_html(overview).encode(),
+        "report.json": msgspec.json.format(msgspec.json.encode(overview), indent=1),
+    }
+    problems = []
+    for name, content in contents.items():
+        try:
+            write_atomically(folder / name, content)
+        except OSError as error:
+            problems.append(f"{folder / name}: not written ({error.strerror}); make room or name another --output")
+    return problems
+
+
+def _write_summary(environ: Mapping[str, str], overview: Overview) -> list[str]:
+    """Append the largest text that fits to the step's summary; returns errors, a sentence each."""
+    name = environ.get("GITHUB_STEP_SUMMARY", "")
+    if not name:
+        return []
+    try:
+        with open(name, "a", encoding="utf-8") as file:
+            file.write(render_markdown(overview, SUMMARY_BYTES)[0] + "\n")
+    except OSError as error:
+        return [f"{name}: the summary was not written ({error.strerror}); the report is in its file"]
+    return []
+
+
+def _post_statuses(job: Job, client: Client, gathered: Gathered) -> list[str]:
+    """Set the commit's statuses; returns failures, a sentence each."""
+    head = gathered.run.head_sha
+    if gathered.own:
+        return set_statuses(client, head, statuses(gathered.overview, job.settings.strict))
+    if gathered.pull is not None:
+        _log(job, [f"no statuses: {head[:12]} is the head of another pull request, too"])
+    return []
+
+
+def _post_comment(job: Job, client: Client, gathered: Gathered) -> list[str]:
+    """Create or update the comment; returns failures, a sentence each. Why there is none is logged."""
+    settings, overview, measured = job.settings, gathered.overview, gathered.run
+    if gathered.pull is None or settings.comment == "never":
+        _log(job, [_no_comment(gathered)])
+        return []
+    posted = post_comment(
+        client,
+        gathered.pull,
+        _text(job, overview),
+        wants=wants_comment(overview, settings),
+        order=(measured.id, measured.attempt),
+        rules=Rules(job.key, settings.drafts, settings.author),
+    )
+    _log(job, [": ".join(filter(None, (f"comment {posted.action}", posted.reason))), *posted.warnings])
+    return [f"post failed: {posted.reason}"] if posted.action is Action.FAILED else []
+
+
+def _no_comment(gathered: Gathered) -> str:
+    return f"no comment: {gathered.why_no_pull or 'comment is never in [tool.perfguard]'}"
+
+
+def _text(job: Job, overview: Overview) -> str:
+    """The comment's text. A resolved comment gets a few lines only."""
+    return render_resolved(overview) if is_resolved(overview, job.settings) else render_markdown(overview)[0]
+
+
+def _rehearse(job: Job, gathered: Gathered) -> None:
+    """Print the comment and statuses of a dry run."""
+    overview = gathered.overview
+    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in statuses(overview, job.settings.strict)]
+    if gathered.pull is None or job.settings.comment == "never":
+        lines.append(_no_comment(gathered))
+    else:
+        created = "" if wants_comment(overview, job.settings) else ", only if there is one already"
+        lines.append(f"comment on #{gathered.pull.number}{created}:")
+    print(_harmless(job, "\n".join([*lines, "", _text(job, overview)])))
+
+
+def _log(job: Job, lines: Sequence[str]) -> None:
+    if lines:
+        print(_harmless(job, "\n".join(f"perfguard: {line}" for line in lines)), file=sys.stderr)
+
+
+def _harmless(job: Job, text: str) -> str:
+    """Text with untrusted names, in which an Actions runner ignores workflow commands."""
+    if job.environ.get("GITHUB_ACTIONS") != "true":
+        return text
+    mark = f"perfguard-{secrets.token_hex(16)}"
+    return f"::stop-commands::{mark}\n{text}\n::{mark}::"

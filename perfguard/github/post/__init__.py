@@ -1,1 +1,0 @@
-"""`perfguard comment`: judges the lanes of one run and reports in the pull request."""

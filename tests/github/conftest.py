@@ -1,0 +1,142 @@
+"""The fake GitHub with one pull request of a fork, a client of it, a clock that nobody waits for, and a post job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfguard.github.api.client import Client, Clock, open_client
+from perfguard.github.comment_job import Job, post
+from perfguard.model.config import Settings
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import Report
+from tests.github.fake import FakeGitHub, sha
+from tests.github.reports import PATH, SLUG, archive, baseline_file, entries
+
+NOW = 1_795_255_200.0  # 2026-11-21 10:00 UTC
+BASE = {"f": entries(), "g": entries()}
+CONFIGURATION = b"[tool.perfguard]\nlanes = ['nvidia-h200']\n"
+
+
+@dataclass
+class FakeClock:
+    """Time that passes only while somebody sleeps, who wakes at once."""
+
+    time: float = NOW
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        self.slept.append(seconds)
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(now=lambda: self.time, sleep=self.sleep)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+
+
+@pytest.fixture(scope="session")
+def _sockets() -> Iterator[FakeGitHub]:
+    with FakeGitHub() as fake:
+        yield fake
+
+
+@pytest.fixture
+def github(_sockets: FakeGitHub) -> Iterator[FakeGitHub]:
+    _sockets.reset()
+    _sockets.world.add_pull()
+    yield _sockets
+    assert _sockets.violations == []
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def client(github: FakeGitHub, clock: FakeClock) -> Client:
+    return open_client(github.environ(), clock.clock)
+
+
+@dataclass
+class PostJob:
+    """What a test lays out, and what the job did with it."""
+
+    github: FakeGitHub
+    clock: FakeClock
+    folder: Path
+    settings: dict[str, Any] = field(default_factory=lambda: {"lanes": [SLUG]})
+    environ: dict[str, str] = field(default_factory=dict)
+    number: int = 5000
+
+    def baselines(self, base: bytes | None, head: bytes | None = None) -> None:
+        """The suite's file at the merge base and at the head (the same if left out; b"" for none)."""
+        head = base if head is None else head
+        for name, data in (("fork-point", base), ("head", head)):
+            files = {"pyproject.toml": CONFIGURATION} | ({PATH: data} if data else {})
+            self.github.world.files[sha(name)] = files
+
+    def measured(self, reports: Mapping[str, Report | bytes | None], attempt: int = 1, **fields: Any) -> int:
+        """A new run of the lanes; its id. A lane's value is its report, an archive, or None for no artifact."""
+        self.number += 1
+        self.github.world.add_run(self.number, attempt=attempt, **fields)
+        for lane, given in reports.items():
+            if given is not None:
+                data = given if isinstance(given, bytes) else archive(given)
+                self.github.world.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
+        return self.number
+
+    def post(self, *, dry: bool = False, workflow: str = "", **settings: Any) -> ExitStatus:
+        """The job for the latest run."""
+        event = self.folder / "event.json"
+        event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.world.runs[self.number]}))
+        environ = {
+            **self.github.environ(),
+            "GITHUB_EVENT_PATH": str(event),
+            "GITHUB_STEP_SUMMARY": str(self.folder / "summary.md"),
+            "GITHUB_SHA": sha("base"),
+            **self.environ,
+        }
+        made = Settings(**{**self.settings, **settings})
+        job = Job(made, environ, dry=dry, output=self.folder / "out", clock=self.clock.clock)
+        return post(replace(job, workflow=workflow) if workflow else job)
+
+    @property
+    def comments(self) -> list[str]:
+        """Bodies of the pull request's comments, without the marker."""
+        return [comment["body"].partition("\n\n")[2] for comment in self.github.world.on(7)]
+
+    @property
+    def statuses(self) -> dict[str, tuple[str, str]]:
+        """Context -> state and description of the head."""
+        found = self.github.world.statuses.get(sha("head"), [])
+        return {status["context"]: (status["state"], status["description"]) for status in found}
+
+    @property
+    def summary(self) -> str:
+        path = self.folder / "summary.md"
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """report.json: the overview."""
+        loaded: dict[str, Any] = json.loads((self.folder / "out" / "report.json").read_text())
+        return loaded
+
+
+@pytest.fixture
+def job(github: FakeGitHub, clock: FakeClock, tmp_path: Path) -> PostJob:
+    made = PostJob(github, clock, tmp_path)
+    github.world.add_comparison("base", "head", "fork-point", date="2026-11-16T10:00:00Z", behind=3)
+    made.baselines(baseline_file(BASE))
+    return made

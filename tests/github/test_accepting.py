@@ -1,0 +1,363 @@
+"""`perfguard accept`: what a report measured becomes a baseline, or is left alone with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, settings
+from hypothesis import given as any_of
+from hypothesis import strategies as st
+
+from perfguard.cli import main
+from perfguard.model.errors import ExitStatus
+from perfguard.model.records import Report, TimedEntry, Verdict, Word, dump_report
+from perfguard.model.records.baseline import as_stored
+from perfguard.model.units import significant
+from perfguard.store.baseline_files import load
+from tests.github.fake import FakeGitHub, sha
+from tests.github.reports import (
+    CODE,
+    HARDWARE,
+    PATH,
+    SESSIONS,
+    SLUG,
+    TIMER,
+    TOOLCHAIN,
+    archive,
+    baseline_file,
+    compared,
+    entries,
+    key,
+    measured,
+    paired,
+    report,
+    slower,
+)
+
+BASE = {"f": entries(), "g": entries()}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f'[tool.perfguard]\nlanes = ["{SLUG}"]\n')
+    (tmp_path / PATH).parent.mkdir(parents=True)
+    (tmp_path / PATH).write_bytes(baseline_file(BASE))
+    return tmp_path
+
+
+def accept(given: Report | bytes, *options: str, reason: str = "more accurate") -> int:
+    path = Path("given.json")
+    path.write_bytes(dump_report(given) if isinstance(given, Report) else given)
+    return main(["accept", "--from", str(path), f"--reason={reason}", *options])
+
+
+def stored(name: str) -> Mapping[str, Any]:
+    return load(Path(PATH)).cases[key(name)].entries
+
+
+def both_slower() -> Report:
+    (f, fresh_f), (g, fresh_g) = slower("f"), slower("g", 60.0)
+    return report([*f, *g], fresh_f | fresh_g)
+
+
+def scaled(ratio: float) -> list[float]:
+    return [significant(value * ratio) for value in SESSIONS]
+
+
+def test_what_process_pairs_found_moves_the_record(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the ratio, whatever another board reads: here everything takes 4 % longer than on the record's."""
+    Path(PATH).write_bytes(
+        baseline_file(BASE).replace(b"power_limit_watts: 700.0", b"power_limit_watts: 700.0, board: a")
+    )
+    given = compared({"f": 57.2, "g": 52.0})
+    given = msgspec.structs.replace(given, pairings=[paired({"f": 55.0, "g": 50.0})])
+    assert accept(given) == ExitStatus.PASSED
+    assert f"slower: {SLUG} area f/forward device_time_us: 50 µs -> 54.95 µs (+9.9 %)" in capsys.readouterr().out
+    found = stored("f")["device_time_us"]
+    assert found.sessions == pytest.approx(scaled(1.1), rel=1e-3)
+    assert (found.timer, found.anchor) == ("graph-cold", None)
+    assert load(Path(PATH)).cases[key("f")].reasons == {"device_time_us": "more accurate"}
+    provenance = load(Path(PATH)).provenance_of(key("f"))
+    assert (provenance.board, provenance.commit, provenance.recorded) == ("a", sha("head")[:12], "2026-11-21")
+    assert stored("g") == entries()
+    assert accept(compared({"f": 55.0, "g": 50.0}), "-k", "g") == ExitStatus.PASSED
+    assert "nothing to accept" in capsys.readouterr().out
+
+
+def test_a_little_slower_than_the_base_keeps_its_reason_and_its_anchor(checkout: Path) -> None:
+    assert accept(compared({"f": 51.2, "g": 50.0})) == ExitStatus.PASSED
+    found = stored("f")["device_time_us"]
+    assert (found.sessions[2], found.anchor) == (pytest.approx(51.2, rel=1e-3), 50.0)
+    assert load(Path(PATH)).cases[key("f")].reasons == {"device_time_us": "more accurate"}
+
+
+def test_however_much_a_record_scatters_the_pairs_move_it(checkout: Path) -> None:
+    wide = {"device_time_us": TimedEntry([46.0, 54.0, 50.0, 48.0, 52.0], TIMER)}
+    Path(PATH).write_bytes(baseline_file({"f": entries() | wide, "g": entries()}))
+    assert accept(compared({"f": 52.0, "g": 50.0})) == ExitStatus.PASSED
+    assert stored("f")["device_time_us"].sessions == pytest.approx([47.84, 56.16, 52.0, 49.92, 54.08], rel=1e-3)
+
+
+def test_the_record_of_other_code_than_the_base_is_moved_by_no_pair(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The base had not recorded its own time: its record times the ratio would be nobody's."""
+    Path(PATH).write_bytes(baseline_file({"f": entries(code=CODE)}))
+    pairing = paired({"f": 55.0})
+    for base_code, status in (("a" * 16, ExitStatus.USAGE_ERROR), (CODE, ExitStatus.PASSED)):
+        case = msgspec.structs.replace(pairing.cases[0], base=measured("f", 0, code=base_code))
+        given = msgspec.structs.replace(
+            compared({"f": 55.0}), results=[measured("f", 55.0, code="b" * 16)],
+            pairings=[msgspec.structs.replace(pairing, cases=[case])],
+        )  # fmt: skip
+        assert accept(given) == status
+        told = "its record is of other code than the base's" in capsys.readouterr().out
+        assert told is (status is ExitStatus.USAGE_ERROR)
+    assert stored("f")["fingerprint"] == "b" * 16
+
+
+def test_fresh_processes_come_before_pairs(checkout: Path) -> None:
+    results, fresh = slower("f")
+    given = msgspec.structs.replace(compared({"f": 58.0, "g": 50.0}), fresh=report(results, fresh).fresh)
+    assert accept(given) == ExitStatus.PASSED
+    assert stored("f")["device_time_us"].sessions == [55.0, 55.05, 54.95]
+
+
+def test_fresh_processes_become_the_baseline(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(both_slower()) == ExitStatus.PASSED
+    said = capsys.readouterr().out
+    assert f"slower: {SLUG} area f/forward device_time_us: 50 µs -> 55 µs (+10.0 %)" in said
+    assert "3 of 5 sessions; add the missing 2 with: pytest --perfguard --perfguard-update=new" in said
+    assert f"written: {PATH}" in said
+    assert stored("f")["device_time_us"] == TimedEntry([55.0, 55.05, 54.95], "graph-cold")
+    case = load(Path(PATH)).cases[key("f")]
+    assert case.reasons == {"device_time_us": "more accurate"}
+    provenance = load(Path(PATH)).provenance_of(key("f"))
+    assert (provenance.commit, provenance.recorded) == (sha("head")[:12], "2026-11-21")
+
+
+def test_k_chooses_cases_as_pytest_does(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(both_slower(), "-k", "test_G and not f]") == ExitStatus.PASSED
+    assert stored("f") == entries()
+    assert stored("g")["device_time_us"].sessions[0] == 60.0
+    assert accept(both_slower(), "-k", "nothing") == ExitStatus.USAGE_ERROR
+    assert accept(both_slower(), "-k", "f and") == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().err
+    assert "-k nothing: no case" in said
+    assert "-k f and: " in said
+
+
+def test_nothing_is_written_twice(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = msgspec.structs.replace(
+        compared({"f": 50.0, "g": 50.0}), results=[measured("f", launches=2), measured("g")]
+    )
+    accept(given)
+    before = Path(PATH).read_bytes()
+    assert stored("f")["launches"] == 2
+    assert accept(given) == ExitStatus.PASSED
+    assert "nothing to accept" in capsys.readouterr().out
+    assert Path(PATH).read_bytes() == before
+
+
+def test_a_time_that_nobody_told_is_left_with_the_reason(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(report([measured("f", 55.0), measured("g")], {"f": [55.0]})) == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().out
+    assert "left alone: g/forward device_time_us: not decided: UNPAIRED" in said
+    assert (
+        "left alone: slower: nvidia-h200 area f/forward device_time_us: 50 µs -> 55 µs (+10.0 %); 1 of 5 sessions"
+        in said
+    )
+    assert "1 of 3 fresh processes read it, and no process pairs told; record it there: pytest --perfguard" in said
+    assert "nothing written" in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_a_new_case_needs_its_fresh_processes_for_the_time_only(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert accept(report([measured("f"), measured("new")])) == ExitStatus.PASSED
+    assert stored("new") == {"launches": 1}
+    said = capsys.readouterr().out
+    assert "0 of 3 fresh processes read it, and no process pairs told; record it there: pytest --perfguard" in said
+    assert accept(report([measured("new")], {"new": [50.0] * 5})) == ExitStatus.PASSED
+    assert stored("new")["device_time_us"] == TimedEntry([50.0] * 5, "graph-cold")
+
+
+def test_another_toolchain_is_refused_with_the_next_step(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newer = msgspec.structs.replace(TOOLCHAIN, driver="590.1")
+    assert accept(msgspec.structs.replace(both_slower(), toolchain=newer)) == ExitStatus.USAGE_ERROR
+    assert accept(msgspec.structs.replace(compared({"f": 55.0, "g": 60.0}), toolchain=newer)) == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().out
+    assert "measured under another toolchain (driver 580.1 -> 590.1); record it there: pytest --perfguard" in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_numerics_are_never_accepted(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = msgspec.structs.replace(measured("f", launches=3), verdicts=[Verdict(Word.WRONG, "output", "off by one")])
+    assert accept(report([wrong, measured("g")])) == ExitStatus.USAGE_ERROR
+    assert "f/forward output: WRONG, which no baseline makes right: off by one" in capsys.readouterr().out
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_a_report_that_is_none_and_a_reason_that_is_none(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accept(b"{}") == ExitStatus.USAGE_ERROR
+    assert accept(both_slower(), reason=" ") == ExitStatus.USAGE_ERROR
+    assert accept(both_slower(), "--lane", "amd-mi300x") == ExitStatus.USAGE_ERROR
+    assert main(["accept", "--from", "absent.json", "--reason=x"]) == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().err
+    for part in (
+        "given.json: report schema None",
+        "--reason: empty",
+        "--lane amd-mi300x",
+        "absent.json: cannot be read",
+    ):
+        assert part in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def test_a_report_cannot_lead_out_of_the_baselines(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = msgspec.structs.replace(measured("f").case, suite="../../evil")
+    assert accept(report([msgspec.structs.replace(measured("f"), case=case)])) == ExitStatus.USAGE_ERROR
+    hardware = msgspec.structs.replace(HARDWARE, slug="../evil")
+    assert accept(report([measured("f")], hardware=hardware)) == ExitStatus.USAGE_ERROR
+    assert sorted(path.name for path in checkout.rglob("*") if path.is_file()) == [
+        "area.yaml", "given.json", "pyproject.toml"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "said"),
+    [
+        *((name, 2, f"{name!r} names a field of a baseline") for name in ("inputs", "reasons", "provenance")),
+        ("launches", -3, "invalid value: value is -3"),
+        ("launches", -0.5, "invalid value: value is -0.5"),
+        ("sm_90.registers", {"kernel": -1}, "invalid value: value is -1"),
+    ],
+)
+def test_what_no_baseline_can_hold_is_left_alone_with_the_reason(
+    checkout: Path, capsys: pytest.CaptureFixture[str], metric: str, value: Any, said: str
+) -> None:
+    strange = measured("f")
+    readings = [each for each in strange.readings if each.metric != metric]
+    readings.append(msgspec.structs.replace(strange.readings[0], metric=metric, value=value))
+    given = report([msgspec.structs.replace(strange, readings=readings), measured("g", launches=2)])
+    assert accept(given) == ExitStatus.PASSED
+    out = capsys.readouterr().out
+    assert "left alone: f/forward: " in out
+    assert said in out
+    assert stored("g")["launches"] == 2
+    assert stored("f") == entries()
+
+
+NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(
+    ["inputs", "cases", "sessions", "timer", "anchor", "schema", "null", "-", "1e5", "~", "...", "<<", "=", "\x85"]
+)
+NUMBERS = st.integers(0, 2**63) | st.floats(0, 1e15)
+VALUES = NUMBERS | st.text(max_size=8) | st.lists(NAMES, max_size=3) | st.dictionaries(
+    NAMES, NUMBERS | st.text(max_size=8), max_size=3
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200)
+@any_of(metric=NAMES, value=VALUES)
+@example(metric="sm_90.registers", value={"timer": 32})
+@example(metric="sm_90.registers", value={"sessions": 5, "timer": 32})
+@example(metric="sm_90.entry", value={"timer": "graph-cold", "sessions": "few"})
+def test_any_name_and_value_is_stored_as_it_is_or_left_alone(metric: str, value: Any) -> None:
+    strange = measured("new", us=0)
+    strange = msgspec.structs.replace(
+        strange, readings=[msgspec.structs.replace(strange.readings[0], metric=metric, value=value)]
+    )
+    try:
+        data = dump_report(report([strange]))
+    except UnicodeEncodeError:
+        return
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        Path(PATH).parent.mkdir(parents=True)
+        Path(PATH).write_bytes(baseline_file(BASE))
+        if accept(data) == ExitStatus.PASSED:
+            assert stored("new") == {metric: as_stored(value)}
+        else:
+            assert Path(PATH).read_bytes() == baseline_file(BASE)
+
+
+def git(*arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def committed(**files: str) -> str:
+    """A commit with these files (`__` for a dot); its hash."""
+    for name, text in files.items():
+        Path(name.replace("__", ".")).write_text(text)
+    git("add", "--all", ":!given.json")
+    git("commit", "--quiet", "--allow-empty", "-m", "more")
+    return git("rev-parse", "HEAD")
+
+
+def of_commit(commit: str) -> Report:
+    return msgspec.structs.replace(both_slower(), commit=commit)
+
+
+def test_a_report_of_other_code_than_the_checkout_is_refused(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git("init", "--quiet")
+    measured_at = committed(kernel__py="1")
+    for given in (measured_at, measured_at[:12], f"{measured_at[:12]}+"):
+        assert accept(of_commit(given)) == ExitStatus.PASSED, given
+        git("checkout", "--quiet", "--", ".")
+    committed(kernel__py="2")
+    for given in (measured_at, measured_at[:12], f"{measured_at[:12]}+"):
+        assert accept(of_commit(given)) == ExitStatus.USAGE_ERROR, given
+        said = capsys.readouterr().err
+        assert f"measured {measured_at[:12]}, from which this checkout differs in kernel.py" in said
+        assert f"git checkout {measured_at[:12]}" in said
+    assert Path(PATH).read_bytes() == baseline_file(BASE)
+    Path("kernel.py").write_text("1")  # the code, if not the commit
+    assert accept(of_commit(measured_at)) == ExitStatus.PASSED
+
+
+def test_commits_of_baselines_and_documents_do_not_outdate_a_report(checkout: Path) -> None:
+    git("init", "--quiet")
+    measured_at = committed(kernel__py="1")
+    assert accept(of_commit(measured_at), "-k", "f") == ExitStatus.PASSED
+    committed(README__md="more")
+    assert accept(of_commit(measured_at)) == ExitStatus.PASSED
+    assert stored("g")["device_time_us"].sessions[0] == 60.0
+
+
+@pytest.mark.parametrize("commit", ["0" * 40, "deadbeef1234", "--output=x", "HEAD", "main", "zz"])
+def test_a_commit_that_the_clone_does_not_hold_is_named(
+    checkout: Path, capsys: pytest.CaptureFixture[str], commit: str
+) -> None:
+    git("init", "--quiet", "--initial-branch=main")
+    committed(kernel__py="1")
+    assert accept(of_commit(commit)) == ExitStatus.USAGE_ERROR
+    assert f"measured {commit[:12]!r}, which is no commit of this clone; fetch it" in capsys.readouterr().err
+    assert not Path("x").exists()
+
+
+def test_without_git_there_is_nothing_to_compare_with(checkout: Path) -> None:
+    assert accept(of_commit("deadbeef1234")) == ExitStatus.PASSED
+
+
+def test_the_reports_of_a_run(checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    github.world.add_run(5001)
+    github.world.add_artifact(5001, f"perfguard-{SLUG}-1", archive(both_slower()))
+    for name, value in github.environ().items():
+        monkeypatch.setenv(name, value)
+    line = ["accept", "--run", "5001", "--reason", "why"]
+    assert main([*line, "--lane", "amd-mi300x"]) == ExitStatus.USAGE_ERROR
+    assert main(line) == ExitStatus.PASSED
+    assert stored("f")["device_time_us"].sessions[0] == 55.0
+    assert github.writes == []

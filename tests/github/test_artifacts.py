@@ -1,0 +1,90 @@
+"""What the lanes uploaded: of this run, of the right attempt, whole, and never with the token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfguard.github.api.artifacts import LaneArtifact, fetch_artifacts
+from perfguard.github.api.client import Client
+from perfguard.github.api.measured_run import Run, fetch_run
+from perfguard.model.errors import GitHubError
+from tests.github.fake import FakeGitHub
+
+
+@pytest.fixture
+def run(github: FakeGitHub, client: Client) -> Run:
+    github.world.add_run(attempt=2)
+    return fetch_run(client, 5001)
+
+
+def one(client: Client, run: Run, lane: str = "h200") -> LaneArtifact:
+    return fetch_artifacts(client, run, [lane])[0]
+
+
+def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Client, run: Run) -> None:
+    for attempt in (1, 2, 3):
+        github.world.add_artifact(5001, f"perfguard-h200-{attempt}", f"attempt {attempt}".encode())
+    github.world.add_artifact(5002, "perfguard-h200-2", b"of another run")
+    github.world.add_artifact(5001, "perfguard-b200-1", b"not run again")
+    assert fetch_artifacts(client, run, ["b200", "h200"]) == [
+        LaneArtifact("b200", b"not run again", "", "2027-02-19T10:00:00Z"),
+        LaneArtifact("h200", b"attempt 2", "", "2027-02-19T10:00:00Z"),
+    ]
+
+
+def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, client: Client, run: Run) -> None:
+    for name in ("perfguard-h200-1-x", "h200-1", "perfguard-nvidia-h200-1", *(f"junk-{each}" for each in range(5100))):
+        github.world.add_artifact(5001, name, b"")
+    github.requests.clear()
+    for lane in ("h200", "nvidia", ".*"):
+        assert one(client, run, lane).problem.startswith("nothing was uploaded; look at the lane's job")
+    assert len(github.requests) == 3 * 2  # one for each attempt
+    assert one(client, run, "nvidia-h200").data == b""
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"expired": True}, "perfguard-h200-2: expired; run the lane again"),
+        ({"data": b"x" * 2_000_001}, "larger than 2,000,000 bytes"),
+        ({"data": b"x" * 2_000_001, "size": 10}, "more than 2,000,000 bytes"),
+        ({"digest": f"sha256:{'0' * 64}"}, "not those that were uploaded"),
+    ],
+    ids=["expired", "large", "larger than it says", "other bytes"],
+)
+def test_a_lane_that_cannot_be_read_leaves_the_others(
+    github: FakeGitHub, client: Client, run: Run, fields: dict[str, Any], said: str
+) -> None:
+    github.world.add_artifact(5001, "perfguard-h200-2", **{"data": b"zip", **fields})
+    github.world.add_artifact(5001, "perfguard-b200-2", b"fine")
+    h200, b200 = fetch_artifacts(client, run, ["h200", "b200"])
+    assert b200.data == b"fine"
+    assert h200.data is None
+    assert said in h200.problem
+
+
+def test_expired_between_listing_and_download(github: FakeGitHub, client: Client, run: Run) -> None:
+    github.world.add_artifact(5001, "perfguard-h200-2", b"zip")
+    github.fail(path="/zip$", status=410, body={"message": "Artifact has expired"})
+    assert one(client, run).problem == "perfguard-h200-2: expired; run the lane again"
+
+
+def test_two_of_one_lane_and_attempt(github: FakeGitHub, client: Client, run: Run) -> None:
+    for data in (b"a", b"b"):
+        github.world.add_artifact(5001, "perfguard-h200-2", data)
+    assert "2 artifacts are called perfguard-h200-2" in one(client, run).problem
+
+
+def test_ten_megabytes_in_all(github: FakeGitHub, client: Client, run: Run) -> None:
+    lanes = [f"lane{number}" for number in range(6)]
+    for lane in lanes:
+        github.world.add_artifact(5001, f"perfguard-{lane}-1", b"x" * 1_900_000)
+    assert [lane.data is not None for lane in fetch_artifacts(client, run, lanes)] == [True] * 5 + [False]
+
+
+def test_a_list_that_fails(github: FakeGitHub, client: Client, run: Run) -> None:
+    github.fail(path="/artifacts", status=404, body={"message": "Not Found"})
+    with pytest.raises(GitHubError, match="artifacts: 404 Not Found"):
+        one(client, run)

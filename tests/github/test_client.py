@@ -1,0 +1,207 @@
+"""The client: tokens, limits, outages, redirects, hosts, and answers that are none of GitHub's."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from perfguard.github.api import client as client_module
+from perfguard.github.api.client import ApiError, Client, open_client
+from perfguard.model.errors import GitHubError, UsageError
+from tests.github.conftest import NOW, FakeClock
+from tests.github.fake import ALL_PERMISSIONS, TOKEN, FakeGitHub, sha
+
+COMMENTS = "/issues/7/comments"
+SECONDARY = {"message": "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}
+PRIMARY = {"message": "API rate limit exceeded"}
+
+
+def listed(client: Client) -> list[Any]:
+    return [comment for page in client.pages(COMMENTS, list[Any]) for comment in page]
+
+
+def refusal(client: Client) -> str:
+    with pytest.raises(ApiError) as error:
+        listed(client)
+    assert TOKEN not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("environ", [{}, {"GITHUB_TOKEN": ""}, {"GITHUB_TOKEN": " \n"}])
+def test_no_token(environ: dict[str, str]) -> None:
+    with pytest.raises(GitHubError, match=r"no token in GITHUB_TOKEN; .*comment.yml"):
+        open_client({"GITHUB_REPOSITORY": "o/r", **environ})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("GITHUB_TOKEN", "ghs_a\nb", "GITHUB_TOKEN: holds a character"),
+        ("GITHUB_REPOSITORY", "", "GITHUB_REPOSITORY=''"),
+        ("GITHUB_REPOSITORY", "o/r/../x", "no owner/name"),
+        ("GITHUB_REPOSITORY", "../r", "no owner/name"),
+        ("GITHUB_API_URL", "github.com", "GITHUB_API_URL='github.com': no https:// address"),
+        ("GITHUB_API_URL", "http://github.example.com/api/v3", "no https:// address"),
+        ("GITHUB_API_URL", "http://localhost@example.com", "no https:// address"),
+    ],
+)
+def test_a_wrong_variable_is_named_without_the_token(variable: str, value: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        open_client({"GITHUB_TOKEN": TOKEN, "GITHUB_REPOSITORY": "o/r", variable: value})
+    assert said in str(error.value)
+    assert "ghs_" not in str(error.value)
+
+
+def test_a_missing_permission_is_named_and_not_asked_for_again(github: FakeGitHub, client: Client) -> None:
+    assert TOKEN not in repr(client)
+    github.world.tokens[TOKEN] = ALL_PERMISSIONS - {"pull_requests=read"}
+    assert "may lack pull_requests=read: give it to the job in comment.yml" in refusal(client)
+    github.world.tokens.clear()
+    assert "401 Bad credentials; the token is wrong or has expired" in refusal(client)
+    assert len(github.requests) == 2
+
+
+RESET = int(NOW)
+RETRIES: dict[str, tuple[dict[str, Any], list[float], str]] = {
+    # name: fault, waits, the error (empty: the request succeeds in the end)
+    "an outage": ({"times": 3, "status": 502, "body": "<html>bad gateway</html>"}, [1, 2, 4], ""),
+    "a long outage": ({"times": 9, "status": 503}, [1, 2, 4], "run the job again later (tried 4 times)"),
+    "a dropped connection": ({"drops": True}, [1], ""),
+    "a secondary limit": ({"times": 2, "status": 403, "body": SECONDARY}, [60, 60], ""),
+    "a secondary limit that stays": ({"times": 9, "status": 429}, [60, 60, 60], "429 (tried 4 times)"),
+    "a wait that is named": ({"status": 403, "headers": {"retry-after": "7"}, "body": SECONDARY}, [7], ""),
+    "a wait beyond the budget": (
+        {"times": 9, "status": 429, "headers": {"retry-after": "999999"}}, [], "asks for 999999 s, and 300 s are left",
+    ),
+    "a primary limit that resets soon": (
+        {"status": 429, "headers": {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(RESET + 30)}}, [31], "",
+    ),
+    "a primary limit that resets late": (
+        {"status": 403, "headers": {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(RESET + 1200)},
+         "body": PRIMARY}, [], "run the job again after 2026-11-21 10:20 UTC",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RETRIES)
+def test_what_may_pass_is_waited_for(github: FakeGitHub, client: Client, clock: FakeClock, what: str) -> None:
+    fault, waits, said = RETRIES[what]
+    github.fail(**fault)
+    if said:
+        assert said in refusal(client)
+    else:
+        assert listed(client) == []
+    assert clock.slept == waits
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{", "[1", '"x"', '{"message": 3}', "[" * 100_000, "<!DOCTYPE html><title>Sign in</title>"]
+)
+def test_an_answer_that_is_none_of_githubs(github: FakeGitHub, client: Client, body: str) -> None:
+    github.fail(status=200, body=body)
+    assert "not what GitHub's API answers" in refusal(client)
+
+
+def test_a_read_hangs(github: FakeGitHub, clock: FakeClock) -> None:
+    github.fail(times=4, hangs=0.4)
+    assert "timed out" in refusal(open_client(github.environ(), clock.clock, timeout=0.1))
+    assert clock.slept == [1, 2, 4]
+
+
+@contextlib.contextmanager
+def trickling() -> Iterator[str]:
+    """A server that sends a byte every 20 ms; its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4000\r\n\r\n")
+                for _ in range(500):
+                    connection.sendall(b"X")
+                    time.sleep(0.02)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_byte_now_and_then_does_not_stretch_the_limit(
+    github: FakeGitHub, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_WHOLE_SECONDS", 0.1)
+    monkeypatch.setattr(client_module, "_PAUSES", ())
+    with trickling() as url:
+        started = time.monotonic()
+        client = open_client({**github.environ(), "GITHUB_API_URL": url}, clock.clock)
+        assert "no whole answer in 0.1 s" in refusal(client)
+        assert time.monotonic() - started < 5  # the bytes alone take ten
+
+
+def test_nobody_listens_and_the_budget_ends(github: FakeGitHub, client: Client, clock: FakeClock) -> None:
+    elsewhere = open_client({**github.environ(), "GITHUB_API_URL": "http://127.0.0.1:9"}, clock.clock)
+    assert "GET /issues/7/comments: " in refusal(elsewhere)
+    clock.time += 301
+    assert "the 300 s for GitHub are spent" in refusal(client)
+    assert github.requests == []
+
+
+def test_pages_without_end(github: FakeGitHub, client: Client) -> None:
+    link = f'<{github.storage}/x>; rel="next"'  # never followed: it might lead elsewhere
+    github.fail(method="GET", path=COMMENTS, times=999, headers={"Link": link})
+    assert "more than 50 pages" in refusal(client)
+    assert github.requests == [("GET", COMMENTS)] * 50
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+@pytest.mark.parametrize("location", ["", "/repositories/1/x", "ftp://127.0.0.1/x"])
+def test_no_call_is_redirected(github: FakeGitHub, client: Client, status: int, location: str) -> None:
+    github.fail(status=status, headers={"Location": location})
+    assert "a redirect; set GITHUB_REPOSITORY" in refusal(client)
+    github.fail(status=status, headers={"Location": github.storage})
+    with pytest.raises(ApiError, match="a redirect"):
+        client.write("POST", f"/statuses/{sha('head')}", {"state": "success"})
+    assert len(github.requests) == 2
+
+
+def test_a_download_takes_no_token_to_another_host(github: FakeGitHub, client: Client) -> None:
+    path = f"/actions/artifacts/{github.world.add_artifact(5001, 'perfguard-h200-1', b'zip').id}/zip"
+    assert client.download(path, 3) == b"zip"  # the storage refuses a token
+    with pytest.raises(ApiError, match="more than 2 bytes; refused"):
+        client.download(path, 2)
+    for location in ("", "file:///etc/passwd", "ftp://127.0.0.1/x"):
+        github.fail(status=302, headers={"Location": location})
+        with pytest.raises(ApiError, match="refused"):
+            client.download(path, 3)
+
+
+def test_writes_keep_a_second_between_them(github: FakeGitHub, client: Client, clock: FakeClock) -> None:
+    for _ in range(2):
+        client.write("POST", f"/statuses/{sha('head')}", {"state": "success"})
+    assert clock.slept == [1.0]
+
+
+def test_an_enterprise_server_with_a_ca_of_its_own(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with FakeGitHub("/api/v3", tls) as github:
+        github.world.add_pull()
+        environ = {**github.environ(), "GITHUB_API_URL": f"{github.api}/"}
+        assert github.api.startswith("https://")
+        assert "CERTIFICATE_VERIFY_FAILED" in (said := refusal(open_client(environ, clock.clock)))
+        assert "SSL_CERT_FILE" in said
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        assert listed(open_client(environ, clock.clock)) == []
+        assert github.violations == []

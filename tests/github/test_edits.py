@@ -1,0 +1,245 @@
+"""What a change edits in the baselines is listed old -> new; only what was measured there is covered by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfguard.github.lanes.baseline_edits import Edited, list_edits
+from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.lanes.lane_views import Trusted, Views, judge_lanes
+from perfguard.github.lanes.stranger_report import Received
+from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview
+from perfguard.model.records import Report, TimedEntry, Verdict, Word
+from tests.github.reports import (
+    CODE,
+    PATH,
+    SLUG,
+    TIMER,
+    baseline_file,
+    compared,
+    entries,
+    key,
+    measured,
+    paired,
+    remembered,
+    report,
+)
+
+BASE = {"f": entries(), "g": entries()}
+WHY = {"f": {"device_time_us": "more accurate", "launches": "two steps"}}
+
+
+def edits(head: Mapping[str, Any], base: Mapping[str, Any] = BASE, reasons: Any = None) -> list[BaselineEdit]:
+    edited = Edited(remembered(base), remembered(head, reasons), [SLUG])
+    return list_edits(edited, [report([measured("f", 55.0), measured("g")])])
+
+
+def seen(given: Report, head: Remembered | None, base: Mapping[str, Any] = BASE) -> LaneView:
+    views = judge_lanes({SLUG: Received(given)}, Trusted(remembered(base), head))
+    return views.lanes[0]
+
+
+def headline(given: Report, head: Remembered | None, base: Mapping[str, Any] = BASE) -> Headline:
+    return Overview(lanes=[seen(given, head, base)]).headline
+
+
+def f_slower() -> Report:
+    return compared({"f": 55.0, "g": 50.0})
+
+
+def test_an_edit_says_old_new_reason_and_what_was_measured() -> None:
+    found = edits({"f": entries(55.0), "g": entries()}, reasons=WHY)
+    assert [(edit.folder, edit.suite, edit.case, edit.metric) for edit in found] == [
+        (SLUG, "area", key("f"), "device_time_us")
+    ]
+    assert (found[0].before, found[0].after, found[0].measured) == (50.0, 55.0, 55.0)
+    assert (found[0].reason, found[0].loosens) == ("more accurate", True)
+    assert found[0].growth == pytest.approx(0.1)  # over its anchor, which is the level itself
+    assert [edit.growth for edit in edits({"f": entries(51.0), "g": entries()})] == [None]  # within what is promised
+
+
+@pytest.mark.parametrize(
+    ("head", "loosens"),
+    [
+        ({"f": entries(45.0), "g": entries()}, False),
+        ({"f": entries(launches=2), "g": entries()}, True),
+        ({"f": entries(launches=0), "g": entries()}, False),
+        ({"g": entries()}, True),
+        ({"f": entries(us=0), "g": entries()}, True),
+        ({**BASE, "new": entries()}, False),
+        (
+            {"f": entries() | {"device_time_us": TimedEntry([45.0, 55.0, 50.0, 48.0, 52.0], TIMER)}, "g": entries()},
+            True,
+        ),
+        ({"f": entries() | {"device_time_us": TimedEntry([50.0], TIMER)}, "g": entries()}, True),
+        ({"f": entries() | {"device_time_us": TimedEntry([49.0] * 5, "other")}, "g": entries()}, True),
+        ({"f": entries() | {"device_time_us": TimedEntry([50.0] * 5, TIMER, anchor=52.0)}, "g": entries()}, True),
+        ({"f": entries() | {"device_time_us": TimedEntry([50.0] * 5, TIMER, anchor=48.0)}, "g": entries()}, False),
+    ],
+    ids=[
+        "faster", "heavier", "lighter", "removed", "untimed", "added", "noisier", "fewer", "another timer",
+        "anchor lifted", "anchor lowered",
+    ],
+)  # fmt: skip
+def test_row_38_a_loosening_is_marked(head: dict[str, Any], loosens: bool) -> None:
+    assert {edit.loosens for edit in edits(head)} == {loosens}
+
+
+def test_what_crept_over_its_anchor_loosens_though_it_moves_down() -> None:
+    def crept(us: float) -> dict[str, Any]:
+        return {"f": entries() | {"device_time_us": TimedEntry([us] * 5, TIMER, anchor=50.0)}, "g": entries()}
+
+    assert [edit.loosens for edit in edits(crept(51.9), crept(52.0))] == [True]
+    assert [edit.loosens for edit in edits(crept(51.4), crept(51.5))] == [False]
+
+
+def test_other_conditions_are_an_edit_that_loosens() -> None:
+    text = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 999.9")
+    measured_here = [report([measured("f"), measured("g")])]
+    found = list_edits(Edited(remembered(BASE), read_files({PATH: text}, "baselines"), [SLUG]), measured_here)
+    assert [(edit.case, edit.metric, edit.loosens) for edit in found] == [
+        (key("f"), "conditions", True), (key("g"), "conditions", True),
+    ]  # fmt: skip
+    assert "driver 999.9" in str(found[0].after)
+
+
+def test_other_conditions_do_not_hide_behind_an_edited_entry() -> None:
+    text = baseline_file({"f": entries(49.0), "g": entries(49.0)}).replace(b"driver: 580.1", b"driver: 999.9")
+    measured_here = [report([measured("f"), measured("g")])]
+    found = list_edits(Edited(remembered(BASE), read_files({PATH: text}, "baselines"), [SLUG]), measured_here)
+    assert [edit.metric for edit in found] == ["device_time_us", "conditions"] * 2
+
+
+def test_conditions_that_the_lane_measured_under_are_no_edit() -> None:
+    old = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1")
+    edited = Edited(read_files({PATH: old}, "baselines"), remembered(BASE), [SLUG])
+    assert list_edits(edited, [report([measured("f"), measured("g")])]) == []
+
+
+def test_a_finding_within_the_limit_around_the_edited_value_is_accepted() -> None:
+    given = f_slower()
+    assert headline(given, remembered(BASE)) is Headline.WORSE
+    head = remembered({"f": entries(55.0), "g": entries()}, WHY)
+    assert seen(given, head).accepted == [("area", key("f"), "device_time_us")]
+    assert headline(given, head) is Headline.ACCEPTED
+
+
+def test_row_38_the_merge_base_judges_whatever_the_change_edits() -> None:
+    given = f_slower()
+    wide = TimedEntry([10.0, 100.0, 50.0, 90.0, 20.0], TIMER)
+    for head in (
+        remembered({"f": entries(70.0), "g": entries()}, WHY),  # more than was measured
+        remembered({"f": entries(52.0), "g": entries()}, WHY),  # less
+        remembered({"f": entries(55.0), "g": entries()}),  # without a reason
+        remembered({"f": entries() | {"device_time_us": wide}, "g": entries()}, WHY),  # noise
+        remembered({"f": entries(launches=2), "g": entries()}, WHY),  # of another metric
+    ):
+        assert headline(given, head) is Headline.WORSE
+
+
+def test_an_accepted_time_holds_on_another_board() -> None:
+    """Where everything is read 6 % slower than on the board of the record, the pairs still say by how much it moved."""
+    given = msgspec.structs.replace(compared({"f": 58.3, "g": 53.0}), pairings=[paired({"f": 55.0, "g": 50.0})])
+    assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.ACCEPTED
+    assert headline(given, remembered({"f": entries(54.0), "g": entries()}, WHY)) is Headline.WORSE
+
+
+def test_an_equal_fingerprint_in_the_edit_buys_no_slower_time() -> None:
+    other = "fedcba9876543210"
+    results = [measured("f", 55.0, code=other), measured("g", code=CODE)]
+    given = msgspec.structs.replace(compared({"f": 55.0, "g": 50.0}), results=results)
+    base = {"f": entries(code=CODE), "g": entries(code=CODE)}
+    why = {"f": {"device_time_us": "more accurate", "fingerprint": "more accurate"}}
+    for us, told in ((51.0, Headline.WORSE), (55.0, Headline.ACCEPTED)):
+        head = remembered({"f": entries(us, code=other), "g": entries(code=CODE)}, why)
+        assert headline(given, head, base) is told
+
+
+def test_a_lane_that_compared_with_the_edited_value_was_not_paired_and_need_not() -> None:
+    """Its own run found the time as it was recorded, so that no process pair was asked."""
+    given = msgspec.structs.replace(f_slower(), pairings=[paired({"g": 50.0})])
+    assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.ACCEPTED
+    assert headline(given, remembered(BASE)) is Headline.UNVERIFIED
+
+
+def test_row_39_a_removed_baseline_still_judges_and_is_listed() -> None:
+    gone = remembered({"g": entries()})
+    assert headline(f_slower(), gone) is Headline.WORSE
+    assert [edit.after for edit in edits({"g": entries()})] == [None, None]
+
+
+def test_row_39_a_case_that_is_not_measured_is_incomplete_unless_its_baseline_goes_too() -> None:
+    given = compared({"g": 50.0})
+    assert seen(given, remembered(BASE)).unmeasured == [key("f")]
+    assert headline(given, remembered(BASE)) is Headline.INCOMPLETE
+    gone = seen(given, remembered({"g": entries()}))
+    assert (gone.unmeasured, gone.accepted) == ([], [("area", key("f"), "")])
+    assert headline(given, remembered({"g": entries()})) is Headline.ACCEPTED
+
+
+def test_row_39_an_added_case_is_new_until_the_change_records_it() -> None:
+    results = [measured("f"), measured("g"), measured("new")]
+    given = msgspec.structs.replace(compared({"f": 50.0, "g": 50.0}), results=results)
+    assert headline(given, remembered(BASE)) is Headline.NO_BASELINE
+    assert headline(given, remembered({**BASE, "new": entries()})) is Headline.ACCEPTED
+    assert headline(given, remembered({**BASE, "new": entries(80.0)})) is Headline.NO_BASELINE
+
+
+def test_code_recorded_by_the_change_need_not_be_timed_again() -> None:
+    other = "fedcba9876543210"
+    base = {"f": entries(code=CODE)}
+    given = report([measured("f", us=0, code=other)])
+    assert headline(given, remembered({"f": entries(55.0, code=other)}, WHY), base) is Headline.ACCEPTED
+    assert headline(given, remembered({"f": entries(code=other)}, WHY), base) is Headline.INCOMPLETE
+
+
+def test_numerics_cannot_be_accepted() -> None:
+    verdicts = [Verdict(Word.WRONG, "output", "off")]
+    wrong = msgspec.structs.replace(measured("f"), readings=[], verdicts=verdicts)
+    given = report([wrong, measured("g")])
+    assert headline(given, remembered({"f": entries(55.0), "g": entries()}, WHY)) is Headline.WRONG
+    assert headline(given, remembered({"g": entries()}, WHY)) is Headline.WRONG
+
+
+def test_row_41_a_baseline_of_another_driver_is_not_comparable() -> None:
+    text = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1")
+    given = report([measured("f", 55.0), measured("g")])
+    views = judge_lanes({SLUG: Received(given)}, Trusted(read_files({PATH: text}, "baselines")))
+    lane = views.lanes[0]
+    assert Overview(lanes=[lane]).headline is Headline.UNVERIFIED
+    reasons = [verdict.reason for _, verdict in lane.findings if verdict.metric == "device_time_us"]
+    assert all("another toolchain: driver 570.1 -> 580.1" in reason for reason in reasons)
+
+
+def hostile(head: bytes) -> Views:
+    trusted = Trusted(remembered(BASE), read_files({PATH: head}, "baselines"))
+    return judge_lanes({SLUG: Received(report([measured("g")]))}, trusted)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"a: &a [x]\nb: [*a, *a]\n...\n",
+        b"\xff\xfe",
+        baseline_file(BASE).replace(b"launches: 1", b"launches: .nan"),
+        baseline_file(BASE).replace(b"    launches: 1\n", b"    launches: 1\n    launches: 9\n", 1),
+        b"x" * 1_000_001,
+        b"[" * 100_000,
+    ],
+    ids=["alias", "bytes", "nan", "twice", "large", "deep"],
+)
+def test_hostile_baselines_of_the_change_are_told_and_cover_nothing(head: bytes) -> None:
+    views = hostile(head)
+    assert views.lanes[0].unmeasured == [key("f")]  # an unreadable file removes nothing
+    assert [warning.startswith(f"the change's baselines: {PATH}") for warning in views.warnings] == [True]
+
+
+def test_a_broken_baseline_of_the_merge_base_judges_nobody() -> None:
+    base = read_files({PATH: b"schema: 1\n"}, "baselines")
+    views = judge_lanes({SLUG: Received(f_slower())}, Trusted(base))
+    assert views.lanes[0].report is None
+    assert PATH in views.lanes[0].problem
