@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `perfguard accept`."""
     parser.description = (
         "Writes what a run measured into the baselines of this checkout, as --perfguard-update would, without "
-        "measuring anything. Judges the readings again by these baselines first. A time is taken from what fresh "
-        "processes read, else as its record times what process pairs found; what neither tells, what is wrong and what "
-        "was measured under another toolchain is left alone, with the reason. Then commit."
+        "measuring anything. Judges the readings again by these baselines first. The new time "
+        "is the recorded one times the ratio of the process pairs. Times without pairs, wrong results and readings "
+        "under another toolchain are left alone, with the reason. Then commit."
     )
     parser.add_argument("--lane", metavar="LANE", help="only this lane, e.g. nvidia-h200 (default: every one)")
     parser.add_argument("-k", dest="expression", metavar="EXPR", default="", help="which cases; as pytest -k")

@@ -1,26 +1,24 @@
-"""The source of a time's new level, for the baselines of a report.
+"""The new level of a time that process pairs judged: the stored sessions multiplied by the ratio of the pairs.
 
-If at least three fresh processes read the time, their values are the sessions. Otherwise, if process pairs decided, the
-new sessions are the stored ones multiplied by the ratio of the pairs. A ratio holds on any board. The record therefore
-keeps its board and the noise read on it, and no other board enters its history. The ratio holds only under the
-toolchain of the record, and only if the record is of the base's code.
+A ratio holds on any board. The record therefore keeps its board and the noise read on it, and no other board enters its
+history. The ratio holds only under the toolchain of the record, and only if the record is of the base's code. A time
+that no pair judged, such as a new one, is recorded on its own machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 
 from msgspec.structs import replace
 
 from perfguard.judge.lane import differing_versions, folder_of
 from perfguard.judge.time_record import TimeRecord, is_stored
 from perfguard.judge.update_plan import plan
-from perfguard.model.records import Baseline, CaseResult, PairedCase, Provenance, Reading, Report, TimedEntry, Word
+from perfguard.model.records import Baseline, CaseResult, Provenance, Reading, Report, TimedEntry, Word
 from perfguard.model.records.change import Change
 from perfguard.store.baseline_files import Store
 
-LEAST_FRESH = 3  # least number of processes for a level
-_TOLD = (Word.SLOWER, Word.FASTER, Word.PASS)
+_JUDGED = (Word.SLOWER, Word.FASTER, Word.PASS)
 
 
 def measured_changes(store: Store, judged: Report, result: CaseResult, sessions: int) -> list[Change]:
@@ -33,26 +31,27 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
     Raises:
         BaselineError: a file that cannot be read.
     """
-    name = result.case.suite, result.case.key
-    fresh = [each for session in judged.fresh for each in session.results if (each.case.suite, each.case.key) == name]
     records = {
         reading.metric: _record(store, judged, result, reading) for reading in result.readings if is_stored(reading)
     }
-    counts = {metric: sum(each.reading(metric) is not None for each in fresh) for metric in records}
-    scaled = _scaled(judged, result, [each for metric, each in records.items() if counts[metric] < LEAST_FRESH])
-    if not scaled:
-        changes = plan(store, judged.hardware, [result], {name: fresh}, [], judged.provenance, sessions)
-        return [_checked(change, records, counts, judged) for change in changes]
-    # The record keeps its board and clock: its times are still those of that board.
-    then = next(iter(scaled.values())).provenance
-    own = replace(then, commit=judged.commit, recorded=judged.started[:10])
-    values = {metric: _times(record, result) for metric, record in scaled.items()}
-    alike = [_session(result, values, place) for place in range(max(map(len, values.values())))]
-    changes = plan(store, judged.hardware, [result], {name: alike}, [], own, sessions, paired=True)
+    base = _result_of_base(judged, result)
+    scaled = {
+        metric: [value * ratio for value in record.comparable.sessions]
+        for metric, record in records.items()
+        if (ratio := _ratio(result, metric)) is not None and record.comparable is not None
+        if not record.under_other_conditions and _is_of_base(record, base) and not _is_accepted(record, judged)
+    }
+    provenance = judged.provenance
+    if scaled:  # the record keeps its board and clock: its times are still those of that board
+        then = records[next(iter(scaled))].provenance
+        provenance = replace(then, commit=judged.commit, recorded=judged.started[:10])
+    alike = [_session(result, scaled, place) for place in range(max(map(len, scaled.values()), default=0))]
+    name = result.case.suite, result.case.key
+    changes = plan(store, judged.hardware, [result], {name: alike}, [], provenance, sessions, paired=bool(scaled))
     return [
-        _named(replace(change, provenance=own), result)
+        _named(replace(change, provenance=provenance), result)
         if change.metric in scaled
-        else _checked(change, records, counts, judged)
+        else _checked(change, records.get(change.metric), judged, base)
         for change in changes
     ]
 
@@ -69,43 +68,31 @@ def _record(store: Store, judged: Report, result: CaseResult, reading: Reading) 
     return TimeRecord(result, reading, file, judged.hardware, judged.toolchain)
 
 
-def _scaled(judged: Report, result: CaseResult, records: Sequence[TimeRecord]) -> dict[str, TimeRecord]:
-    """Metric -> the record of each time that process pairs decided."""
-    told = {verdict.metric for verdict in result.verdicts if verdict.word in _TOLD and verdict.interval is not None}
-    beside = _beside(judged, result)
-    return {
-        record.reading.metric: record
-        for record in records
-        if record.reading.metric in told
-        and record.entry is not None
-        and not record.under_other_conditions
-        and _is_of_base(record, beside)
-    }
+def _ratio(result: CaseResult, metric: str) -> float | None:
+    """Working tree / base, from process pairs that judged the time; None if none did."""
+    verdicts = [each for each in result.verdicts if each.metric == metric and each.word in _JUDGED]
+    return next((each.ratio for each in verdicts if each.interval is not None), None)
 
 
-def _beside(judged: Report, result: CaseResult) -> CaseResult | None:
+def _result_of_base(judged: Report, result: CaseResult) -> CaseResult | None:
     """The case's result in the base's process."""
-    cases: list[PairedCase] = [case for pairing in judged.pairings for case in pairing.cases]
     name = result.case.suite, result.case.key
+    cases = [case for pairing in judged.pairings for case in pairing.cases]
     return next((case.base for case in cases if (case.suite, case.key) == name), None)
 
 
 def _is_of_base(record: TimeRecord, base: CaseResult | None) -> bool:
     """Whether the record may be of the base's code: nothing shows that it was read from other code."""
-    if base is None:
-        return True
-    return TimeRecord(base, record.reading, record.file, record.hardware, record.toolchain).same_code is not False
+    return base is None or dataclasses.replace(record, result=base).same_code is not False
 
 
-def _times(record: TimeRecord, result: CaseResult) -> list[float]:
-    ratio = next(each.ratio for each in result.verdicts if each.metric == record.reading.metric)
-    entry = record.comparable
-    assert entry is not None
-    assert ratio is not None
-    return [value * ratio for value in entry.sessions]
+def _is_accepted(record: TimeRecord, judged: Report) -> bool:
+    """Whether the record is of the measured commit already, so that the ratio must not be applied again."""
+    return judged.commit is not None and record.provenance.commit == judged.commit
 
 
 def _session(result: CaseResult, values: dict[str, list[float]], place: int) -> CaseResult:
+    """The scaled times of one session, as a fresh process would have read them."""
     readings = [
         replace(reading, value=values[reading.metric][place])
         for reading in result.readings
@@ -120,21 +107,16 @@ def _named(change: Change, result: CaseResult) -> Change:
     return replace(change, category="slower") if slower and change.category == "changed" else change
 
 
-def _checked(change: Change, records: dict[str, TimeRecord], counts: dict[str, int], judged: Report) -> Change:
-    """The change of a time that does not come from pairs: refused unless enough fresh processes read it."""
-    record = records.get(change.metric)
+def _checked(change: Change, record: TimeRecord | None, judged: Report, base: CaseResult | None) -> Change:
+    """The change; of a time that no pair judged, refused."""
     if change.refused or record is None or not isinstance(change.after, TimedEntry):
         return change
-    then: Provenance = record.provenance if record.entry is not None else Provenance()
+    then = record.provenance if record.entry is not None else Provenance()
     versions = differing_versions(then, judged.toolchain)
     if versions:
         return replace(change, refused=other_toolchain(", ".join(versions)))
-    if counts[change.metric] < LEAST_FRESH:
-        read = f"{counts[change.metric]} of {LEAST_FRESH} fresh processes read it, and no process pairs told"
-        if _beside(judged, record.result) is not None and not _is_of_base(record, _beside(judged, record.result)):
-            read += " (its record is of other code than the base's)"
-        return replace(change, refused=f"{read}; record it there: {_update(change.category)}")
-    return change
+    why = "no process pair judged it" if _is_of_base(record, base) else "its record is of other code than the base's"
+    return replace(change, refused=f"{why}; record it there: {_update(change.category)}")
 
 
 def _update(category: str) -> str:

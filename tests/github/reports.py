@@ -102,11 +102,6 @@ def compared(times: Mapping[str, float], **fields: object) -> Report:
     return report([measured(name, us) for name, us in times.items()], base=base, pairings=[paired(times)], **fields)
 
 
-def slower(name: str, us: float = 55.0) -> tuple[list[CaseResult], dict[str, list[float]]]:
-    """A case that got slower, and what three fresh processes say of it."""
-    return [measured(name, us)], {name: [us, 1.001 * us, 0.999 * us]}
-
-
 def archive(data: bytes | Report, name: str = f"report-{SLUG}.json") -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as opened:

@@ -7,7 +7,7 @@ edited spread, fewer sessions, another anchor or an edited toolchain have no eff
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -40,7 +40,8 @@ from perfguard.model.units import Unit
 
 _CONDITIONS = "conditions"  # metric of an edit that changes no entry but the inputs or provenance of the case
 _SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
-_NEVER = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts without a baseline
+# Verdicts that need no edit, and those that no baseline can cover.
+_NEVER = (Word.PASS, Word.UNCHANGED, Word.FASTER, Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,12 @@ class Edited:
     def cases(self) -> Iterator[tuple[str, str, str, CaseBaseline | None, CaseBaseline | None]]:
         """Folder, suite, key, and the case before and after, of each case that differs."""
         for folder in self.among:
-            suites = {**self.base.folders.get(folder, {}), **self.head.folders.get(folder, {})}
-            for suite in sorted(suites):
-                before, after = self._file(self.base, folder, suite), self._file(self.head, folder, suite)
-                for key in sorted({**before.cases, **after.cases}):
-                    old, new = _resolved(before, key), _resolved(after, key)
-                    if old != new:
-                        yield folder, suite, key, old, new
-
-    @staticmethod
-    def _file(remembered: Remembered, folder: str, suite: str) -> Baseline:
-        return remembered.folders.get(folder, {}).get(suite) or Baseline(folder, suite)
+            files = [each.folders.get(folder, {}) for each in (self.base, self.head)]
+            names = {(suite, key) for suites in files for suite, file in suites.items() for key in file.cases}
+            for suite, key in sorted(names):
+                old, new = self.base.case(folder, suite, key), self.head.case(folder, suite, key)
+                if old != new:
+                    yield folder, suite, key, old, new
 
 
 def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
@@ -143,39 +139,45 @@ def accepted(
     conditions than the base's record is covered by a record under the new conditions (`_is_afresh`).
     """
     edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
-    quiet = (Word.PASS, Word.UNCHANGED, Word.FASTER)
     covered = []
     for result, again in zip(judged.results, under_edits.results, strict=True):
         passing = {verdict.metric for verdict in again.verdicts if verdict.word in (Word.PASS, Word.UNCHANGED)}
         for verdict in result.verdicts:
-            if verdict.word in quiet or verdict.word in _NEVER:
-                continue
-            if verdict.word in OTHER_CONDITIONS and _is_afresh(judged, result, verdict, edited, passing):
-                covered.append((result.case.suite, result.case.key, verdict.metric))
-                continue
-            edit = _edit_of(edits, judged, result, verdict)
-            if edit is None or edit.after is None or (edit.loosens and not edit.reason):
+            if verdict.word in _NEVER:
                 continue
             reading = result.reading(verdict.metric)
-            is_time = reading is not None and reading.timed
-            before, after = (
-                _entry(remembered.case(edit.folder, edit.suite, edit.case), edit.metric)
-                for remembered in (edited.base, edited.head)
-            )
-            if _is_read(verdict, reading, before, after) if is_time else verdict.metric in passing:
+            folders = [folder_of(judged.hardware, reading)] if reading else folders_of(judged)
+            names = [(folder, result.case.suite, result.case.key, verdict.metric) for folder in folders]
+            edit = next((edits[name] for name in names if name in edits), None)
+            if _is_edited(edit, verdict, reading, edited, passing) or (
+                reading is not None
+                and verdict.word in OTHER_CONDITIONS
+                and _is_afresh(judged, result, reading, verdict, edited, passing)
+            ):
                 covered.append((result.case.suite, result.case.key, verdict.metric))
     covered += [item for item in missing if item not in covered and _is_removed(item, judged, edited)]
     return covered
 
 
-def _is_afresh(judged: Report, result: CaseResult, verdict: Verdict, edited: Edited, passing: Collection[str]) -> bool:
+def _is_edited(
+    edit: BaselineEdit | None, verdict: Verdict, reading: Reading | None, edited: Edited, passing: Collection[str]
+) -> bool:
+    """Whether the edit sets the entry to what was measured."""
+    if edit is None or edit.after is None or (edit.loosens and not edit.reason):
+        return False
+    if reading is None or not reading.timed:
+        return verdict.metric in passing
+    where = edit.folder, edit.suite, edit.case
+    return _is_read(verdict, reading, *(_entry(each.case(*where), edit.metric) for each in (edited.base, edited.head)))
+
+
+def _is_afresh(
+    judged: Report, result: CaseResult, reading: Reading, verdict: Verdict, edited: Edited, passing: Collection[str]
+) -> bool:
     """Whether the change records the case under the report's conditions and with its readings, as an update does after
     an upgrade, including the reason if the update asks for one."""
-    reading = result.reading(verdict.metric)
-    if reading is None:
-        return False
-    folder, name = folder_of(judged.hardware, reading), (result.case.suite, result.case.key)
-    old, new = (_resolved_in(remembered, folder, *name) for remembered in (edited.base, edited.head))
+    where = folder_of(judged.hardware, reading), result.case.suite, result.case.key
+    old, new = edited.base.case(*where), edited.head.case(*where)
     before, after = _entry(old, reading.metric), _entry(new, reading.metric)
     if old is None or new is None or old == new or before is None or after is None:
         return False
@@ -199,10 +201,9 @@ def _asks(before: Entry, after: Entry, old: CaseBaseline, new: CaseBaseline, rea
     return grow(before, after, reading, one_board=one_board).asks
 
 
-def _is_read(verdict: Verdict, reading: Reading | None, before: Entry | None, after: Entry | None) -> bool:
+def _is_read(verdict: Verdict, reading: Reading, before: Entry | None, after: Entry | None) -> bool:
     """Whether the reading of a time confirms the edit: it lies within its promise of the new level, or process pairs
     show the same change as the edit. The second holds even on a board with another level."""
-    assert reading is not None
     if not isinstance(after, TimedEntry) or after.timer != reading.timer or not isinstance(reading.value, int | float):
         return False
     if abs(slowdown(median(after.sessions), reading.value)) <= math.log1p(reading.promise):
@@ -213,15 +214,6 @@ def _is_read(verdict: Verdict, reading: Reading | None, before: Entry | None, af
     edge = 1 + (verdict.limit or 0.0)
     moved = math.exp(slowdown(median(before.sessions), median(after.sessions), reading.better))
     return low / edge <= moved <= high * edge
-
-
-def _edit_of(
-    edits: Mapping[tuple[str, str, str, str], BaselineEdit], report: Report, result: CaseResult, verdict: Verdict
-) -> BaselineEdit | None:
-    reading = result.reading(verdict.metric)
-    folders = [folder_of(report.hardware, reading)] if reading else folders_of(report)
-    names = [(folder, result.case.suite, result.case.key, verdict.metric) for folder in folders]
-    return next((edits[name] for name in names if name in edits), None)
 
 
 def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> bool:
@@ -242,16 +234,6 @@ def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Read
         for result in report.results
         for reading in result.readings
     }
-
-
-def _resolved(file: Baseline, key: str) -> CaseBaseline | None:
-    """The case with its full provenance, so that moving provenance to the head of the file is not an edit."""
-    return replace(file.cases[key], provenance=file.provenance_of(key)) if key in file.cases else None
-
-
-def _resolved_in(remembered: Remembered, folder: str, suite: str, key: str) -> CaseBaseline | None:
-    file = remembered.folders.get(folder, {}).get(suite)
-    return _resolved(file, key) if file else None
 
 
 def _entry(case: CaseBaseline | None, metric: str) -> Entry | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
+
 from perfguard.judge.lane import Lane
 from perfguard.measure.binaries.targets import TARGETS
 from perfguard.model.errors import BaselineError
@@ -38,9 +40,12 @@ class Remembered:
         return Lane(hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets)
 
     def case(self, folder: str, suite: str, key: str) -> CaseBaseline | None:
-        """The record of a case in a folder."""
+        """The record of a case in a folder, with its full provenance: moving that to the head of the file changes
+        nothing."""
         baseline = self.folders.get(folder, {}).get(suite)
-        return baseline.cases.get(key) if baseline else None
+        if baseline is None or key not in baseline.cases:
+            return None
+        return replace(baseline.cases[key], provenance=baseline.provenance_of(key))
 
 
 def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
