@@ -154,18 +154,18 @@ class LaneSurvey:
 
     @cached_property
     def undecided(self) -> Undecided:
-        """Its timed cases that could not be judged, counted as in `perfguard.judge.is_inconclusive`."""
+        """Its timed cases that could not be judged, counted as in `is_inconclusive`."""
         timed = [
             Finding(self.name, result, verdict)
             for result, verdict in self.lane.findings
             if (reading := result.reading(verdict.metric)) is not None and reading.timed and reading.gated
         ]
         open_ = [finding for finding in timed if finding.verdict.word in INCONCLUSIVE]
-        return Undecided(open_, Undecided(timed, 0).cases)
+        return Undecided(open_, len({finding.result.case for finding in timed}))
 
     @cached_property
     def guarded(self) -> str:
-        """`3 of 4 cases`: the guarded ones, counted as in `perfguard.judge.count_guarded`."""
+        """`3 of 4 cases`: the guarded ones."""
         guarded = sum(1 for result, word in self.cases if is_guarded(result, word))
         return f"{guarded} of {counted(len(self.cases), 'case')}"
 
