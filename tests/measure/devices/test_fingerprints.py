@@ -137,6 +137,16 @@ class StaticallyLaunchedCudaKernel:
         self.name, self.function, self.n_regs, self.num_warps, self.hash = name, 7, 40, 4, "0" * 64
 
 
+@pytest.fixture(autouse=True)
+def frozen() -> Iterator[int]:
+    """The number of frozen objects: all there are, so that no kernel of another test is seen and searches are short."""
+    before = gc.get_freeze_count()
+    gc.freeze()
+    yield gc.get_freeze_count()
+    if not before:
+        gc.unfreeze()
+
+
 @pytest.mark.parametrize(
     "work",
     [
@@ -201,16 +211,6 @@ def test_the_collector_is_left_as_it_was(user_froze: bool, monkeypatch: pytest.M
     fingerprints.remember_objects()
     fingerprints.remember_objects()
     assert calls == ["freeze"] + ["unfreeze"] * (not user_froze)
-
-
-@pytest.fixture
-def frozen() -> Iterator[int]:
-    """How many objects are frozen: all there are, since kernels of other tests and their freezing are chance here."""
-    before = gc.get_freeze_count()
-    gc.freeze()
-    yield gc.get_freeze_count()
-    if not before:
-        gc.unfreeze()
 
 
 def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those(frozen: int) -> None:

@@ -70,7 +70,13 @@ def test_growth_on_a_cpu(call: Callable[[], Any], size: int) -> None:
     assert memory.cpu_growth(call, 7) == Growth(7, size)
 
 
-def test_a_gpu(backend: Any) -> None:
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the pauses for threads that free memory late."""
+    monkeypatch.setattr(memory, "_PAUSES", (0.0,))
+
+
+def test_a_gpu(backend: Any, hurried: None) -> None:
     machine = backend()
 
     def keeping() -> Any:
@@ -84,12 +90,11 @@ def test_a_gpu(backend: Any) -> None:
     assert GpuMemory(machine, 0).use_of(keeping).residue == 0
 
 
-def test_growth_on_a_gpu(backend: Any) -> None:
+def test_growth_on_a_gpu(backend: Any, hurried: None) -> None:
     machine = backend()
-    assert GpuMemory(machine, 0).growth_of(lambda: held.append(machine.allocate(STEP)), 5) == Growth(
-        5, 5 * STEP, 5 * STEP
-    )
-    assert GpuMemory(machine, 0).growth_of(lambda: machine.allocate(STEP), 5) == Growth(5, 0, 0)
+    gpu = GpuMemory(machine, 0)
+    assert gpu.growth_of(lambda: held.append(machine.allocate(STEP)), 5) == Growth(5, 5 * STEP, 5 * STEP)
+    assert gpu.growth_of(lambda: machine.allocate(STEP), 5) == Growth(5, 0, 0)
 
 
 def test_what_another_thread_lets_go_of_late_is_neither_residue_nor_growth(backend: Any) -> None:
