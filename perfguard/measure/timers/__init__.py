@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.timing import Meter, Timer, Workload
-from perfguard.model.errors import DeviceError
+from perfguard.model.errors import DeviceError, MeasurementError
 from perfguard.model.extensions import Kind
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def prepare_device_time(
     reproduced is not an error: the reading then has another id, and is not compared.
 
     Raises:
-        DeviceError: no timer can time the workload on this device.
+        DeviceError: no timer suits this kind of device.
+        MeasurementError: no timer can time the workload.
         Exception: raised by the workload.
     """
     suitable = [timer for timer in all_timers() if timer.suits(device)]
@@ -48,8 +49,9 @@ def prepare_device_time(
             meter = timer.prepare(workload, device, seconds=seconds, stored=stored)
             if meter is not None:
                 return meter
-    raise DeviceError(
-        f"{device.identity.slug}: no timer can time the call. A call that waits for the device needs the profiler "
-        "(`perfguard doctor`). For another kind of device install a package with a timer (entry points "
-        "`perfguard.timers`)"
+    slug = device.identity.slug
+    if not suitable:
+        raise DeviceError(f"{slug}: no timer suits this device; install a package with one (`perfguard.timers`)")
+    raise MeasurementError(
+        f"{slug}: no timer can time the call. One that waits for the device needs the profiler; run `perfguard doctor`"
     )
