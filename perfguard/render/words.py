@@ -10,7 +10,15 @@ from collections.abc import Sequence
 import msgspec
 
 from perfguard.model.records import NO_BASE, NO_PAIRS, CaseResult, Report, Value, Verdict, Word
-from perfguard.model.units import Unit, format_bandwidth, format_change, format_flops, format_percent, format_value
+from perfguard.model.units import (
+    Unit,
+    format_bandwidth,
+    format_change,
+    format_flops,
+    format_list_change,
+    format_percent,
+    format_value,
+)
 
 MOST_NAMED = 8  # metrics of one case in a line
 NOT_TIMED = "not timed"
@@ -160,10 +168,7 @@ def change_text(before: Value, after: Value, unit: Unit) -> str:
         then, now = ({name: parts[name] for name in moved if name in parts} for parts in (before, after))
         return f"{format_value(then, unit)} -> {format_value(now, unit)}"
     if isinstance(before, list) and isinstance(after, list):
-        gone = [name for name in before if name not in after]
-        came = [name for name in after if name not in before]
-        parts = [f"+ {name}" for name in came] + [f"- {name}" for name in gone]
-        return ", ".join(parts) or f"{len(before)} -> {len(after)}, or another order"
+        return format_list_change(before, after)
     return f"{format_value(before, unit)} -> {format_value(after, unit)}"
 
 
