@@ -64,7 +64,7 @@ def measure_sessions(
         asked = replace(request, shuffle=True)
         if reports:
             asked = replace(asked, slug=reports[0].hardware.slug, timers=timers(reports[0]))
-        fresh = measure_fresh(command, asked, 1, minutes=minutes, progress=lambda _: None)
+        fresh = measure_fresh(command, asked, 1, exact=int(asked.exact), minutes=minutes, progress=lambda _: None)
         if fresh.problem or not fresh.reports:
             raise MeasurementError(
                 f"session {number}: {fresh.problem}\nthe {len(reports)} sessions before it are kept in {folder}; "

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from perfguard.model.errors import UsageError
@@ -88,9 +89,10 @@ class Progress:
 
 
 def measure_fresh(
-    command: ChildCommand, request: Request, count: int, *, minutes: float, progress: Callable[[str], None]
+    command: ChildCommand, request: Request, count: int, *, exact: int, minutes: float, progress: Callable[[str], None]
 ) -> FreshSessions:
-    """Let `count` children answer `request`, one after another, each at most `minutes` long.
+    """Let `count` children answer `request`, one after another, each at most `minutes` long. The first `exact` of them
+    read exact metrics, too.
 
     A child that crashes, hangs or measures nothing ends the series; earlier reports are kept. On interrupt the child is
     stopped before the interrupt is raised again.
@@ -99,8 +101,8 @@ def measure_fresh(
     said = Progress(len(request.tests or ()), count)
     with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
         folder = Path(name)
-        write_request(folder, request)
         for number in range(1, count + 1):
+            write_request(folder, msgspec.structs.replace(request, exact=number <= exact))
             progress(said.line(number))
 
             def tell(number: int = number) -> None:

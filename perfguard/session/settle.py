@@ -34,6 +34,9 @@ _GROWTH = 4  # size of a batch / size of the one before
 Tell = Callable[[str], None]
 Asked = Mapping[Track, tuple[CaseResult, Verdict]]
 
+# Processes of a recording that read exact metrics, too: a stored value must not differ between processes.
+EXACT_PROCESSES = 2
+
 
 def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     """Let other processes measure what the run still needs, and judge with the results of the whole run.
@@ -85,7 +88,7 @@ class _Settling:
             if possible & update and any(reading.timed for reading in result.readings):
                 wanted.append(result)
         if wanted:
-            self._measure_fresh(wanted, sessions, exact=True)  # a stored value must not differ between processes
+            self._measure_fresh(wanted, sessions, exact=EXACT_PROCESSES)
 
     def _asking(self) -> set[CaseId]:
         """Cases with an exact reading that the update may write only with a reason, which is known before fresh
@@ -106,7 +109,7 @@ class _Settling:
         for _ in range(2):
             slower = [result for result, verdict in self._suspects() if _has_rival(result, verdict)]
             if slower:
-                self._measure_fresh(slower, RIVAL_PROCESSES, exact=False)
+                self._measure_fresh(slower, RIVAL_PROCESSES, exact=0)
 
     def beside_base(self) -> None:
         """Let process pairs measure the times in question beside the base, until they are decided or `pair_minutes`
@@ -174,17 +177,16 @@ class _Settling:
             if verdict.word is Word.SUSPECT
         ]
 
-    def _measure_fresh(self, results: Sequence[CaseResult], count: int, *, exact: bool) -> None:
+    def _measure_fresh(self, results: Sequence[CaseResult], count: int, *, exact: int) -> None:
         run = self.run
         request = Request(
             run.device.identity.slug,
             timers_of(run.results.values()),
             tests=list(dict.fromkeys(result.case.nodeid for result in results)),
             shuffle=True,
-            exact=exact,
         )
         minutes = run.config.settings.session_minutes
-        found = measure_fresh(self.command, request, count, minutes=minutes, progress=self.tell)
+        found = measure_fresh(self.command, request, count, exact=exact, minutes=minutes, progress=self.tell)
         run.fresh = FreshSessions([*run.fresh.reports, *found.reports], found.problem)
         if found.problem:
             self.tell(found.problem)

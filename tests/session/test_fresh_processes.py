@@ -32,7 +32,7 @@ def measure(script: str, folder: Path, minutes: float = 1.0):  # type: ignore[no
     said: list[str] = []
     script = prologue + script.replace("ANSWER", answer)
     request = Request(REPORT.hardware.slug, tests=["a", "b"])
-    fresh = measure_fresh(Scripted((script,), folder), request, 2, minutes=minutes, progress=said.append)
+    fresh = measure_fresh(Scripted((script,), folder), request, 2, exact=1, minutes=minutes, progress=said.append)
     return fresh, said
 
 
@@ -43,6 +43,14 @@ def test_answers_are_collected_in_order(tmp_path: Path) -> None:
     assert re.fullmatch(r"fresh process 2 of 2: 2 tests, 0:\d\d gone, about 0:\d\d to go", said[1])
     assert len(said) == 2
     assert fresh.by_case == {("suite", "double[64]/forward"): [CaseResult(case=CASE, readings=READINGS)] * 2}
+
+
+def test_the_first_processes_alone_read_exact_metrics(tmp_path: Path) -> None:
+    """Compiling for five targets in each of five processes took most of a recording."""
+    script = f"open({str(tmp_path / 'asked')!r}, 'a').write((folder / 'request.json').read_text() + '\\n'); ANSWER"
+    measure(script, tmp_path)
+    asked = [msgspec.json.decode(line, type=Request) for line in (tmp_path / "asked").read_text().splitlines()]
+    assert [request.exact for request in asked] == [True, False]
 
 
 def test_a_process_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
