@@ -86,10 +86,10 @@ class Project:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message=as it is")
 
-    def git(self, *arguments: str) -> None:
-        """One git command in the project, by nobody in particular."""
-        identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
-        subprocess.run(["git", *identity, *arguments], cwd=self.path, check=True, capture_output=True)
+    def git(self, *arguments: str) -> str:
+        """What one git command in the project prints, which is nobody's in particular."""
+        line = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@localhost", *arguments]
+        return subprocess.run(line, cwd=self.path, check=True, capture_output=True, text=True).stdout
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """`pytest`, as a user runs it."""

@@ -28,15 +28,9 @@ class Checkout:
         self.environment = os.environ | {"TMPDIR": str(temporary)}
         project.configure(device="fake", case_seconds=0.1)
         (self.path / ".gitignore").write_text("__pycache__/\n.perfguard/\n*.pyc\nfound.json\n")
+        self.git = project.git
         self.git("init", "-q", "-b", "main")
         self.commit()
-
-    def git(self, *arguments: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        done = subprocess.run(
-            ["git", *identity, *arguments], cwd=self.path, capture_output=True, text=True, check=True
-        )  # fmt: skip
-        return done.stdout
 
     def commit(self) -> None:
         self.git("add", "-A")

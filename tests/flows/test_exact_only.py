@@ -48,7 +48,9 @@ def untimed(project: Project) -> Project:
     project.configure(device="cpu", targets=[])
     project.test_file(TEST)
     kernel(project, "x * 2")
-    project.guard(LANE, "--perfguard-update=new").assert_outcomes(passed=2)
+    recorded = project.guard(LANE, "--perfguard-update=new")
+    recorded.assert_outcomes(passed=2)
+    recorded.stdout.no_fnmatch_line("*fresh process*")
     return project
 
 
@@ -66,6 +68,9 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
 ) -> None:
     # Recorded is what every processor has in common, and nothing of this one: to the run it is an unknown one.
     assert files(untimed) == ["targets/cpu/test_suite.yaml"]
+    text = (untimed.path / "baselines/targets/cpu/test_suite.yaml").read_text()
+    assert "operators: " in text
+    assert "_us" not in text
     pull_request = open_pull_request(untimed, github, clock, lane="cpu")
 
     assert pull_request.push("unchanged") is ExitStatus.PASSED

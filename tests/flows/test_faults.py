@@ -162,6 +162,7 @@ def test_a_killed_run_leaves_its_report_and_the_device(project: Project, capsys:
         assert str(process.pid) in held.read_text()
         process.kill()
     assert main(["report", str(report)]) == ExitStatus.PASSED
+    assert [result["case"]["name"] for result in project.report()["results"]] == ["double[64]"]
     said = capsys.readouterr().out
     assert "(run was cut short)" in said
     assert "1 NEW" in said
