@@ -125,6 +125,24 @@ def host(data: Data) -> str:
     return f"{_origin(data, data['command'])}\n\n{table}"
 
 
+def launches(data: Data) -> str:
+    """Host time of the public operators before and after the prepared launch, each beside a bare launch of its run."""
+    bare = data["rows"][0]
+    rows = [
+        [
+            row["name"] if row is bare else f"`{row['name']}`",
+            row["launches"],
+            f"{row['before_us']:.0f}",
+            f"{row['us']:.0f}",
+            f"{row['before_us'] / bare['before_us']:.1f}",
+            f"{row['us'] / bare['us']:.1f}",
+        ]
+        for row in data["rows"]
+    ]
+    head = ["operator", "launches", f"{data['before']}, µs", "µs", f"{data['before']}, bare launches", "bare launches"]
+    return f"{_origin(data, data['command'])}\n\n{_table(head, rows)}"
+
+
 def _percents(values: Iterable[float]) -> str:
     return ", ".join(f"{100 * value:+.0f} %" for value in values)
 
@@ -187,6 +205,7 @@ def loaded(data: Data) -> str:
 SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-pairs.json": pairs,
     "h200-host.json": host,
+    "h200-launches.json": launches,
     "h200-hard.json": hard,
     "cpu-hard.json": hard,
     "run-cost.json": run_cost,
