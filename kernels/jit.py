@@ -9,13 +9,12 @@ try:
     import triton
     import triton.language as tl
     from triton.runtime import JITFunction, driver
-    from triton.tools.tensor_descriptor import TensorDescriptor
 except ImportError as error:
     if error.name is None or error.name.split(".")[0] != "triton":
         raise
-    triton = tl = driver = JITFunction = TensorDescriptor = None
+    triton = tl = driver = JITFunction = None
 
-__all__ = ["JITFunction", "TensorDescriptor", "driver", "jit", "tl", "triton"]
+__all__ = ["JITFunction", "driver", "jit", "tl", "triton"]
 
 
 def jit(do_not_specialize: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:

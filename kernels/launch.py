@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from kernels.jit import JITFunction, TensorDescriptor, driver
+from kernels.jit import JITFunction, driver
 
 Config = TypeVar("Config")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -77,7 +77,7 @@ def _kind(argument: Any, specialised: bool) -> object:
         return argument in _INT32
     if kind is Tensor or isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
-    if isinstance(argument, TensorDescriptor):
+    if hasattr(argument, "block_shape"):  # a descriptor, Triton's or Gluon's, whose layout is the plan's
         return argument.base.dtype, *argument.block_shape
     return kind
 

@@ -22,7 +22,7 @@ def test_a_prepared_launch_takes_triton_s_binary(nursery: Nursery) -> None:
     found = elsewhere.compiled(nursery, "launch_kinds")
     assert len({one["own"] for one in found}) > 8, "the arguments are hardly told apart"
     for one in found:
-        assert one["prepared"] == one["own"], one["arguments"]
+        assert one["prepared"] == one["own"], one["way"]
         assert one["hooked"] == 1, "who lists launches has to see each"
 
 
