@@ -1,9 +1,15 @@
-"""Triton where it is installed. Without it `jit` gives None, which `kernels.paths.path_of` reads as the eager path."""
+"""Triton where it is installed, and which way a call takes: its kernels, its interpreter, or torch's operators.
+
+Without Triton `jit` gives None, which `path_of` reads as the eager path.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 try:
     import triton
@@ -14,7 +20,9 @@ except ImportError as error:
         raise
     triton = tl = driver = JITFunction = None
 
-__all__ = ["JITFunction", "driver", "jit", "tl", "triton"]
+__all__ = ["JITFunction", "Path", "driver", "jit", "path_of", "tl", "triton"]
+
+Path = Literal["triton", "interpreter", "eager"]
 
 
 def jit(do_not_specialize: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:
@@ -24,3 +32,17 @@ def jit(do_not_specialize: Sequence[str] = ()) -> Callable[[Callable[..., Any]],
         return None if triton is None else triton.jit(kernel, do_not_specialize=list(do_not_specialize))
 
     return define
+
+
+def path_of(kernel: Any, device: torch.device | str) -> Path:
+    """What a call that would launch `kernel` on this device runs now; `kernel` is None where Triton is missing.
+
+    The interpreter needs TRITON_INTERPRET=1 both now and when the kernel was defined, because Triton decides at
+    definition.
+    """
+    if kernel is None or JITFunction is None:
+        return "eager"
+    interpreted = not isinstance(kernel, JITFunction)
+    if torch.device(device).type != "cpu":
+        return "interpreter" if interpreted else "triton"
+    return "interpreter" if interpreted and os.environ.get("TRITON_INTERPRET") == "1" else "eager"

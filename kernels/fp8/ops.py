@@ -25,8 +25,8 @@ from kernels.fp8.arguments import (
 )
 from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
+from kernels.jit import Path, path_of
 from kernels.launch import operator
-from kernels.paths import Path, path_of
 
 try:
     from kernels.fp8 import launch
@@ -42,7 +42,7 @@ Quint = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def path(device: torch.device | str) -> Path:
-    """What a call on this device runs now (`kernels.paths`)."""
+    """What a call on this device runs now (`kernels.jit`)."""
     return path_of(None if launch is None else launch.quantize_columns, device)
 
 

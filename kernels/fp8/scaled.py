@@ -31,8 +31,8 @@ from kernels.fp8 import reference
 from kernels.fp8.arguments import ALIGNMENT
 from kernels.grouped.library import clear_groups, clear_rows
 from kernels.hardware import arch_of, default_fp8_dtype
+from kernels.jit import path_of
 from kernels.launch import operator
-from kernels.paths import path_of
 
 try:
     from triton.errors import TritonError

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kernels.paths import path_of
+from kernels.jit import path_of
 
 try:
     from kernels.grouped import launch

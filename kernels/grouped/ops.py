@@ -24,8 +24,8 @@ from kernels.grouped import library, reference
 from kernels.grouped.arguments import require_impl, require_operands
 from kernels.grouped.configs import Form, Impl, preference
 from kernels.hardware import arch_of
+from kernels.jit import path_of
 from kernels.launch import operator
-from kernels.paths import path_of
 
 try:
     from kernels.grouped import launch

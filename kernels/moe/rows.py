@@ -24,17 +24,16 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
-from kernels.jit import jit, tl
+from kernels.jit import Path, jit, path_of, tl
 from kernels.launch import Launch, operator, pick, power_of_two
 from kernels.moe.configs import move_candidates
 from kernels.moe.precision import wide
 from kernels.operators.launch import strides
-from kernels.paths import Path, path_of
 from kernels.rounding import rounded
 
 
 def path(device: torch.device | str, *dtypes: torch.dtype) -> Path:
-    """What a move of tensors of these dtypes runs on this device now (`kernels.paths`)."""
+    """What a move of tensors of these dtypes runs on this device now (`kernels.jit`)."""
     return "eager" if torch.float64 in dtypes else path_of(_spread, device)
 
 

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
-from kernels.jit import jit, tl
+from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, pick
 from kernels.moe.configs import gate_candidates
 from kernels.operators.configs import TileConfig
 from kernels.operators.launch import strides
-from kernels.paths import path_of
 from kernels.rounding import rounded
 
 

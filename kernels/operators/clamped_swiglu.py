@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
-from kernels.jit import jit, tl
+from kernels.jit import jit, path_of, tl
 from kernels.launch import cdiv, operator
 from kernels.operators.arguments import require_floats
 from kernels.operators.launch import layout_of, strides, tiled
-from kernels.paths import path_of
 from kernels.rounding import rounded
 
 

@@ -30,13 +30,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.hardware import arch_of
-from kernels.jit import jit, tl
+from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, pick
 from kernels.operators.arguments import require_floats, require_indices, require_integers, require_length
 from kernels.operators.configs import ScaleConfig, cross_entropy_candidates, scale_candidates
 from kernels.operators.launch import matrices
 from kernels.operators.totals import kept_rows, reduced, total_loss
-from kernels.paths import path_of
 from kernels.rounding import rounded
 
 REDUCTIONS = ("mean", "sum")

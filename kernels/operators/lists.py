@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
-from kernels.jit import jit, tl
+from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, pick
 from kernels.operators.configs import ListConfig, list_candidates
 from kernels.operators.counting import (
@@ -38,7 +38,6 @@ from kernels.operators.counting import (
     whole_numbers,
 )
 from kernels.operators.launch import after, strides
-from kernels.paths import path_of
 from kernels.rounding import rounded
 
 DIGIT_BITS = 8

@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from kernels.hardware import arch_of
-from kernels.jit import jit, tl
+from kernels.jit import Path, jit, path_of, tl
 from kernels.launch import Launch, cdiv, pick, power_of_two
 from kernels.operators.configs import Layout, SumConfig, TileConfig, row_candidates, sum_candidates
 from kernels.operators.launch import layout_of, strides
 from kernels.operators.tiles import tile
-from kernels.paths import Path, path_of
 from kernels.rounding import rounded
 
 
 def path(device: torch.device | str) -> Path:
-    """What an operator runs on this device now (`kernels.paths`)."""
+    """What an operator runs on this device now (`kernels.jit`)."""
     return path_of(_fetch, device)
 
 

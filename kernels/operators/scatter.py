@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.jit import jit, tl
+from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.arguments import (
     require_floats,
@@ -40,7 +40,6 @@ from kernels.operators.counting import (
     whole_numbers,
 )
 from kernels.operators.rows import fetch_rows
-from kernels.paths import path_of
 
 MOST_GROUPS = 512  # whose counts a program holds in registers; more are sorted by torch
 

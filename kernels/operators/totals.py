@@ -12,9 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels.jit import jit, tl
+from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, operator
-from kernels.paths import path_of
 
 _LANES = 1024
 
