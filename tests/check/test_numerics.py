@@ -224,6 +224,9 @@ def test_only_the_oracle_decides_what_overflows() -> None:
     eager = oracle.half()
     eager[2, 2] = math.inf
     assert compare(oracle.half(), eager, oracle, name="output").problem == ""
+    wrong = oracle.half()
+    wrong[2, 2] += 1  # is compared, though eager is infinite there
+    assert "RMSE" in compare(wrong, eager, oracle, name="output").problem
     oracle[0, 0] = 1e6
     assert judged(oracle.half(), oracle).problem == ""
     clamped = oracle.half()

@@ -145,6 +145,16 @@ def test_a_cases_own_provenance_wins_over_the_files() -> None:
     assert (verdict.word, verdict.reason.split("; ")[1]) == (Word.DRIFT, "another toolchain: triton 3.5.0 -> 3.6.0")
 
 
+@pytest.mark.parametrize(
+    ("now", "word"), [(replace(TOOLCHAIN, torch="2.12.0"), Word.CHANGED), (NEWER, Word.DRIFT)], ids=["torch", "triton"]
+)
+def test_compiled_code_does_not_depend_on_the_torch_that_called_it(now: Toolchain, word: Word) -> None:
+    registers = Reading("sm_90.registers", Unit.COUNT, {"kernel": 48}, target="sm_90", drifts=True)
+    case = CaseBaseline({"sm_90.registers": {"kernel": 40}}, "f32[64]")
+    files = {"sm_90": {"area": Baseline("targets/sm_90", "area", PROVENANCE, {CASE.key: case})}}
+    assert words(result(registers), lane(targets=files, toolchain=now)) == {"sm_90.registers": word}
+
+
 def test_a_wrong_case_misses_nothing() -> None:
     assert judged(result(accuracy=[Accuracy("out", "float32", problem="NaN")]), lane(ENTRIES)) == {}
     assert judged(result(verdicts=[Verdict(Word.BROKEN)]), lane(ENTRIES)) == {}

@@ -72,8 +72,22 @@ def test_a_planted_bug_that_given_inputs_do_not_show_is_found_whatever_the_seed(
         assert problem.count(",") < 20  # one or two steps, not the dozen that were tried together
 
 
-def test_all_derived_inputs_of_a_small_call_fit() -> None:
-    result = found(lambda x: F.softmax(x.double(), -1).float(), normal(9, 130, seed=0), reference=softmax)
+def layer_norm(x: torch.Tensor) -> torch.Tensor:
+    centred = x - x.mean(-1, keepdim=True)  # of a row of equal values: some roundings, which are then magnified
+    return centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+
+
+@pytest.mark.parametrize(
+    ("fn", "reference", "shape"),
+    [
+        (lambda x: F.softmax(x.double(), -1).float(), softmax, (9, 130)),
+        (layer_norm, lambda x: F.layer_norm(x, x.shape[-1:]), (33, 65)),
+    ],
+)
+def test_all_derived_inputs_of_a_small_call_fit_and_are_right(
+    fn: Callable[..., Any], reference: Callable[..., Any], shape: tuple[int, int]
+) -> None:
+    result = found(fn, normal(*shape, seed=0), reference=reference)
     assert (result.problem, result.waiting) == ("", 0)
     assert result.ran > 10
 
