@@ -1,0 +1,166 @@
+"""Converted expert weights: a stranger's module multiplies by our kernels, compiled and sharded, too."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import fp8, grouped
+from kernels.compat.experts import ExpertWeight, Precision, convert
+
+ROOT = Path(__file__).parents[2]
+OFFS = torch.tensor([16, 32, 32, 64], dtype=torch.int32)
+
+
+class Experts(nn.Module):
+    """Of a library that knows nothing of us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 48, 32) / 6)
+
+    def forward(self, x: Tensor, offs: Tensor) -> Tensor:
+        return torch._grouped_mm(x, self.w.transpose(-2, -1), offs=offs)  # type: ignore[no-any-return]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+        self.experts = Experts()
+
+    def forward(self, x: Tensor, offs: Tensor) -> Tensor:
+        return self.experts(self.linear(x), offs)  # type: ignore[no-any-return]
+
+
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model().bfloat16()
+
+
+def experts_of(name: str, parameter: nn.Parameter) -> bool:
+    return "experts" in name
+
+
+def ours(x: Tensor, w: Tensor, precision: Precision) -> Tensor:
+    return fp8.grouped_mm(x, w.transpose(1, 2), OFFS) if precision == "fp8" else grouped.grouped_mm(x, w.mT, OFFS)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_the_product_and_its_gradients_are_ours(precision: Precision, compiled: bool) -> None:
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(1)).bfloat16()
+    plain, converted = model(), model()
+    assert convert(converted, experts_of, precision=precision) == ["experts.w"]
+    wanted = ours(plain.linear(x), plain.experts.w, precision)
+    call = torch.compile(converted, fullgraph=True, backend="aot_eager") if compiled else converted
+    found = call(x, OFFS)
+    assert torch.equal(found, wanted)
+    for each in (found, wanted):
+        each.float().square().mean().backward()
+    gradients = [(a.grad, b.grad) for a, b in zip(converted.parameters(), plain.parameters(), strict=True)]
+    for got, want in gradients:
+        assert got is not None
+        assert want is not None
+        assert torch.equal(got, want)
+
+
+def test_the_weight_is_still_a_parameter_that_optimizers_and_checkpoints_know() -> None:
+    converted = model()
+    convert(converted, experts_of)
+    before = converted.experts.w.plain.clone()  # type: ignore[operator]
+    optimizer = torch.optim.AdamW(converted.parameters(), lr=0.1)
+    converted(torch.randn(64, 32).bfloat16(), OFFS).float().square().mean().backward()
+    optimizer.step()
+    assert isinstance(converted.experts.w, ExpertWeight)
+    assert not torch.equal(converted.experts.w.plain, before)
+    again = model()
+    convert(again, experts_of)
+    again.load_state_dict(converted.state_dict())
+    assert torch.equal(again.experts.w.plain, converted.experts.w.plain)  # type: ignore[arg-type]
+
+
+def test_other_operations_see_the_plain_tensor() -> None:
+    converted = model()
+    convert(converted, experts_of)
+    total = converted.experts.w.float().sum(0)
+    assert type(converted.experts.w * 2) is Tensor
+    assert torch.equal(total, model().experts.w.float().sum(0))
+
+
+def test_what_cannot_be_converted_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no parameter was chosen"):
+        convert(model(), lambda name, parameter: False)
+    with pytest.raises(ValueError, match=r"linear.weight: has shape \(32, 32\); an expert weight has three dimensions"):
+        convert(model(), lambda name, parameter: name == "linear.weight")
+
+
+SHARDED = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from kernels.compat.experts import convert
+from tests.kernels.test_compat_experts import OFFS, Model, experts_of
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model, alone = Model(), Model()
+alone.load_state_dict(model.state_dict())
+alone = alone.bfloat16()
+for each in (model, alone):
+    convert(each, experts_of)
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+fully_shard(model, mesh=dist.init_device_mesh("cpu", (2,)), mp_policy=policy)
+torch.manual_seed(1)
+inputs = [torch.randn(64, 32) for _ in range(2)]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+call = torch.compile(model, backend="aot_eager")
+for step in range(2):  # the second gathers into the memory of the first
+    found = call(inputs[rank], OFFS)
+    found.float().square().mean().backward()
+    if not step:
+        wanted = [alone(x.bfloat16(), OFFS) for x in inputs]
+        sum(each.float().square().mean() / 2 for each in wanted).backward()
+        assert torch.equal(found, wanted[rank])
+        gradient, truth = model.experts.w.grad.full_tensor(), alone.experts.w.grad.float()
+        assert (gradient - truth).norm() < 0.01 * truth.norm()  # reduced in float32 here, added in bfloat16 there
+    optimizer.step()
+    optimizer.zero_grad()
+print(f"rank {rank} agrees")
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_that_share_the_weight_agree_with_one(tmp_path: Path) -> None:
+    script = tmp_path / "sharded.py"
+    script.write_text(SHARDED)
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env={
+                **environment,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "localhost",
+                "MASTER_PORT": str(port),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank, process in enumerate(ranks):
+        output, _ = process.communicate(timeout=120)
+        assert f"rank {rank} agrees" in output, output
