@@ -9,12 +9,11 @@ from perfguard.github.lanes.limits import hold, lenient
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
-from perfguard.measure.metrics import all_limits
+from perfguard.measure.metrics import all_limits, read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.records import Better, Case, CaseResult, Reading
 from perfguard.model.units import Unit
 from tests.github.reports import CODE, measured
-from tests.measure.metrics.reading import read_all
 
 
 def work() -> int:
@@ -27,8 +26,11 @@ def case(readings: list[Reading]) -> CaseResult:
 
 
 def test_what_our_metrics_write_passes_untouched() -> None:
-    gpu = read_all(Subject(run=work), FakeDevice(seed=1))
-    cpu = read_all(Subject(run=lambda: torch.ones(64, 64) + 1, seconds=0.01), CpuDevice())
+    subjects = (
+        (Subject(run=work), FakeDevice(seed=1)),
+        (Subject(run=lambda: torch.ones(64, 64) + 1, seconds=0.01), CpuDevice()),
+    )
+    gpu, cpu = (read_exact(*each) + read_timed(*each) for each in subjects)
     for readings in (gpu, cpu):
         assert hold(case(readings)) == case(readings)
     read = {reading.metric for reading in [*gpu, *cpu]}

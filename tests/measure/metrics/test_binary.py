@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,6 +30,15 @@ from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, TUNED, Reader,
 BOTH = ("sm_90", "gfx942")
 X = torch.randn(64, 128)
 A, B = torch.randn(64, 512, dtype=torch.bfloat16), torch.randn(512, 64, dtype=torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """One compiler and one cache for all tests."""
+    pytest.importorskip("triton")
+    made = Reader(tmp_path_factory.mktemp("binaries"))
+    yield made
+    made.compiler.close()
 
 
 def parts(reading: Any) -> dict[str, Any]:

@@ -14,13 +14,12 @@ import torch
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
-from perfguard.measure.metrics import all_metrics, read_exact
+from perfguard.measure.metrics import all_metrics, read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call
 from perfguard.model.records import Better
 from tests.measure.metrics.binaries import SCALE, Reader
-from tests.measure.metrics.reading import read_all
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,7 +43,8 @@ def test_exact_metrics_come_before_timed_ones() -> None:
 
 
 def test_readings_of_a_gpu_case_and_how_they_gate() -> None:
-    readings = {reading.metric: reading for reading in read_all(Subject(run=work), quiet())}
+    subject, device = Subject(run=work), quiet()
+    readings = {each.metric: each for each in read_exact(subject, device) + read_timed(subject, device)}
     assert list(readings)[-2:] == ["device_time_us", "host_time_us"]
     assert "fingerprint" in readings
     contract, launches, kernels = (readings[name] for name in ("contract", "launches", "kernels"))
