@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from perfguard import __version__
-from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
+from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError, UsageError
 
 _FILE_WIDTH = 250  # columns where output is no terminal: a log, a pipe
 
@@ -23,7 +23,7 @@ _COMMANDS = {
     "accept": ("perfguard.github.accept", "write what a report measured into the baselines, with a reason"),
     "comment": ("perfguard.github.comment_job", "judge what the lanes uploaded and report it in the pull request"),
     "compare": (
-        "perfguard.session.compare_command",
+        "perfguard.session.compare",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",
     ),
     "selfcheck": (
@@ -89,17 +89,28 @@ def run_doctor(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from perfguard.measure.devices import Finding, diagnose
+    from perfguard.measure import metrics, timers
+    from perfguard.measure.devices import Finding, diagnose, vendors
     from perfguard.model.config import read_settings
-    from perfguard.session import extensions
+    from perfguard.render import outputs
 
     try:
         read_settings(Path.cwd())
         settings = Finding("settings", "[tool.perfguard] can be read, or is left out")
     except PerfguardError as error:
         settings = Finding("settings", "", str(error), "mend it: every run stops there")
+    installed = []
+    for kind in (metrics.KIND, vendors.KIND, timers.KIND, outputs.KIND):
+        for each in kind.installed():
+            topic = f"{kind.noun} {each.name}"
+            try:
+                each.load()
+                installed.append(Finding(topic, each.distribution))
+            except UsageError as error:
+                said, _, step = str(error).rpartition("; ")
+                installed.append(Finding(topic, "", said, step))
     table = Table("topic", "found", "missing", "next step", box=None, pad_edge=False)
-    for finding in [settings, *diagnose(), *extensions.findings()]:
+    for finding in [settings, *diagnose(), *installed]:
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     for column in table.columns:

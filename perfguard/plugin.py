@@ -6,8 +6,6 @@ Importing this module costs a pytest run without perfguard almost nothing: every
 from __future__ import annotations
 
 import argparse
-import copy
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -62,33 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Support `--perfguard-update tests/test_a.py`: a following word that is no category is an argument, not the value.
-
-    This runs before the search for conftest files, which begins at the paths.
-    """
-    if "--perfguard-update" not in args:
-        return
-    from perfguard.model.config import is_categories
-
-    alone = [
-        place
-        for place, (argument, following) in enumerate(pairwise(args))
-        if argument == "--perfguard-update" and not following.startswith("-") and not is_categories(following)
-    ]
-    for place in alone:
-        args[place] = "--perfguard-update=all"
-    if alone:
-        known = parser.parse_known_args(args, copy.copy(early_config.option))
-        early_config.known_args_namespace.file_or_dir = known.file_or_dir
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
     """In a process that measures for another one, drop options not meant for it, before any plugin acts on them."""
     if config.option.perfguard_session:
-        from perfguard.pytest_plugin.child_options import take_options_back
+        from perfguard.pytest_plugin.start import take_options_back
 
         take_options_back(config)
     return (yield)
@@ -98,7 +74,7 @@ def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     if option.perfguard_session:
-        from perfguard.pytest_plugin.child_options import drop_plugins
+        from perfguard.pytest_plugin.start import drop_plugins
 
         drop_plugins(config)
     worker = hasattr(config, "workerinput")

@@ -23,18 +23,12 @@ def report(tmp_path: Path) -> Path:
     return path
 
 
-def test_terminal_form_is_the_default(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_in_each_form(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(report)]) == 0
     assert "fake-gpu, 0 of 1 case guarded" in capsys.readouterr().out
-
-
-def test_json_form_reads_back(report: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "copy.json"
     assert main(["report", str(report), "--as", "json", "-o", str(target)]) == 0
     assert read_report(target) == REPORT
-
-
-def test_benchmark_form(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(report), "--as", "pytest-benchmark"]) == 0
     (benchmark,) = json.loads(capsys.readouterr().out)["benchmarks"]
     assert benchmark["name"] == "double[64]/forward:device_time_us"

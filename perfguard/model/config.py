@@ -103,14 +103,6 @@ def settings_from(data: bytes, name: str, **overrides: Any) -> Settings:
         raise UsageError(f"[tool.perfguard] in {name}: {error}; known keys: {known}") from error
 
 
-def is_categories(text: str) -> bool:
-    """Whether `--perfguard-update` can have this value."""
-    try:
-        return bool(parse_categories(text))
-    except UsageError:
-        return False
-
-
 def parse_categories(text: str) -> frozenset[Category]:
     """`new,faster` -> {new, faster}; `all` -> every category but `stale`: removals must be requested by name.
 
@@ -124,6 +116,7 @@ def parse_categories(text: str) -> frozenset[Category]:
     if unknown or not names:
         named = ", ".join(unknown) or "nothing"
         raise UsageError(
-            f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}, all (all but stale)"
+            f"--perfguard-update={text}: {named} is no category; known: {', '.join(CATEGORIES)}, all (all but stale); "
+            "before a path, write --perfguard-update=all"
         )
     return frozenset(category for category in CATEGORIES if category in names)

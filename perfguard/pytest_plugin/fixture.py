@@ -1,19 +1,26 @@
-"""The fixture, which turns one call into a guarded case with seeded inputs, and the messages of failing tests."""
+"""The fixture, which turns one call into a guarded case with seeded inputs, and the messages of failing tests.
+
+Tests with pytest-benchmark's fixture are guarded unchanged, on their host time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
+from perfguard._compat.pytest_internals import benchmark_rounds
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
 from perfguard.measure.replay import seeded
+from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, Tolerance, Work
 from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
@@ -289,3 +296,22 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     except Exception:
         if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
             raise
+
+
+HOST_METRIC = "host_time_us"
+BENCHMARK_TIMER = "pytest-benchmark"
+_PROMISE, _FLOOR_US = 0.10, 2.0  # a slowdown of 10 % is found if it is more than 2 µs
+_BLOCKS = 7  # consecutive parts of the rounds, so that drift inside the session shows in the spread
+
+
+def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
+    """The host time of a finished `benchmark` test: the median of the medians of consecutive parts of its rounds. None
+    when the plugin measured nothing (disabled, skipped)."""
+    rounds = benchmark_rounds(item)  # s, in the order measured
+    if not rounds:
+        return None
+    size = math.ceil(len(rounds) / _BLOCKS)
+    blocks = tuple(1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size))
+    meter = Meter(BENCHMARK_TIMER, lambda: None, floor_us=0.0)  # pytest-benchmark has read all blocks
+    reading = meter.reading(HOST_METRIC, Blocks(blocks, rejected=0), promise=_PROMISE, floor=_FLOOR_US)
+    return CaseResult(case=case, readings=[reading])

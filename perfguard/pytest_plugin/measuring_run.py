@@ -8,31 +8,61 @@ import faulthandler
 import os
 import random
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
-from perfguard import __version__
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.devices import open_device
 from perfguard.measure.devices.device import Device
 from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus, GuardFailure, PerfguardError
 from perfguard.model.records import Case, Verdict, Word
-from perfguard.pytest_plugin.benchmark_fixture import benchmark_result
-from perfguard.pytest_plugin.collected_tests import Inventory, is_guarded
+from perfguard.model.suite_names import name_of, suite_of
 from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
 from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
-from perfguard.pytest_plugin.fixture import LOST, RUN, case_of, raise_for
+from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, case_of, raise_for
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
 from perfguard.session.pairing.worker import join
 from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
-from perfguard.session.watchdog import Watchdog, stop_children
+from perfguard.session.watchdog import stop_children, watched
 
+FIXTURES = ("perfguard", "benchmark")
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
+
+
+class Inventory:
+    """Notes the children of every collector before --lf, -k, node ids and other plugins choose among them."""
+
+    def __init__(self) -> None:
+        self._children: dict[pytest.Collector, list[pytest.Item | pytest.Collector]] = {}
+
+    def note(self, collector: pytest.Collector, report: pytest.CollectReport) -> None:
+        """Note the children that a collector returned. The list is copied, since --lf shortens the report's own."""
+        if report.passed:
+            self._children[collector] = list(report.result)
+
+    def take(self, collected: Collected, items: Iterable[pytest.Item], root: Path) -> None:
+        """Fill in the names of all guarded tests, and the suites whose tests are all known."""
+        known = [child for children in self._children.values() for child in children if isinstance(child, pytest.Item)]
+        for item in (*known, *items):
+            if is_guarded(item):
+                collected.names.setdefault(suite_of(item.path, root), set()).add(name_of(item.nodeid))
+        # --lf returns no children for a file that it skips, so an empty file does not count as whole.
+        files = [each for each, children in self._children.items() if isinstance(each, pytest.File) and children]
+        collected.whole = {suite_of(file.path, root) for file in files if self._is_whole(file)}
+
+    def _is_whole(self, collector: pytest.Collector) -> bool:
+        """Whether all tests below it are known. Node ids can leave out classes, whose tests are then unknown."""
+        children = self._children.get(collector)
+        return children is not None and all(
+            self._is_whole(child) for child in children if isinstance(child, pytest.Collector)
+        )
 
 
 class Measuring(Ending):
@@ -100,7 +130,7 @@ class Measuring(Ending):
             if self._worker is not None:
                 self._worker.take_pad(device)
             self._run = open_run(
-                self._config, device, suites, __version__, self._collected.selected,
+                self._config, device, suites, self._collected.selected,
                 command=self._command(session.config) if self._worker is None else None,
                 request=self._request, worker=self._worker,
             )  # fmt: skip
@@ -148,7 +178,7 @@ class Measuring(Ending):
         settings = self._config.settings
         # A worker of a process pair waits for its turns inside the test, so its conductor limits the whole process.
         minutes = settings.case_minutes if self._worker is None else settings.session_minutes
-        with Watchdog(minutes, lambda step: self._hung(item, step)).watch(), run.device.aside():
+        with watched(minutes, lambda step: self._hung(item, step)), run.device.aside():
             answer = yield
         if self._ran_out:
             self._ran_out = False
@@ -271,6 +301,11 @@ class Measuring(Ending):
             run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def is_guarded(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture that perfguard guards."""
+    return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
 
 
 def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:

@@ -1,4 +1,9 @@
-"""pytest's hooks of a measuring run: in one process (`measuring`), or with one worker per GPU (`spread`)."""
+"""The start of a measuring run: its configuration, and its hooks, in one process or with one xdist worker per GPU.
+
+A process that measures for another one has pytest's original arguments, and drops those not meant for it. Selection,
+repetition, stopping and reporting belong to the asking process. Their options are reset after pytest has parsed them,
+from whatever source: the command line, a file of arguments, `addopts` or a variable.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +15,36 @@ import msgspec
 import pytest
 
 from perfguard._compat.pytest_internals import worker_input
-from perfguard.measure.devices import find_devices
+from perfguard.measure import metrics, timers
+from perfguard.measure.devices import find_devices, vendors
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, Worker
-from perfguard.session.extensions import require_usable
+from perfguard.session.child import read_request
 
-__all__ = ["build_config", "count_devices", "start", "start_worker"]
+# Option -> its value in such a process. Options that no plugin has defined stay undefined.
+_NOT_ITS_OWN: dict[str, Any] = {
+    "maxfail": 0, "lf": False, "failedfirst": False, "newfirst": False, "stepwise": False, "stepwise_skip": False,
+    "stepwise_reset": False, "usepdb": False, "trace": False, "collectonly": False, "durations": None, "verbose": -1,
+    "numprocesses": None, "dist": "no", "tx": [], "looponfail": False,
+    "xmlpath": None, "report_log": None, "htmlpath": None, "log_file": os.devnull,
+    "benchmark_json": None, "benchmark_save": None, "benchmark_autosave": False,
+    "perfguard_update": None, "perfguard_reason": "", "perfguard_base": None,
+}  # fmt: skip
+_NO_SELECTION: dict[str, Any] = {"keyword": "", "markexpr": "", "deselect": None, "pyargs": False}
+
+# Plugins that store failures for the user's next run, or limit the time of a test that waits for its turn.
+_PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin", "timeout")
 
 
 def start(config: pytest.Config) -> None:
     """Turn measuring on for this pytest run; with `-n`, use one worker per device."""
     try:
         built = build_config(config)
-        require_usable()
+        for kind in (metrics.KIND, vendors.KIND, timers.KIND):
+            for each in kind.installed():
+                each.load()  # so that one error ends the run instead of one in every case
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
         hooks: Controller | Measuring
         if workers:
@@ -109,3 +129,42 @@ def _devices(config: Config, workers: int) -> dict[str, str]:
             "--perfguard-lane=cpu, and numerics, without --perfguard, may use any -n)"
         )
     return devices
+
+
+def take_options_back(config: pytest.Config) -> None:
+    """Reset the options, before anything acts on them. The files are those of the requested tests, otherwise those that
+    the user selected, if they exist. Files are named, since pytest refuses an unknown node id, and in another checkout
+    a test may be new or gone.
+
+    Raises:
+        UsageError: there is no request, or none of the paths that the user named exists.
+    """
+    try:
+        tests = read_request(Path(config.option.perfguard_session)).tests
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+    _set(config, _NOT_ITS_OWN)
+    if tests is not None:
+        _set(config, _NO_SELECTION)
+        files = dict.fromkeys(config.rootpath / nodeid.partition("::")[0] for nodeid in tests)
+        config.args = [str(file) for file in files if file.exists()]
+    elif not config.getoption("pyargs", False):
+        folder = config.invocation_params.dir
+        there = [each for each in config.args if (folder / each.partition("::")[0]).exists()]
+        if config.args and not there:
+            raise pytest.UsageError(f"{', '.join(config.args)}: not there; there is nothing to compare with")
+        config.args = there
+
+
+def drop_plugins(config: pytest.Config) -> None:
+    """Unregister the plugins after all are configured: some of them declare marks, which stay."""
+    for name in _PLUGINS:
+        plugin = config.pluginmanager.get_plugin(name)
+        if plugin is not None:
+            config.pluginmanager.unregister(plugin)
+
+
+def _set(config: pytest.Config, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)

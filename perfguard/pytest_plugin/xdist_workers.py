@@ -2,22 +2,20 @@
 
 The controlling process holds the devices' locks and gives each worker a device and a folder. A worker is a measuring
 run like any other, up to the process pairs for the times in question on its device. It writes into its folder its
-report after every case, its collected tests and the fresh sessions. The controlling process merges these and ends the
-run.
+report after every case and its collected tests. The controlling process merges these and ends the run.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from perfguard import __version__
 from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import make_folder, write_atomically
 from perfguard.model.config import Config
@@ -29,26 +27,11 @@ from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
 from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
-from perfguard.store.report_file import read_report, save_report
+from perfguard.store.report_file import read_report
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # keys of a worker's input
-_COLLECTED, _END = "collected.json", "end.json"
+_COLLECTED, _ERROR = "collected.json", "error.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed
-
-
-class Found(msgspec.Struct):
-    """The collection of a worker, which is the same in all."""
-
-    names: dict[str, set[str]]
-    whole: set[str]
-    selected: list[Case]
-
-
-class End(msgspec.Struct):
-    """The end of a worker: an error that stops the run, or a problem of fresh processes."""
-
-    error: str = ""
-    problem: str = ""
 
 
 class Worker(Measuring):
@@ -56,7 +39,7 @@ class Worker(Measuring):
 
     def __init__(self, config: Config, stderr: int) -> None:
         super().__init__(config, stderr)
-        self._end = End()
+        self._error = ""  # that stops the run
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """As in one process. The controlling process reports any error."""
@@ -64,15 +47,14 @@ class Worker(Measuring):
             super().pytest_collection_finish(session)
         except pytest.UsageError as error:
             self._fail(str(error))
-        collected = self._collected
-        self._leave(_COLLECTED, Found(collected.names, collected.whole, collected.selected))
+        self._leave(_COLLECTED, self._collected)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """As in one process. After an error no test runs."""
-        if self._end.error:
-            item.session.shouldstop = self._end.error
-            pytest.fail(self._end.error, pytrace=False)
+        if self._error:
+            item.session.shouldstop = self._error
+            pytest.fail(self._error, pytrace=False)
         super().pytest_runtest_setup(item)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -92,23 +74,15 @@ class Worker(Measuring):
             settle(run, self._command(session.config), teller(session))
         except PerfguardError as error:
             self._fail(str(error))
-        for number, report in enumerate(run.fresh.reports):
-            save_report(self._folder / f"fresh-{number:02}.json", report)
-        self._end.problem = run.fresh.problem
-        self._leave(_END, self._end)
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
 
     def _fail(self, error: str) -> None:
-        self._end.error = error
-        self._leave(_END, self._end)
+        self._error = error
+        self._leave(_ERROR, error)
 
     def _leave(self, name: str, data: object) -> None:
-        write_atomically(self._folder / name, msgspec.json.encode(data, enc_hook=str))
-
-    @property
-    def _folder(self) -> Path:
-        return self._config.reports_dir
+        write_atomically(self._config.reports_dir / name, msgspec.json.encode(data, enc_hook=str))
 
 
 class Controller(Ending):
@@ -139,24 +113,23 @@ class Controller(Ending):
             if self._config.untimed:
                 self._locks = locks  # not acquired
             else:
-                self._lock_devices(locks, session)
+                self._lock_devices(locks, teller(session))
             make_folder(self._config.reports_dir)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
         self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
 
-    def _lock_devices(self, locks: dict[str, DeviceLock], session: pytest.Session) -> None:
-        free = [name for name in locks if len(self._locks) < self._workers and self._try(name, locks[name])]
-        busy = [name for name in locks if name not in free]
-        for name in busy[: self._workers - len(free)]:
-            locks[name].acquire(self._config.settings.lock_minutes, teller(session))
-            self._locks[name] = locks[name]
-
-    def _try(self, name: str, lock: DeviceLock) -> bool:
-        if lock.try_acquire():
-            self._locks[name] = lock
-            return True
-        return False
+    def _lock_devices(self, locks: dict[str, DeviceLock], tell: Callable[[str], None]) -> None:
+        """Lock as many devices as there are workers: free ones, then busy ones, for which it waits."""
+        for minutes in (None, self._config.settings.lock_minutes):
+            for name in [name for name in locks if name not in self._locks]:
+                if len(self._locks) == self._workers:
+                    return
+                if minutes is not None:
+                    locks[name].acquire(minutes, tell)
+                elif not locks[name].try_acquire():
+                    continue
+                self._locks[name] = locks[name]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -203,19 +176,16 @@ class Controller(Ending):
 
     def _gather(self, session: pytest.Session, folder: Path, ended: bool) -> None:
         workers = sorted(path for path in folder.iterdir() if path.is_dir())
-        ends = [end for end in (_read(path / _END, End) for path in workers) if end is not None]
-        errors = [end.error for end in ends if end.error]
-        if errors:
-            raise pytest.UsageError(errors[0])
-        found = next(filter(None, (_read(path / _COLLECTED, Found) for path in workers)), None)
+        error = next(filter(None, (_read(path / _ERROR, str) for path in workers)), None)
+        if error is not None:
+            raise pytest.UsageError(error)
+        # The same in all workers.
+        collected = next(filter(None, (_read(path / _COLLECTED, Collected) for path in workers)), None)
         reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
-        if found is None or not found.selected:
+        if collected is None or not collected.selected:
             return
-        collected = Collected(found.names, found.whole, found.selected)
         try:
             run = self._run = self._merged(reports, collected)
-            run.fresh.reports += [read_report(path) for path in sorted(folder.glob("*/fresh-*.json"))]
-            run.fresh.problem = "\n".join(end.problem for end in ends if end.problem)
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
@@ -238,12 +208,14 @@ class Controller(Ending):
                 "leave only one kind visible, e.g. by CUDA_VISIBLE_DEVICES"
             )
         suites = sorted({case.suite for case in collected.selected})
-        run = open_run(self._config, open_device(next(iter(self._locks))), suites, __version__, collected.selected)
+        run = open_run(self._config, open_device(next(iter(self._locks))), suites, collected.selected)
         results = [result for report in reports for result in report.results]
         order = {case.nodeid: place for place, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
             run.results[result.case.suite, result.case.key] = result
         run.pairings = [pairing for report in reports for pairing in report.pairings]
+        run.fresh = [session for report in reports for session in report.fresh]
+        run.fresh_problem = "\n".join(report.fresh_problem for report in reports if report.fresh_problem)
         ceilings = [report.copy_bytes_per_second for report in reports if report.copy_bytes_per_second]
         run.runner.copy_bytes_per_second = min(ceilings, default=None)
         conditions = [condition for report in reports for condition in report.conditions]

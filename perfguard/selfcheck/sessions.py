@@ -64,13 +64,15 @@ def measure_sessions(
         asked = replace(request, shuffle=True)
         if reports:
             asked = replace(asked, slug=reports[0].hardware.slug, timers=timers(reports[0]))
-        fresh = measure_fresh(command, asked, 1, exact=int(asked.exact), minutes=minutes, progress=lambda _: None)
-        if fresh.problem or not fresh.reports:
+        found, problem = measure_fresh(
+            command, asked, 1, exact=int(asked.exact), minutes=minutes, progress=lambda _: None
+        )
+        if problem or not found:
             raise MeasurementError(
-                f"session {number}: {fresh.problem}\nthe {len(reports)} sessions before it are kept in {folder}; "
+                f"session {number}: {problem}\nthe {len(reports)} sessions before it are kept in {folder}; "
                 "mend the suite and run the same command again"
             )
-        report = fresh.reports[0]
+        report = found[0]
         if not any(result.readings for result in report.results):
             raise MeasurementError(f"session {number}: no case was measured; name tests that use the fixture")
         save_report(folder / f"session-{number:02d}.json", report)

@@ -184,7 +184,7 @@ class Worktree:
 class ChildCommand:
     """The command that starts pytest again as it was started before. Create it with `child_command`.
 
-    The child itself drops the options not meant for it (`perfguard.pytest_plugin.child_options`).
+    The child itself drops the options not meant for it (`perfguard.pytest_plugin.start`).
 
     Attributes:
         arguments: pytest's, without the program.

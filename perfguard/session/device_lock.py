@@ -19,24 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-import msgspec
 from filelock import FileLock, Timeout
 
 from perfguard.model.errors import DeviceError
 
 POLL_SECONDS = 0.2
 FOLDER = "perfguard-locks"
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """The holder of a lock: process, command line and start (ISO, UTC)."""
-
-    pid: int
-    command: str
-    since: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} ({self.command}) since {self.since}"
 
 
 class DeviceLock:
@@ -52,7 +40,7 @@ class DeviceLock:
         self._folder = folder or Path(tempfile.gettempdir()) / FOLDER
         name = re.sub(r"[^\w.-]+", "-", key)
         self._lock_path = self._folder / f"{name}.lock"
-        self._holder_path = self._folder / f"{name}.json"
+        self._holder_path = self._folder / f"{name}.txt"
         self._lock: FileLock | None = None
 
     def __enter__(self) -> Self:
@@ -114,12 +102,12 @@ class DeviceLock:
             self._lock.release()
             self._lock = None
 
-    def holder(self) -> Holder | None:
-        """The holder of the lock; None if it is not recorded."""
+    def holder(self) -> str:
+        """The process that holds the lock, in words; empty if it is not recorded."""
         try:
-            return msgspec.json.decode(self._holder_path.read_bytes(), type=Holder)
-        except (OSError, msgspec.MsgspecError):
-            return None
+            return self._holder_path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def _make_folder(self) -> None:
         # No sticky bit: with it, Linux keeps one user from opening the lock file of another.
@@ -131,10 +119,11 @@ class DeviceLock:
     def _write_holder(self) -> None:
         """Write by rename, which can replace another user's file and never follows a link."""
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        holder = Holder(os.getpid(), shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200], since)
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
+        text = f"process {os.getpid()} ({command}) since {since}"
         with contextlib.suppress(OSError):  # only waiting processes need it
             handle, temporary = tempfile.mkstemp(dir=self._folder)
-            with os.fdopen(handle, "wb") as file:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 os.fchmod(handle, 0o644)
-                file.write(msgspec.json.encode(holder))
+                file.write(text)
             os.replace(temporary, self._holder_path)

@@ -11,19 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfguard import __version__
 from perfguard.judge.lane import Lane
 from perfguard.judge.screen import ControlDraw, covered
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.timers.blocks import Collect, Interleaved, collect
+from perfguard.measure.binaries.targets import TARGETS, target_of
+from perfguard.measure.timers.blocks import Interleaved, collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
-from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Report, TimedEntry
+from perfguard.model.records import NO_BASE, SCHEMA, Baseline, BaseTree, Case, CaseResult, Report, TimedEntry
+from perfguard.model.suite_names import file_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.cold_start import starter
-from perfguard.session.load_baselines import load_lane, lost_suites
 from perfguard.session.pairing.worker import Worker
 from perfguard.session.pairing.worktrees import find_base
 from perfguard.session.run import Run
@@ -37,7 +39,6 @@ def open_run(
     config: Config,
     device: Device,
     suites: Sequence[str],
-    version: str,
     selected: Sequence[Case] = (),
     *,
     command: ChildCommand | None = None,
@@ -57,37 +58,36 @@ def open_run(
         BaselineError: a file that cannot be read.
         UsageError: the requested lane is not this device's.
     """
-    store = Store(config.baselines_dir)
-    toolchain = device.toolchain()
-    # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
-    lost = [] if request is not None else lost_suites(store, device, config.root)
-    known = sorted({*suites, *lost})
+    store, settings = Store(config.baselines_dir), config.settings
     any_machine = _is_any_machine(config.lane, device)
-    settings = config.settings
-    base = NO_BASE if request is not None or any_machine else _base(config)
-    lane = load_lane(store, device, toolchain, known, settings.targets, base=base, any_machine=any_machine)
+    own_folders = [config.reports_dir, config.cache_dir.parent]
+    base, lost = NO_BASE, []
     if request is None:
-        for folder in (config.reports_dir, config.cache_dir.parent):
+        # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
+        lost = lost_suites(store, device, config.root)
+        base = NO_BASE if any_machine else find_base(config.root, settings.base, [config.baselines_dir, *own_folders])
+    lane = _lane(store, device, sorted({*suites, *lost}), settings.targets, base, any_machine)
+    if request is None:
+        for folder in own_folders:
             make_folder(folder)
     commit = commit_of(config.root)
     report = Report(
         schema=SCHEMA,
         hardware=device.identity,
-        toolchain=toolchain,
+        toolchain=lane.toolchain,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         commit=commit,
-        perfguard=version,
+        perfguard=__version__,
         conditions=[device.conditions()],
         exact_only=any_machine,
         base=None if base is NO_BASE else base,
     )
     asked = request or Request(numerics=True)
-    stored = _stored_timers(lane)
     # A metric that is recorded, or that another process will judge, has to be read.
     compares = request is None and config.update is None
     controls = ControlDraw(lane, selected, report.started) if compares else None
     plan = ReadingPlan(
-        timers=stored if request is None else _requested_timers(stored, request, worker),
+        timers=_timers(lane, request, worker),
         numerics=asked.numerics,
         hard=request is None,
         rotation=zlib.crc32((commit or "").encode()),
@@ -96,9 +96,11 @@ def open_run(
         unchanged=_unchanged(lane, controls),
         unread=frozenset(asked.unread),
     )
+    # Blocks are ordered by a conductor, read in later passes, too, or read all at once.
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
+    collector = (lambda case: interleaved.of((case.suite, case.key))) if interleaved else lambda case: collect
     hands = Hands(
-        collect=_collector(worker, interleaved),
+        collect=collector if worker is None else worker.collector,
         cold=None if command is None else starter(command, device.identity.slug, settings.session_minutes),
         # A fresh process does not compile again for targets, as its parent has done so.
         binaries=Binaries(settings.targets, Compiler(config.cache_dir / "binaries"))
@@ -109,10 +111,44 @@ def open_run(
     return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost))
 
 
-def _base(config: Config) -> BaseTree:
-    return find_base(
-        config.root, config.settings.base, [config.baselines_dir, config.reports_dir, config.cache_dir.parent]
+def _lane(
+    store: Store, device: Device, suites: Sequence[str], targets: Sequence[str], base: BaseTree, any_machine: bool
+) -> Lane:
+    """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
+
+    Args:
+        any_machine: load only the baselines of its target and of compiled targets, which hold on any machine of the
+            target.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+        UsageError: a target that is not known.
+    """
+    identity = device.identity
+    for name in targets:
+        target_of(name)
+    # On a GPU, kernels are compiled for its own architecture only; a machine without a GPU covers the others.
+    compiled_for = targets if device.holds_cpu_tensors else {identity.architecture} & set(TARGETS)
+
+    def files(folder: str) -> dict[str, Baseline]:
+        return {suite: found for suite in suites if (found := store.load(folder, suite)) is not None}
+
+    return Lane(
+        hardware=identity,
+        toolchain=device.toolchain(),
+        baselines={} if any_machine else files(identity.slug),
+        portable=files(f"targets/{identity.target}") if identity.target else {},
+        targets={name: found for name in compiled_for if (found := files(f"targets/{name}"))},
+        elsewhere={} if any_machine else store.elsewhere(suites, identity.slug),
+        base=base,
     )
+
+
+def lost_suites(store: Store, device: Device, root: Path) -> list[str]:
+    """Suites with baselines on `device` whose test file is gone."""
+    identity = device.identity
+    folders = [identity.slug, *([f"targets/{identity.target}"] if identity.target else [])]
+    return sorted({suite for folder in folders for suite in store.suites(folder) if not file_of(suite, root).is_file()})
 
 
 def _is_any_machine(lane: str, device: Device) -> bool:
@@ -133,39 +169,24 @@ def _unchanged(lane: Lane, controls: ControlDraw | None) -> Callable[[CaseResult
     """The times of a case that need no reading; without `controls` all need one."""
 
     def unread(result: CaseResult) -> frozenset[str]:
-        if controls is None:
-            return frozenset()
-        unchanged = covered(result, lane)
-        return frozenset() if controls.draw(result, unchanged) else unchanged
+        unchanged = frozenset[str]() if controls is None else covered(result, lane)
+        return frozenset() if controls is None or controls.draw(result, unchanged) else unchanged
 
     return unread
 
 
-def _collector(worker: Worker | None, interleaved: Interleaved | None) -> Callable[[Case], Collect]:
-    """The collector of a case's blocks: a conductor's, one that reads later passes, too, or one that reads all at
-    once."""
-    if worker is not None:
-        return worker.collector
-    return lambda case: collect if interleaved is None else interleaved.of((case.suite, case.key))
+def _timers(lane: Lane, request: Request | None, worker: Worker | None) -> StoredTimers:
+    """The timers of a case: those of the base, as far as they are known, of the request, of the baseline."""
 
-
-def _requested_timers(stored: StoredTimers, request: Request, worker: Worker | None) -> StoredTimers:
-    """The request's timers and, for metrics that it does not name, the baseline's."""
-
-    def timers(case: Case) -> Mapping[str, str]:
-        known = {**stored(case), **request.timers_for(case)}
-        # The base's timers become known only during the pair, so they are looked up when they are needed.
-        return known if worker is None else ChainMap(worker.timers(case), known)
-
-    return timers
-
-
-def _stored_timers(lane: Lane) -> StoredTimers:
     def timers(case: Case) -> Mapping[str, str]:
         baseline = lane.baselines.get(case.suite)
         stored = baseline.cases.get(case.key) if baseline else None
         entries = stored.entries if stored else {}
-        return {metric: entry.timer for metric, entry in entries.items() if isinstance(entry, TimedEntry)}
+        known = {metric: entry.timer for metric, entry in entries.items() if isinstance(entry, TimedEntry)}
+        if request is not None:
+            known |= request.timers_for(case)
+        # The base's timers become known only during the pair, so they are looked up when they are needed.
+        return known if worker is None else ChainMap(worker.timers(case), known)
 
     return timers
 

@@ -6,7 +6,7 @@ Independent of pytest: cases are passed as `Case` and `Call`, tests are named by
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,12 @@ from perfguard.measure.timers.timing import renewed
 from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
-from perfguard.model.records import Case, CaseResult, Pairing, Report, Verdict, Word
+from perfguard.model.records import Case, CaseResult, Pairing, Report, Session, Verdict, Word
 from perfguard.model.records.change import Change, category_of, select
 from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
 from perfguard.session.cold_start import first_results
-from perfguard.session.fresh_processes import FreshSessions
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
@@ -65,7 +64,8 @@ class Run:
     lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
     measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # as measured, to be judged
     results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
-    fresh: FreshSessions = field(default_factory=FreshSessions)
+    fresh: list[Session] = field(default_factory=list)  # of fresh processes, oldest first
+    fresh_problem: str = ""  # the reason if there are fewer than requested
     pairings: list[Pairing] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)  # changes made by the update
     written: list[Path] = field(default_factory=list)  # files changed by the update
@@ -77,6 +77,15 @@ class Run:
     def is_session(self) -> bool:
         """Whether this process only measures for another run."""
         return self.request is not None
+
+    @property
+    def fresh_by_case(self) -> dict[tuple[str, str], list[CaseResult]]:
+        """(suite, case key) -> its results in fresh processes, oldest first."""
+        found: dict[tuple[str, str], list[CaseResult]] = {}
+        for session in self.fresh:
+            for result in session.results:
+                found.setdefault((result.case.suite, result.case.key), []).append(result)
+        return found
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure and judge one guarded call, and save the report."""
@@ -154,7 +163,7 @@ class Run:
     def judge(self) -> None:
         """Set the final verdicts of all measured cases, by the present results."""
         measured = list(self.measured.values())
-        for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh.by_case).items():
+        for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh_by_case).items():
             told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
             self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
 
@@ -223,12 +232,7 @@ class Run:
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
         assert self.config.update is not None
-        provenance = self.snapshot().provenance
-        results = list(self.results.values())
-        identity, sessions = self.device.identity, self.config.settings.sessions
-        planned = plan(self.store, identity, results, self.fresh.by_case, self.report.stale, provenance, sessions)
-        if self.report.exact_only:  # only metrics of every machine: this machine's own stay with its times
-            planned = [change for change in planned if change.folder.startswith("targets/")]
+        planned = self.planned(list(self.results.values()))
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
         planned = [change for change in planned if change not in waiting]
         say_recorded(self.results, planned, self.held)
@@ -236,7 +240,14 @@ class Run:
         self.left += [(change, change.demand) for change in waiting if change.needs_reason]
         for line in describe_changes(self.changes, verbose):
             tell(f"update: {line}")
-        self.written = apply(self.store, self.changes, provenance, self.config.reason)
+        self.written = apply(self.store, self.changes, self.snapshot().provenance, self.config.reason)
+
+    def planned(self, results: Sequence[CaseResult]) -> list[Change]:
+        """The changes of the baselines that follow from `results`, from the fresh processes and from stale cases."""
+        identity, sessions, provenance = self.device.identity, self.config.settings.sessions, self.snapshot().provenance
+        found = plan(self.store, identity, results, self.fresh_by_case, self.report.stale, provenance, sessions)
+        # Only metrics of every machine: this machine's own stay with its times.
+        return [each for each in found if each.folder.startswith("targets/") or not self.report.exact_only]
 
     def snapshot(self) -> Report:
         """The report as it stands now."""
@@ -244,8 +255,8 @@ class Run:
         return msgspec.structs.replace(
             self.report,
             results=results,
-            fresh=self.fresh.sessions,
-            fresh_problem=self.fresh.problem,
+            fresh=self.fresh,
+            fresh_problem=self.fresh_problem,
             pairings=self.pairings,
             guarded=count_guarded(results),
             remembered=len(self.lane.remembered),

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import RIVAL_PROCESSES
 from perfguard.judge.run_verdicts import case_id, screen_session
-from perfguard.judge.update_plan import plan, recordable
+from perfguard.judge.update_plan import recordable
 from perfguard.model.errors import UsageError
 from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word
 from perfguard.model.units import counted
 from perfguard.session.child import ChildCommand, Request, timers_of
-from perfguard.session.fresh_processes import FreshSessions, measure_fresh
+from perfguard.session.fresh_processes import measure_fresh, session_of
 from perfguard.session.pairing.lockstep import Track
 from perfguard.session.pairing.pairs import Site, out_of_time
 from perfguard.session.pairing.processes import Interrupts
@@ -94,14 +94,11 @@ class _Settling:
         """Cases with an exact reading that the update may write only with a reason, which is known before fresh
         processes run."""
         run = self.run
-        update, sessions = run.config.update or frozenset(), run.config.settings.sessions
-        results = [run.results[name] for name in run.measured]
-        planned = plan(run.store, run.device.identity, results, {}, [], run.snapshot().provenance, sessions)
         return {
             (change.suite, change.key)
-            for change in planned
-            if change.needs_reason and change.category in update and not isinstance(change.after, TimedEntry)
-            if change.folder.startswith("targets/") or not run.report.exact_only
+            for change in run.planned([run.results[name] for name in run.measured])
+            if change.needs_reason and change.category in (run.config.update or ())
+            if not isinstance(change.after, TimedEntry)
         }
 
     def beside_rivals(self) -> None:
@@ -169,7 +166,7 @@ class _Settling:
     def _suspects(self) -> list[tuple[CaseResult, Verdict]]:
         """The verdicts on times in question, each with its case as measured."""
         measured = list(self.run.measured.values())
-        found = screen_session(measured, self.run.lane, self.run.fresh.by_case)
+        found = screen_session(measured, self.run.lane, self.run.fresh_by_case)
         return [
             (result, verdict)
             for result in measured
@@ -186,10 +183,12 @@ class _Settling:
             shuffle=True,
         )
         minutes = run.config.settings.session_minutes
-        found = measure_fresh(self.command, request, count, exact=exact, minutes=minutes, progress=self.tell)
-        run.fresh = FreshSessions([*run.fresh.reports, *found.reports], found.problem)
-        if found.problem:
-            self.tell(found.problem)
+        reports, run.fresh_problem = measure_fresh(
+            self.command, request, count, exact=exact, minutes=minutes, progress=self.tell
+        )
+        run.fresh += map(session_of, reports)
+        if run.fresh_problem:
+            self.tell(run.fresh_problem)
 
 
 def _has_rival(result: CaseResult, verdict: Verdict) -> bool:

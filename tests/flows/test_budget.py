@@ -34,7 +34,7 @@ def left_behind(project: Project) -> list[str]:
     listed = subprocess.run(line, cwd=project.path, capture_output=True, text=True, check=True).stdout
     worktrees = [line for line in listed.splitlines() if line.startswith("worktree ")]
     found = [str(path) for path in temporary.glob("perfguard-pairs-*")]
-    found += [str(path) for path in (temporary / "perfguard-locks").glob("*.json")]
+    found += [str(path) for path in (temporary / "perfguard-locks").glob("*.txt")]
     return [*worktrees[1:], *found, *map(str, workers_of(temporary))]
 
 

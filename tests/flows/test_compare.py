@@ -52,7 +52,7 @@ class Checkout:
     def leftovers(self) -> list[str]:
         found = [str(path) for path in self.temporary.glob("perfguard-pairs-*")]
         found += [line for line in self.git("worktree", "list").splitlines() if str(self.path) not in line]
-        found += [str(path) for path in (self.temporary / "perfguard-locks").glob("*.json")]  # who holds a lock
+        found += [str(path) for path in (self.temporary / "perfguard-locks").glob("*.txt")]  # who holds a lock
         return found
 
     def rows(self) -> list[dict[str, Any]]:

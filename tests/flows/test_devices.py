@@ -121,7 +121,7 @@ def test_another_run_waits_for_the_device_and_gives_up(project: Project) -> None
     project.test_file("import time\n" + TEST.replace("    x = ", "    if n == 64: time.sleep(600)\n    x = "))
     with subprocess.Popen(line, cwd=project.path, stdout=subprocess.DEVNULL) as holder:
         try:
-            held = Path(os.environ["TMPDIR"]) / "perfguard-locks" / "fake-gpu-0.json"
+            held = Path(os.environ["TMPDIR"]) / "perfguard-locks" / "fake-gpu-0.txt"
             while not held.exists():
                 assert holder.poll() is None
                 time.sleep(0.05)

@@ -158,7 +158,7 @@ def test_a_killed_run_leaves_its_report_and_the_device(project: Project, capsys:
         while not report.exists():
             assert process.poll() is None
             time.sleep(0.05)
-        held = Path(os.environ["TMPDIR"]) / "perfguard-locks" / "fake-gpu-0.json"
+        held = Path(os.environ["TMPDIR"]) / "perfguard-locks" / "fake-gpu-0.txt"
         assert str(process.pid) in held.read_text()
         process.kill()
     assert main(["report", str(report)]) == ExitStatus.PASSED

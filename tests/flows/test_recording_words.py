@@ -11,19 +11,6 @@ from tests.flows.conftest import TEST, Project
 
 CASES = 40
 SCREEN = 50  # lines
-# Often enough for a run that takes seconds.
-CONFTEST = """
-import time
-import pytest
-from perfguard.session import fresh_processes
-
-fresh_processes.PROGRESS_SECONDS = 0.3
-
-@pytest.fixture
-def slow(perfguard):
-    yield
-    time.sleep(0.5)
-"""
 
 
 @pytest.fixture
@@ -72,18 +59,3 @@ def test_what_an_update_leaves_alone_fits_a_screen_too(large: Project) -> None:
     shown = large.guard("--perfguard-update=faster", "-v").stdout.str()
     for n in range(1, CASES + 1):
         assert f"left alone: changed: fake-gpu test_suite double[{n}]/forward launches: 1 -> 2" in shown
-
-
-def test_a_slow_recording_says_how_far_it_is(project: Project) -> None:
-    (project.path / "conftest.py").write_text(CONFTEST)
-    project.configure(sessions=3)
-    project.test_file(TEST.replace("(perfguard, n)", "(perfguard, n, slow)"))
-    run = project.guard("--perfguard-update=new")
-    assert run.ret == ExitStatus.PASSED
-    run.stdout.fnmatch_lines(
-        [
-            "perfguard: fresh process 1 of 3: 2 tests",
-            "perfguard: fresh process 1 of 3: ? of 2 tests, 0:?? gone, about 0:?? to go",
-            "perfguard: fresh process 2 of 3: 2 tests, 0:?? gone, about 0:?? to go",
-        ]
-    )

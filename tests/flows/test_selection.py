@@ -51,11 +51,13 @@ def test_what_was_filtered_is_not_gone(filtered: Project, arguments: tuple[str, 
 
 
 def test_categories_may_stand_before_the_paths(recorded: Project) -> None:
-    """As typed: an option with an optional value must not take the path for its value."""
     recorded.test_file(_OTHER, "test_other.py")
     recorded.configure(sessions=1)
     recorded.test_file(TEST.replace("[64, 96]", "[32]"), "test_new.py")
-    for update in (["--perfguard-update"], ["--perfguard-update", "new"], ["--perfguard-update=new"]):
+    alone = recorded.run("--perfguard-update", "test_new.py")  # an option with an optional value takes the path for it
+    assert alone.ret == ExitStatus.USAGE_ERROR
+    alone.stderr.fnmatch_lines(["*test_new.py is no category; *before a path, write --perfguard-update=all"])
+    for update in (["--perfguard-update=all"], ["--perfguard-update", "new"]):
         result = recorded.run(*update, "test_new.py", "-q")
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["written: baselines/fake-gpu/test_new.yaml"])

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from perfguard import __version__
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.config import Config, Settings
 from perfguard.model.records import (
@@ -37,7 +36,7 @@ RECORDED = Baseline("fake-gpu", "suite", cases={FIRST.key: CaseBaseline({"device
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return open_run(Config(root=tmp_path, settings=Settings()), FakeDevice(seed=1), ["suite"], __version__)
+    return open_run(Config(root=tmp_path, settings=Settings()), FakeDevice(seed=1), ["suite"])
 
 
 def junit(run: Run, tmp_path: Path) -> list[ET.Element]:

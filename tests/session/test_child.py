@@ -103,22 +103,17 @@ def test_no_child_is_a_worker_of_xdist_or_bound_to_a_hook_s_repository(monkeypat
     }
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        Request(),
-        Request("gpu", timers_of(REPORT.results), ["test_a.py::test_b[c d]"], unread=["host_time_us"]),
-        Request(cold=Cold("suite", "f[64]", 1.5, 4), shuffle=True),
-        Request(numerics=True, exact=False, conductor=Conductor(7, "/worktree", "/original", 512)),
-    ],
-)
-def test_a_request_arrives_as_it_was_written(tmp_path: Path, request_: Request) -> None:
-    write_request(tmp_path, request_)
-    assert read_request(tmp_path) == request_
-
-
-def test_a_request_names_the_timers_of_what_was_read() -> None:
-    request = Request(timers=timers_of(REPORT.results))
+def test_a_request_arrives_as_it_was_written_with_the_timers_of_what_was_read(tmp_path: Path) -> None:
+    request = Request(
+        "gpu",
+        timers_of(REPORT.results),
+        ["test_a.py::test_b[c d]"],
+        exact=False,
+        cold=Cold("suite", "f[64]", 1.5, 4),
+        conductor=Conductor(7, "/worktree", "/original", 512),
+    )
+    write_request(tmp_path, request)
+    assert read_request(tmp_path) == request
     assert request.timers_for(CASE) == {"device_time_us": "queue-cold"}
     assert request.timers_for(msgspec.structs.replace(CASE, name="other")) == {}
 

@@ -52,7 +52,7 @@ def test_who_waits_is_told_who_holds_it_and_gives_up(tmp_path: Path) -> None:
     assert len(said) == 1
     assert f"in use by process {os.getpid()} (" in said[0]
     assert "waiting up to 0.005 minutes" in said[0]
-    assert lock.holder() is None
+    assert lock.holder() == ""
 
 
 def test_a_killed_process_leaves_the_device_unlocked(tmp_path: Path) -> None:
@@ -62,9 +62,7 @@ def test_a_killed_process_leaves_the_device_unlocked(tmp_path: Path) -> None:
         assert process.stdout.readline() == "held\n"
         lock = DeviceLock("gpu-1", tmp_path)
         assert not lock.try_acquire()
-        holder = lock.holder()
-        assert holder is not None
-        assert holder.pid == process.pid
+        assert lock.holder().startswith(f"process {process.pid} (")
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert lock.try_acquire()
@@ -81,4 +79,4 @@ def test_other_users_may_take_the_lock(tmp_path: Path) -> None:
     with DeviceLock("gpu-1", folder) as lock:
         lock.acquire(1, never)
         modes = {path.name: path.stat().st_mode & 0o777 for path in [folder, *folder.iterdir()]}
-    assert modes == {"locks": 0o777, "gpu-1.lock": 0o666, "gpu-1.json": 0o644}
+    assert modes == {"locks": 0o777, "gpu-1.lock": 0o666, "gpu-1.txt": 0o644}

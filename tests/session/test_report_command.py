@@ -73,14 +73,11 @@ def test_the_settings_expect_lanes(lanes: list[str], capsys: pytest.CaptureFixtu
     assert "lanes: 1 of 1 reported" in shown(capsys, lanes[0], "--as", "markdown", "--expect", "nvidia-h200")
 
 
-def test_the_terminal_shows_each_lane(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_and_json_show_each_lane(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, *lanes)
     assert text.startswith("perfguard: 1 case slower — action needed\n")
     assert "\n\nperfguard: nvidia-h200, 1 of 1 case guarded" in text
     assert "\n\nperfguard: amd-mi300x, 1 of 1 case guarded" in text
-
-
-def test_json_of_several_lanes_is_the_overview(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(shown(capsys, *lanes, "--as", "json"))
     assert document["headline"] == "slower or heavier"
     assert [each["name"] for each in document["lanes"]] == ["nvidia-h200", "amd-mi300x"]

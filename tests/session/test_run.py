@@ -32,14 +32,15 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
-from perfguard.session.open_run import open_run
+from perfguard.session.open_run import lost_suites, open_run
 from perfguard.session.run import Run
+from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_writer import render
 
 
 def run_of(tmp_path: Path, **settings: object) -> Run:
     config = Config(root=tmp_path, settings=msgspec.convert(settings, Settings), measure=True)
-    return open_run(config, FakeDevice(seed=1), ["suite"], "0")
+    return open_run(config, FakeDevice(seed=1), ["suite"])
 
 
 def result(name: str, us: float = 50.0) -> CaseResult:
@@ -100,7 +101,7 @@ def test_what_its_test_could_not_know_is_told_late(tmp_path: Path) -> None:
 
 def test_a_result_knows_its_device(tmp_path: Path) -> None:
     """Beside it lie the fresh processes of the same device, by the same number."""
-    run = open_run(Config(root=tmp_path, measure=True), FakeDevice(seed=1, index=1), ["suite"], "0")
+    run = open_run(Config(root=tmp_path, measure=True), FakeDevice(seed=1, index=1), ["suite"])
     assert run.take(result("a")).device == run.device.identity.index == 1
 
 
@@ -120,7 +121,7 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
     found_words = {}
     for lane in ("cpu", device.identity.slug):
         config = Config(root=tmp_path, settings=Settings(targets=(), case_seconds=0.01), measure=True, lane=lane)
-        run = open_run(config, device, ["suite"], "0")
+        run = open_run(config, device, ["suite"])
         (found,) = run.guard(call, case)
         found_words[lane] = {verdict.metric: verdict.word for verdict in found.verdicts}
         assert run.report.exact_only is (lane == "cpu")
@@ -134,7 +135,7 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lane", ["cpu", "nvidia-h200"])
 def test_a_run_is_no_lane_of_other_hardware(tmp_path: Path, lane: str) -> None:
     with pytest.raises(UsageError, match=rf"--perfguard-lane={lane}: this run is on fake-gpu; look at the runner"):
-        open_run(Config(root=tmp_path, measure=True, lane=lane), FakeDevice(seed=1), ["suite"], "0")
+        open_run(Config(root=tmp_path, measure=True, lane=lane), FakeDevice(seed=1), ["suite"])
 
 
 def test_a_long_report_is_not_written_anew_after_every_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,3 +155,22 @@ def test_a_long_report_is_not_written_anew_after_every_case(tmp_path: Path, monk
         run.take(result(str(number)))
     assert writing < 0.15 * now
     assert writing > 1.0  # it is written, though
+
+
+@pytest.mark.parametrize(
+    ("file", "lost"),
+    [
+        ("tests/kernels/test_norm.py", []),
+        ("kernels/test_norm.py", ["kernels.norm"]),  # another file, which has another suite
+        ("tests/kernels/test_renamed.py", ["kernels.norm"]),
+        ("tests/test_norm.py", ["kernels.norm"]),
+        (None, ["kernels.norm"]),
+    ],
+)
+def test_a_suite_without_a_file_is_lost(tmp_path: Path, file: str | None, lost: list[str]) -> None:
+    stored = tmp_path / "baselines" / "fake-gpu" / "kernels.norm.yaml"
+    other = tmp_path / "baselines" / "nvidia-h200" / "elsewhere.yaml"  # of hardware that is not looked at
+    for path in (stored, other, *([tmp_path / file] if file else [])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert lost_suites(Store(tmp_path / "baselines"), FakeDevice(seed=1), tmp_path) == lost

@@ -12,7 +12,7 @@ import pytest
 
 from perfguard.check.correctness import check
 from perfguard.model.call import Call
-from perfguard.session.watchdog import Watchdog, describe_step
+from perfguard.session.watchdog import describe_step, watched
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,8 +25,7 @@ def test_what_is_over_the_limit_is_told_once() -> None:
         said.append(step)
         over.set()
 
-    watchdog = Watchdog(0.0005, expired)
-    with watchdog.watch():
+    with watched(0.0005, expired):
         assert over.wait(30)
     assert len(said) == 1
     assert said[0].startswith("the test's own code, at test_watchdog.py:")
@@ -37,12 +36,11 @@ def test_what_ends_in_time_is_left_alone() -> None:
     def expired(step: str) -> None:
         raise AssertionError(step)
 
-    watchdog = Watchdog(1.0, expired)
     before = threading.active_count()
     for _ in range(3):
-        with watchdog.watch():
+        with watched(1.0, expired):
             pass
-    with pytest.raises(ZeroDivisionError), watchdog.watch():
+    with pytest.raises(ZeroDivisionError), watched(1.0, expired):
         raise ZeroDivisionError
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):

@@ -85,14 +85,19 @@ cases:
 """
 
 
+def stored(root: Path, text: str) -> tuple[Store, Path]:
+    path = Store(root).path(FOLDER, SUITE)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return Store(root), path
+
+
 def read(text: str, folder: str = FOLDER) -> Baseline:
     return parse(text.encode(), PATH, folder, SUITE)
 
 
 def test_a_file_of_the_old_form_is_rewritten_with_its_content(tmp_path: Path) -> None:
-    path = tmp_path / "targets" / "sm_90" / "moe.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(OLD)
+    _, path = stored(tmp_path, OLD)
     command = [sys.executable, "-m", "perfguard.store", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"written: {path}\n"
@@ -119,9 +124,7 @@ def test_a_block_of_the_old_form_may_stand_in_a_file_of_the_new_one(tmp_path: Pa
     block = OLD[OLD.index("  gate[64]/forward") : OLD.index("...")]
     mixed = NEW.replace(NEW[NEW.index("  gate[64]/forward") : NEW.index("...")], block)
     assert read(mixed) == read(OLD)
-    path = tmp_path / "targets" / "sm_90" / "moe.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(mixed)
+    _, path = stored(tmp_path, mixed)
     assert main([str(tmp_path)]) == ExitStatus.PASSED
     assert path.read_text() == NEW
 
@@ -142,9 +145,7 @@ def lines(before: str, after: str) -> list[str]:
 
 
 def test_one_changed_fact_changes_few_lines_and_reads_before_and_after(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.path(FOLDER, SUITE).parent.mkdir(parents=True)
-    store.path(FOLDER, SUITE).write_text(NEW)
+    store, _ = stored(tmp_path, NEW)
     apply(store, spilling(read(NEW), "gate[64]/backward", {"rows": 0, "rows/2": 8, "sums": 0}), LATER, "wider")
     changed = lines(NEW, store.path(FOLDER, SUITE).read_text())
     assert changed == [

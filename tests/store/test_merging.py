@@ -178,25 +178,19 @@ def test_the_head_stays_until_every_case_is_recorded_anew(repository: Repository
     assert all(case.provenance is None for case in repository.cases().values())
 
 
-def test_cases_with_kernels_of_their_own_merge(repository: Repository) -> None:
-    repository.compile("base", b={"rows": 8, "sums": 1}, d={"rows": 8}, f={"sums": 1}, h={"sums": 2})
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [({"b": {"rows": 9, "sums": 1}}, {"h": {"sums": 3}}), ({"b": {"rows": 9}}, {"f": {"rows": 9}})],
+    ids=["rows of their own", "the same row"],
+)
+def test_cases_with_kernels_merge(repository: Repository, ours: dict[str, Parts], theirs: dict[str, Parts]) -> None:
+    first: dict[str, Parts] = {"b": {"rows": 8, "sums": 1}, "d": {"rows": 8}, "f": {"sums": 1}, "h": {"sums": 2}}
+    repository.compile("base", **first)
     merged = repository.merge(
-        lambda: repository.compile("ours", b={"rows": 9, "sums": 1}),
-        lambda: repository.compile("theirs", h={"sums": 3}),
+        lambda: repository.compile("ours", **ours), lambda: repository.compile("theirs", **theirs)
     )
     assert merged == MERGED
-    assert repository.compiled() == {
-        "b": {"rows": 9, "sums": 1}, "d": {"rows": 8}, "f": {"sums": 1}, "h": {"sums": 3},
-    }  # fmt: skip
-
-
-def test_both_branches_may_bring_the_same_row(repository: Repository) -> None:
-    repository.compile("base", b={"rows": 8}, d={"rows": 8}, f={"rows": 8})
-    merged = repository.merge(
-        lambda: repository.compile("ours", b={"rows": 9}), lambda: repository.compile("theirs", f={"rows": 9})
-    )
-    assert merged == MERGED
-    assert repository.compiled() == {"b": {"rows": 9}, "d": {"rows": 8}, "f": {"rows": 9}}
+    assert repository.compiled() == first | ours | theirs
 
 
 def test_rows_at_the_same_place_conflict_and_both_are_kept_by_deleting_the_markers(repository: Repository) -> None:

@@ -94,19 +94,11 @@ FIVE = sessions(60.1, 60.2, 60.3, 60.4, 60.5)
 
 
 def test_a_new_case_is_written_from_its_fresh_processes(tmp_path: Path) -> None:
-    judged = result((timed(99.0), Word.NEW), (exact(2), Word.NEW))
-    changes = planned(store(tmp_path), judged, FIVE)
-    assert changes[TIME] == Change(
-        category="new",
-        folder=SLUG,
-        suite=SUITE,
-        key=KEY,
-        metric=TIME,
-        after=times(60.1, 60.2, 60.3, 60.4, 60.5),
-        unit=Unit.MICROSECONDS,
-        inputs="bf16",
-    )
-    assert (changes[LAUNCHES].category, changes[LAUNCHES].before, changes[LAUNCHES].after) == ("new", None, 2)
+    changes = planned(store(tmp_path), result((timed(99.0), Word.NEW), (exact(2), Word.NEW)), FIVE)
+    fields = {"category": "new", "folder": SLUG, "suite": SUITE, "key": KEY, "inputs": "bf16"}
+    after = times(60.1, 60.2, 60.3, 60.4, 60.5)
+    assert changes[TIME] == Change(metric=TIME, after=after, unit=Unit.MICROSECONDS, **fields)  # type: ignore[arg-type]
+    assert changes[LAUNCHES] == Change(metric=LAUNCHES, after=2, unit=Unit.COUNT, **fields)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())  # planning never writes
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.model.atomic_files import make_folder, write_atomically
+from perfguard.model.atomic_files import make_folder
 from perfguard.model.errors import UsageError
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
 from perfguard.model.units import Unit
@@ -41,15 +41,14 @@ def test_a_folder_that_we_make_is_ignored_by_git_and_another_is_left_alone(tmp_p
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.json"
     save_report(path, REPORT)
-    before = path.read_bytes()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"other")
-    assert path.read_bytes() == before
+    with pytest.raises(UsageError, match=r"cannot be written \(No space left on device\); make room"):
+        save_report(path, REPORT)
+    assert read_report(path) == REPORT
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 

@@ -61,18 +61,6 @@ def test_names_stay_below_the_root(tmp_path: Path, folder: str, suite: str) -> N
         Store(tmp_path).load(folder, suite)
 
 
-def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "x" / "fp8.yaml").mkdir(parents=True)
-    with pytest.raises(BaselineError, match=r"fp8.yaml: cannot read \(Is a directory\)"):
-        Store(tmp_path).load("x", "fp8")
-
-
-def test_replace_writes_and_removes(tmp_path: Path) -> None:
-    gone = put(tmp_path, "x", "gone", "a/forward")
-    Store(tmp_path).replace({tmp_path / "new" / "a.yaml": b"1", gone: None})
-    assert snapshot(tmp_path) == {"new/a.yaml": b"1"}
-
-
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_a_failing_write_leaves_everything_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
@@ -89,19 +77,6 @@ def test_a_failing_write_leaves_everything_as_it_was(
     monkeypatch.setattr(os, failing, full)
     with pytest.raises(BaselineError, match=r"second.yaml: cannot write \(No space left on device\); make room"):
         Store(tmp_path).replace(dict.fromkeys(paths, b"new"))
-    assert snapshot(tmp_path) == before
-
-
-def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = put(tmp_path, "x", "fp8", "a/forward")
-    before = snapshot(tmp_path)
-
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        Store(tmp_path).replace({path: b"new"})
     assert snapshot(tmp_path) == before
 
 

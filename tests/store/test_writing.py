@@ -160,20 +160,13 @@ cases:
     ("value", "stored"),
     [
         (85196801, 85196801),
-        (0.123456, 0.1235),
         (123456.0, 123456.0),
         (123456.7, 123500.0),
-        ("1.23456", "1.23456"),
         ({"a": 123456.0, "b": 0.123456, "c": "1.23456"}, {"a": 123456.0, "b": 0.1235, "c": "1.23456"}),
+        # An anchor that is the level is not written.
+        (TimedEntry([50.0, 50.04, 50.1], "t", anchor=50.041), TimedEntry([50.0, 50.04, 50.1], "t")),
+        (TimedEntry([50.0, 50.04, 50.1], "t", anchor=50.0), TimedEntry([50.0, 50.04, 50.1], "t", anchor=50.0)),
     ],
 )
 def test_numbers_keep_four_digits_unless_they_are_whole(value: Entry, stored: Entry) -> None:
     assert as_stored(value) == stored
-
-
-def test_an_anchor_that_is_the_level_is_not_written() -> None:
-    assert as_stored(TimedEntry([50.0, 50.04, 50.1], "graph", anchor=50.041)) == TimedEntry(
-        [50.0, 50.04, 50.1], "graph"
-    )
-    kept = TimedEntry([50.0, 50.04, 50.1], "graph", anchor=50.0)
-    assert as_stored(kept) == kept

@@ -135,7 +135,6 @@ class _Lockstep:
     at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
     inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
     behind: dict[Side, set[Track]] = field(default_factory=dict)  # metrics that a side has announced so far
-    blocks: dict[Side, int] = field(default_factory=dict)  # blocks since its announcement
     near: dict[Track, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
     base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
     work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
@@ -168,7 +167,6 @@ class _Lockstep:
                 self.outcome.uncollected[side] = message.uncollected
                 self.outcome.tests[side] = set(message.tests)
                 order = message.tests
-                self.blocks[side] = 1
                 self.at[side] = _START
         if self.common_only:  # a test that one side lacks would separate the sides, and cost its neighbours this pair
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
@@ -178,12 +176,6 @@ class _Lockstep:
 
     def go(self, side: Side) -> None:
         """Let one side run up to its next case or its end, while the others wait."""
-        here = self.at[side]
-        for _ in range(_MOST_TRIES):  # a reading needs a block
-            if not self.blocks[side]:
-                self._block(side, here)
-        if self.at[side] is not here:
-            return  # it has gone on by itself
         player = self.players[side]
         base = self.at.get("base")
         known = Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers)
@@ -192,7 +184,6 @@ class _Lockstep:
         self._arrive(side, self._hear(player))
 
     def _arrive(self, side: Side, message: Message | None) -> None:
-        self.blocks[side] = 0
         if message is None:
             self.at[side] = None
             return
@@ -312,7 +303,6 @@ class _Lockstep:
         self._say(player, Measure())
         message = self._hear(player)
         if isinstance(message, Measured):
-            self.blocks[side] += message.us is not None
             return message if message.us is not None else None
         self._arrive(side, message)  # the call raised, so its test failed and the worker went on
         return None

@@ -50,7 +50,6 @@ def written(name: str) -> Callable[[Path], None]:
         (written("docs/guide.md"), True),
         (written("docs/new.md"), True),
         (written("baselines/fake-gpu/suite.yaml"), True),
-        (written("baselines/fake-gpu/new.yaml"), True),
         (written(".perfguard/report-fake-gpu.json"), True),
         (written("junit.xml"), True),
         (written("package.egg-info/PKG-INFO"), True),

@@ -33,6 +33,8 @@ from perfguard.session.pairing.worker import (
 )
 from tests.store.test_report_file import CASE
 
+BEGIN = Go(tests=["test_b.py::test"])
+
 
 @dataclass
 class Line:
@@ -66,30 +68,34 @@ def meter(blocks: list[float | None]) -> Meter:
 
 
 def joined(line: Line) -> Worker:
+    """A worker that runs what all sides have."""
     worker = join(line.conductor)
-    assert worker.begin(["test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]
+    assert worker.begin(["new", "test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]
     return worker
 
 
 def test_it_measures_a_block_whenever_told(line: Line) -> None:
-    line.order(Go(), Measure(), Measure(), Measure(), Go(), Measure(), Go())
+    line.order(BEGIN, Measure(), Measure(), Measure(), Go(), Measure(), Go(), Go())
     worker = joined(line)
     collect = worker.collector(CASE)
     assert collect("device_time_us", meter([50.0, None, 51.0]), FakeDevice(), 1.0) == Blocks((50.0, 51.0), 1)
     assert collect("host_time_us", meter([2.0]), FakeDevice(), 1.0) == Blocks((2.0,), 0)
+    # Nobody compares it, but a reading needs a block.
+    assert collect("wall_time_us", meter([None, 3.0, 4.0]), FakeDevice(), 1.0) == Blocks((3.0,), 0)
     announced = Announced("suite", "double[64]/forward", "device_time_us", "queue-cold", 0.05)
     assert line.heard() == [
-        Ready({"test_a.py": "ImportError"}, ["test_b.py::test"]),
+        Ready({"test_a.py": "ImportError"}, ["new", "test_b.py::test"]),
         announced,
         *[Measured(50.0), Measured(None), Measured(51.0)],
         msgspec.structs.replace(announced, metric="host_time_us"),
         Measured(2.0),
+        msgspec.structs.replace(announced, metric="wall_time_us"),
     ]
 
 
 def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
     """Those of its later times arrive while the case runs: the mapping that the case was given fills."""
-    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold"}))
+    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold"}, BEGIN.tests))
     worker = joined(line)
     known = worker.timers(CASE)
     assert known == {"device_time_us": "graph-cold"}
@@ -100,21 +106,15 @@ def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
 
 
 def test_the_pad_is_taken_where_the_inputs_lie(line: Line) -> None:
-    line.order(Go())
+    line.order(BEGIN)
     worker = joined(line)
     worker.take_pad(FakeDevice())
     assert getattr(worker._pad, "nbytes", None) == 1024
 
 
-def test_it_runs_what_all_sides_have(line: Line) -> None:
-    line.order(Go(tests=["b"]))
-    worker = join(line.conductor)
-    assert worker.begin(["a", "b"], {}) == ["b"]
-
-
 def test_without_its_conductor_a_worker_ends(line: Line) -> None:
     """In the way pytest ends when interrupted: fixtures are torn down, no further test runs."""
-    line.order(Go())
+    line.order(BEGIN)
     worker = joined(line)
     line.connection.close()
     with pytest.raises(KeyboardInterrupt, match="conductor of this process pair is gone"):
