@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.mutation import __doc__ as description
 from benchmarks.mutation.judging import LANES, MOST_TESTS, SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.reaching import WRITTEN, load
-from benchmarks.mutation.report import DEAD, argued, key, page
+from benchmarks.mutation.report import DEAD, argued, key, page, with_arguments
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn
 
 KEPT = ROOT / ".perfguard" / "mutation"
@@ -54,7 +54,10 @@ def main() -> int:
     parser.add_argument("--table", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="write the page of a FILE")
     given = parser.parse_args()
     if given.table:
-        given.table[0].write_text(page(json.loads(given.table[1].read_text(encoding="utf-8"))), encoding="utf-8")
+        where, file = given.table
+        seen = with_arguments(json.loads(file.read_text(encoding="utf-8")))
+        file.write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
+        where.write_text(page(seen), encoding="utf-8")
         return 0
     if given.reach or not (KEPT / "reached.json").exists():
         reach()

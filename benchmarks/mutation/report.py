@@ -32,10 +32,21 @@ def score(mutants: Sequence[Seen], equal: Mapping[Key, str]) -> tuple[int, int, 
     return killed, len(mutants), same, sum(mutant["word"] == "not reached" for mutant in mutants)
 
 
+def with_arguments(seen: dict[str, Any]) -> dict[str, Any]:
+    """`seen` with what is argued of its mutants, under `equivalent` and `open`. A later change of a line ends the
+    argument, and leaves the record as it was."""
+    for kind in ("equivalent", "open"):
+        why = argued(kind)
+        for mutant in seen["mutants"]:
+            if mutant["word"] in DEAD and key(mutant) in why:
+                mutant[kind] = why[key(mutant)]
+    return seen
+
+
 def page(seen: Mapping[str, Any]) -> str:
     """Markdown."""
-    equal, opened = argued("equivalent"), argued("open")
     mutants: list[Seen] = seen["mutants"]
+    equal, opened = ({key(each): each[kind] for each in mutants if kind in each} for kind in ("equivalent", "open"))
     words = Counter(mutant["word"] for mutant in mutants if mutant["word"] not in DEAD)
     lines = [
         "# Mutation score", "",

@@ -134,7 +134,7 @@ def test_reciprocals(power_of_two: bool, gpu: torch.device, hopper: list[str]) -
     """What a matmul multiplies by."""
     weight = torch.randn(2, 1408, 96, device=gpu).bfloat16().mT
     codes, scales = reference.quantize_transpose_3d_atomic(weight, power_of_two=power_of_two)
-    got = ops.transpose_3d_atomic(weight, None, power_of_two, None, inverse=True)
+    got = ops.transpose_3d_atomic(weight, None, power_of_two, None, True)
     assert_bit_equal(got, (codes, 1 / scales))
     assert hopper == ["panels"]
 
