@@ -299,7 +299,7 @@ def test_another_root_directory_has_baselines_of_its_own(matrix: Project, root: 
     folder = (matrix.path / root).resolve()
     tests = ["tests/test_same.py", "test_same.py"]
     options = [f"--rootdir={folder}", "--perfguard-device=fake", "--perfguard-reports", str(matrix.path / ".perfguard")]
-    assert matrix.guard(*options, "--perfguard-update", *tests).ret == ExitStatus.PASSED
+    assert matrix.guard(*options, "--perfguard-update=all", *tests).ret == ExitStatus.PASSED
     written = sorted(path.name for path in (folder / "baselines" / "fake-gpu").iterdir())
     shutil.rmtree(folder / "baselines")
     assert len(written) == 2
