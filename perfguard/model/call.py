@@ -123,7 +123,7 @@ class Call:
         groups: ends of the groups of rows (inclusive running ends), as a tensor or numbers. Failures name the group.
         rival: what the candidate has to beat, called with the same inputs; None: no rival.
         hard: kinds of derived inputs to leave out; None: no derived inputs at all.
-        settings: compiler settings when the test began (`measure/compiled.settings.py`);
+        settings: compiler settings when the test began (`measure/compiled/settings.py`);
             None if they were not read.
     """
 

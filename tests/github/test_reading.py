@@ -184,6 +184,7 @@ REPORTS = {
     "a base of two lines": (edited(base={"commit": sha("base") + "\n"}, pairings=[]), "is no commit"),
     "a problem that is none": (edited(base={"problem": 5}, pairings=[]), "no perfguard report"),
     "too many paired cases": (edited(pairings=[PAIRING | {"cases": [{}] * 5001}]), "no list of at most 5,000"),
+    "a number that no float holds": (edited(pairings=[PAIRING | {"pairs": 10**400}]), f"pairs is 1{'0' * 23}"),
     "a device below 0": (edited(pairings=[PAIRING | {"device": -1}]), "device is -1"),
     "a negative count": (edited(pairings=[PAIRING | {"pairs": -1}]), "pairs is -1"),
 }
@@ -232,6 +233,7 @@ def test_a_value_that_is_no_time_costs_its_case_only(text: str) -> None:
         ("case", {"nodeid": "x" * 20_000}, "a text of 20,000 characters"),
         ("case", {"suite": ""}, "an empty name"),
         ("result", {"seconds": 1e300}, "seconds is 1e+300"),
+        ("result", {"seconds": 10**400}, f"seconds is 1{'0' * 23}"),
         ("result", {"verdicts": [{"word": "PASS"}] * 201}, "more than 200"),
     ],
 )

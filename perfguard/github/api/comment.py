@@ -257,7 +257,7 @@ class _Poster:
         """All our comments on the pull request."""
         path = f"/issues/{self._pull.number}/comments"
         comments = {each.id: each for page in self._client.pages(path, list[Comment]) for each in page}
-        for number in self._written:
+        for number in self._written - self._gone:
             try:
                 comments[number] = self._client.get(f"/issues/comments/{number}", Comment)
             except ApiError as error:

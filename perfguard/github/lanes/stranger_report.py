@@ -69,8 +69,12 @@ _RANGES = {
     "rejected_blocks": (0, 1e6),
     "seconds": (0.0, 1e9),
     "copy_bytes_per_second": (1e-9, 1e21),
+    "bytes_per_second": (0.0, 1e21),
+    "flop_per_second": (0.0, 1e21),
+    "copy_fraction": (0.0, 1e21),
 }
 _ANY_NUMBER = (-1e21, 1e21)
+_SHOWN = 24  # characters of a number that is refused
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -206,7 +210,7 @@ def _check_bounds(value: Any, field: str = "") -> None:
     elif isinstance(value, int | float):
         least, most = _RANGES.get(field, _ANY_NUMBER)
         if not least <= value <= most:
-            raise LaneError(f"{field} is {value:g}")
+            raise LaneError(f"{field} is {str(value)[:_SHOWN]}")
     elif isinstance(value, list | dict):
         if len(value) > _MOST_ITEMS:
             raise LaneError(f"{len(value):,} items of {field}, {_MOST_ITEMS:,} at most")

@@ -29,7 +29,7 @@ def findings(
     """
     try:
         vendors = all_vendors()
-    except UsageError:  # a finding of its own (perfguard/session/extensions.py)
+    except UsageError:  # a finding of its own (perfguard/model/extensions.py)
         vendors = own_vendors()
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("system", _system),
