@@ -55,6 +55,9 @@ class Launch:
                 self._launch(driver.active.get_current_device(), programs, arguments)
 
     def _launch(self, current: Any, programs: int, arguments: Sequence[Any]) -> None:
+        if torch.version.hip is not None:  # AMD's compiler tells more apart, the size of a tensor's memory for one
+            self.kernel[(programs,)](*arguments, **self.constants)
+            return
         key = (current, *map(_kind, arguments, self._specialised))
         binary = self._binaries.get(key)
         if binary is not None:
@@ -62,8 +65,7 @@ class Launch:
             binary[(programs, 1, 1)](*arguments, *self._values, stream=stream)
             return
         binary = self.kernel[(programs,)](*arguments, **self.constants)
-        # AMD's compiler tells more apart, the size of a tensor's memory for one.
-        if binary is not None and torch.version.hip is None:
+        if binary is not None:
             self._binaries[key] = binary
 
 
@@ -131,6 +133,15 @@ class Operator:
                     return self._overload(*arguments)
         with _BELOW_AUTOGRAD():
             return self._overload(*arguments)
+
+
+# In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as a frame of its own, for
+# each operator and shape anew, up to Dynamo's limit. It passes over torch's own layers above an operator, and now over
+# this one. What Dynamo traces still goes through.
+_DYNAMO = torch._C._dynamo.eval_frame
+_DYNAMO.set_code_exec_strategy(
+    Operator.__call__.__code__, _DYNAMO._FrameExecStrategy(_DYNAMO._FrameAction.SKIP, _DYNAMO._FrameAction.SKIP)
+)
 
 
 def operator(name: str, mutates: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Operator]:

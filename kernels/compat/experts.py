@@ -81,16 +81,15 @@ class ExpertWeight(torch.Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        (precision, *others) = {
-            each.precision for each in tree.tree_leaves((args, kwargs)) if isinstance(each, ExpertWeight)
-        }
-        if others:
-            raise ValueError(f"{func}: weights of two precisions in one operation; convert both to one")
         plain_args, plain_kwargs = tree.tree_map_only(ExpertWeight, lambda each: each.plain, (args, kwargs or {}))
         found = func(*plain_args, **plain_kwargs)
         if func is _aten.copy_.default:
             return args[0]
-        return tree.tree_map_only(Tensor, lambda each: cls(each, precision), found) if func in _KEPT else found
+        if func not in _KEPT:
+            return found
+        weights = (each for each in tree.tree_leaves((args, kwargs)) if isinstance(each, ExpertWeight))
+        precision = next(weights).precision
+        return tree.tree_map_only(Tensor, lambda each: cls(each, precision), found)
 
     # torch.compile: the tensors inside, and what else makes the same object of them again.
 

@@ -337,15 +337,22 @@ def _launch_panels(operand: Operand, columns: Columns, config: PanelsConfig) -> 
 
 
 @cache
-def ring_launches(columns: Columns, config: RingConfig, groups: int, fills: bool) -> tuple[Launch, Launch]:
-    """`zero_words` and `quantize_ring` for tables of so many groups.
+def _zeroing() -> Launch:
+    from kernels.fp8 import ring  # where it runs: nobody else needs Gluon
+
+    return Launch(ring.zero_words, BLOCK=_ZEROS, num_warps=8)
+
+
+@cache
+def ring_launch(columns: Columns, config: RingConfig, groups: int, fills: bool) -> Launch:
+    """`quantize_ring` for tables of so many groups.
 
     `fills`: the fill goes before. Without it the quantiser may not begin early: what it then overtakes is whoever
     wrote its input.
     """
-    from kernels.fp8 import ring  # where it runs: nobody else needs Gluon
+    from kernels.fp8 import ring
 
-    return Launch(ring.zero_words, BLOCK=_ZEROS, num_warps=8), Launch(
+    return Launch(
         ring.quantize_ring,
         **_gluon_constants(columns),
         ALIGNED=all(width % 16 == 0 for width in columns.widths),
@@ -389,9 +396,9 @@ def _launch_ring(
         chunks = groups * max(1, min(cdiv(rows, config.held_rows), most_chunks))
     amax = torch.empty(chunks * (sum(columns.widths) // 2), dtype=torch.int32, device=device)
     fills = offs is not None or rows > config.held_rows  # chunks may have to meet
-    zero, quantize = ring_launches(columns, config, power_of_two(groups + 1, 32), fills)
+    quantize = ring_launch(columns, config, power_of_two(groups + 1, 32), fills)
     if fills:
-        zero(device, cdiv(amax.shape[0], _ZEROS), amax, amax.shape[0])
+        _zeroing()(device, cdiv(amax.shape[0], _ZEROS), amax, amax.shape[0])
     x = first.x.view(torch.int32)
     of_second: tuple[object, ...] = (None,) * 5
     if len(operands) == 2:

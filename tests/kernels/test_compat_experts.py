@@ -87,6 +87,20 @@ def test_the_weight_is_still_a_parameter_that_optimizers_and_checkpoints_know() 
     assert torch.equal(again.experts.w.plain, converted.experts.w.plain)  # type: ignore[arg-type]
 
 
+def test_weights_of_two_precisions_are_updated_together() -> None:
+    """Optimizers hand all weights to one operator where they can."""
+    both = nn.ModuleList([model(), model()])
+    convert(both[0], experts_of, precision="fp8")
+    convert(both[1], experts_of, precision="bf16")
+    before = [each.experts.w.plain.clone() for each in both]  # type: ignore[operator, union-attr]
+    for each in both:
+        each(torch.randn(64, 32).bfloat16(), OFFS).float().square().mean().backward()
+    torch.optim.SGD(both.parameters(), lr=0.1, foreach=True).step()
+    for each, old in zip(both, before, strict=True):
+        assert isinstance(each.experts.w, ExpertWeight)
+        assert not torch.equal(each.experts.w.plain, old)
+
+
 def test_other_operations_see_the_plain_tensor() -> None:
     converted = model()
     convert(converted, experts_of)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels import fp8
-from kernels.fp8 import scaled
+from kernels.fp8 import ops, scaled
 from tests.kernels import elsewhere
 from tests.kernels.paths import KernelPath, every_second
 from tests.kernels.quantize_targets import launches_on
@@ -36,6 +36,31 @@ def planned(
     with launches_on("sm_90") as launches:
         quantizer(*inputs, **options)
     return [(kernel.__name__, arguments) for kernel, arguments in launches]
+
+
+def test_a_call_in_a_frame_that_dynamo_leaves_to_python_is_not_compiled_by_itself() -> None:
+    """It would be, for each operator and shape anew, up to Dynamo's limit."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def call(xs: list[torch.Tensor]) -> list[torch.Tensor]:
+        found = []
+        for x in xs:
+            torch._dynamo.graph_break()  # in a loop: the whole frame is Python's
+            found.append(ops.rowwise(x, None, True, None)[1])
+        return found
+
+    xs = [torch.randn(4, 16 * columns).bfloat16() for columns in range(1, 5)]
+    for scales, x in zip(call(xs), xs, strict=True):
+        assert torch.equal(scales, fp8.quantize_rowwise(x, power_of_two=True)[1])
+    assert graphs == []
+    whole = torch.compile(lambda x: ops.rowwise(x, None, True, None)[1] * 2, backend=backend, fullgraph=True)
+    assert torch.equal(whole(xs[0]), 2 * fp8.quantize_rowwise(xs[0], power_of_two=True)[1])
+    assert len(graphs) == 1  # what is traced still goes through
 
 
 def test_words_are_asked_of_the_address() -> None:
