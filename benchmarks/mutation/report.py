@@ -25,28 +25,29 @@ def key(mutant: Seen) -> Key:
     return mutant["file"], mutant["before"], mutant["after"]
 
 
-def score(mutants: Sequence[Seen], equal: Mapping[Key, str]) -> tuple[int, int, int, int]:
+def score(mutants: Sequence[Seen]) -> tuple[int, int, int, int]:
     """Killed, all, equivalent and not reached; the score is killed / (all - equivalent)."""
     killed = sum(mutant["word"] not in DEAD for mutant in mutants)
-    same = sum(mutant["word"] in DEAD and key(mutant) in equal for mutant in mutants)
+    same = sum("equivalent" in mutant for mutant in mutants)
     return killed, len(mutants), same, sum(mutant["word"] == "not reached" for mutant in mutants)
 
 
 def with_arguments(seen: dict[str, Any]) -> dict[str, Any]:
     """`seen` with what is argued of its mutants, under `equivalent` and `open`. A later change of a line ends the
     argument, and leaves the record as it was."""
-    for kind in ("equivalent", "open"):
-        why = argued(kind)
-        for mutant in seen["mutants"]:
-            if mutant["word"] in DEAD and key(mutant) in why:
-                mutant[kind] = why[key(mutant)]
+    arguments = {kind: argued(kind) for kind in ("equivalent", "open")}
+    for mutant in seen["mutants"]:
+        found = {kind: why[key(mutant)] for kind, why in arguments.items() if key(mutant) in why}
+        if mutant["word"] in DEAD and found:
+            for kind in arguments:
+                mutant.pop(kind, None)
+            mutant |= found
     return seen
 
 
 def page(seen: Mapping[str, Any]) -> str:
     """Markdown."""
     mutants: list[Seen] = seen["mutants"]
-    equal, opened = ({key(each): each[kind] for each in mutants if kind in each} for kind in ("equivalent", "open"))
     words = Counter(mutant["word"] for mutant in mutants if mutant["word"] not in DEAD)
     lines = [
         "# Mutation score", "",
@@ -57,16 +58,16 @@ def page(seen: Mapping[str, Any]) -> str:
         "and four times as long for derived inputs, and what was left then on up to 80 cases. What dies ended its "
         "process by an access outside of its memory, "
         "which fails a run of CI as any other word does. How mutants are made and judged: benchmarks/mutation.", "",
-        *_table("all", mutants, lambda _: "all", equal), "",
-        *_table("operator", mutants, lambda each: each["group"], equal), "",
-        *_table("package", mutants, lambda each: _package(each["file"]), equal), "",
+        *_table("all", mutants, lambda _: "all"), "",
+        *_table("operator", mutants, lambda each: each["group"]), "",
+        *_table("package", mutants, lambda each: _package(each["file"])), "",
         "What noticed them: " + ", ".join(f"{word} {count}" for word, count in words.most_common()) + ".", "",
         "## Not noticed", "",
     ]  # fmt: skip
     for mutant in mutants:
         if mutant["word"] in DEAD:
-            why = equal.get(key(mutant))
-            told = f"equivalent: {why}" if why else f"{mutant['word']}. {opened.get(key(mutant), '')}"
+            why = mutant.get("equivalent")
+            told = f"equivalent: {why}" if why else f"{mutant['word']}. {mutant.get('open', '')}"
             lines.append(
                 f"- {mutant['file']}, {mutant['group']}: `{mutant['before']}` → `{mutant['after']}`. {told}".rstrip()
             )
@@ -78,10 +79,10 @@ def _package(file: str) -> str:
     return parts[1] if len(parts) > 2 else "kernels"
 
 
-def _table(name: str, mutants: Sequence[Seen], of: Callable[[Seen], str], equal: Mapping[Key, str]) -> list[str]:
+def _table(name: str, mutants: Sequence[Seen], of: Callable[[Seen], str]) -> list[str]:
     rows = [f"| {name} | killed | mutants | equivalent | not reached | score |", "|---|---|---|---|---|---|"]
     for value in sorted({of(mutant) for mutant in mutants}):
-        killed, every, same, unreached = score([mutant for mutant in mutants if of(mutant) == value], equal)
+        killed, every, same, unreached = score([mutant for mutant in mutants if of(mutant) == value])
         share = f"{100 * killed / (every - same):.0f} %" if every > same else ""
         rows.append(f"| {value} | {killed} | {every} | {same} | {unreached} | {share} |")
     return rows

@@ -28,7 +28,7 @@ class Metric(Protocol):
     """The interface of a metric module. Those with TIMED read times, except those that `subject.skipped` names.
 
     Optional: a true `LAST`, if the module is read after all other exact ones, because it changes the process; `LIMITS`,
-    the most lenient limits of its gated metrics by name; `LIMITS_OF_TARGETS`, the same for metrics that are read for
+    the most lenient limits of its metrics by name; `LIMITS_OF_TARGETS`, the same for metrics that are read for
     each target (`sm_90.spills`), by their name after the target.
     """
 

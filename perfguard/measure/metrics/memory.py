@@ -12,8 +12,8 @@ recompute are not kept.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard._compat.torch_internals import storage_address
@@ -166,7 +166,7 @@ def saved_by(subject: Subject) -> list[Saved] | None:
         outputs = subject.run()
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(_tensors(outputs)):
-        kept += _tensors(list(getattr(node, "__dict__", {}).values()))  # on a context, without a handle in the graph
+        kept += _anywhere_in(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
     saved: dict[int, Saved] = {}
     for tensor in filter(_has_storage, kept):
         count, key = tensor.untyped_storage().nbytes(), storage_address(tensor)
@@ -205,6 +205,25 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     import torch
 
     return tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _anywhere_in(value: object, above: frozenset[int] = frozenset()) -> Iterator[torch.Tensor]:
+    """Tensors in what a context holds: also in sets, dataclasses, and in what contains itself."""
+    import torch
+
+    inner: Iterable[object] = ()
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif id(value) in above:
+        return
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        inner = [getattr(value, each.name) for each in fields(value)]
+    for each in inner:
+        yield from _anywhere_in(each, above | {id(value)})
 
 
 def _tensors(tree: object) -> Iterator[torch.Tensor]:

@@ -66,9 +66,11 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     readings = []
     for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):
         if metric not in subject.skipped:
+            if readings:
+                subject.put_back()
             readings.append(_time(metric, subject, device))
-            subject.put_back()
     if subject.rival is not None:
+        subject.put_back()
         readings += _beside_rival(subject, subject.rival(), device)
     return readings if subject.cold is None else [*readings, *subject.cold()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -48,6 +49,29 @@ class Keeping(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return grad
+
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+    second: object = None
+
+
+def in_itself(tensor: torch.Tensor) -> list[object]:
+    held: list[object] = [tensor]
+    held.append(held)
+    return held
+
+
+@pytest.mark.parametrize("hold", [Pair, lambda tensor: {tensor}, lambda tensor: {"a": (Pair(tensor),)}, in_itself])
+def test_a_context_may_hold_it_in_anything(hold: Callable[[torch.Tensor], object]) -> None:
+    class Holding(Keeping):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.kept = hold(x * 2)
+            return x * 3
+
+    assert saved(Holding.apply, square()) == (SIZE, 0, 0)
 
 
 @pytest.mark.parametrize(
