@@ -135,9 +135,9 @@ class Operator:
             return self._overload(*arguments)
 
 
-# In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as its own frame, for each
-# operator and shape anew, up to Dynamo's limit. It passes over torch's own layers above an operator, and now over
-# this one. What Dynamo traces still goes through.
+# In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as a frame of its own,
+# for each operator and shape anew, up to Dynamo's limit. It passes over torch's own layers above an operator, and now
+# over this one. What Dynamo traces still goes through.
 _DYNAMO = torch._C._dynamo.eval_frame
 _DYNAMO.set_code_exec_strategy(
     Operator.__call__.__code__, _DYNAMO._FrameExecStrategy(_DYNAMO._FrameAction.SKIP, _DYNAMO._FrameAction.SKIP)

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from perfguard.check.memory import GUARD, VALUES, Canaries, Value, free_bytes, poisoned, recycle
+from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
 from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, expanded, run_trial, transposed
 from perfguard.check.numerics.truth import Reference, with_hint
@@ -25,7 +25,6 @@ from perfguard.model.records import Accuracy
 
 RUNS = 11  # calls in all, once a result was seen to differ from run to run
 NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is noted
-CANARY_SHARE = 1 / 8  # most of the free memory for guarded buffers
 _MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
@@ -131,7 +130,7 @@ class _Check:
     @contextmanager
     def _guards(self) -> Iterator[Canaries]:
         """Guards for buffers of a call inside. Writes to them are problems."""
-        canaries = Canaries(CANARY_SHARE * free_bytes(self.inputs.device))
+        canaries = Canaries.on(self.inputs.device)
         yield canaries
         self.problems += [f"out of bounds: {words}" for words in canaries.written()]
 

@@ -25,6 +25,7 @@ from perfguard.tensors.user_frames import place_in_python
 
 GUARD_BYTES = 512  # on each side; no allocator aligns memory to more, so alignment does not change
 MOST_BEHIND = 1 << 20  # most bytes behind a buffer of long strides
+_SHARE = 1 / 8  # most of the free memory for guarded buffers
 GUARD = 0xFF
 
 _new_tensor = torch.empty  # the real one, also while `torch.empty` is patched
@@ -58,6 +59,11 @@ class Canaries:
     def __init__(self, limit: float = float("inf")) -> None:
         self._left = limit
         self._buffers: list[_Buffer] = []
+
+    @classmethod
+    def on(cls, device: torch.device) -> Canaries:
+        """Canaries that may take their share of the memory that is free on `device`."""
+        return cls(_SHARE * free_bytes(device))
 
     def storage(self, sharing: Sequence[torch.Tensor], name: str, fill: int | None = None) -> torch.Tensor | None:
         """A guarded buffer of bytes, whose content begins at GUARD_BYTES; None where memory is short.

@@ -77,6 +77,10 @@ class _Case:
     result: CaseResult
     lane: Lane
 
+    @cached_property
+    def _stored(self) -> dict[str, Value]:
+        return stored_values(self.result, self.lane)
+
     def exact(self, reading: Reading) -> Verdict:
         record = self.lane.record(self.result, reading)
         entry = record.implied
@@ -95,7 +99,7 @@ class _Case:
         verdict = judge_exact(reading, entry, drift)
         if verdict.word is not Word.CHANGED:
             return verdict
-        details = spelled_out(reading.metric, self.result.readings, stored_values(self.result, self.lane))
+        details = spelled_out(reading.metric, self.result.readings, self._stored)
         return replace(verdict, reason="\n".join(filter(None, (verdict.reason, details, reading.note))))
 
     def timed(self, reading: Reading, controls: Mapping[str, Controls]) -> Verdict:

@@ -22,7 +22,7 @@ from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_track
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import NO_PAIRS, CaseResult, PairedCase, PairedTime, Pairing, Verdict, Word
+from perfguard.model.records import NO_PAIRS, CaseResult, PairedCase, PairedTime, Pairing, Session, Verdict, Word
 from perfguard.model.records.case import is_guarded
 
 
@@ -82,6 +82,15 @@ def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
 def case_id(named: CaseResult | PairedCase) -> CaseId:
     """The identity of a case in a run."""
     return (named.case.suite, named.case.key) if isinstance(named, CaseResult) else (named.suite, named.key)
+
+
+def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:
+    """The results of fresh processes for each case, oldest first."""
+    found: dict[CaseId, list[CaseResult]] = {}
+    for session in sessions:
+        for result in session.results:
+            found.setdefault(case_id(result), []).append(result)
+    return found
 
 
 def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:

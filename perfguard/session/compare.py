@@ -182,7 +182,7 @@ def _timed_row(tally: Tally, track: Track) -> Row:
     work, base = tally.results["work"][track[:2]], tally.results["base"][track[:2]]
     verdict, time = tally.verdicts.get(track), tally.time(track)
     row = _row(work, track.metric, Word.UNRESOLVED, time.problem, base.reading(track.metric))
-    known = track_of(base, time)
+    known = track_of(tally.times[track].work, time)
     if verdict is None or known is None:
         changed = time.problem.startswith("timed by")
         return replace(row, word=Word.METHOD_CHANGED) if changed else row

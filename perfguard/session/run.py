@@ -15,7 +15,14 @@ import msgspec
 
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
-from perfguard.judge.run_verdicts import count_guarded, find_stale, judge_session, test_of, with_verdicts
+from perfguard.judge.run_verdicts import (
+    count_guarded,
+    find_stale,
+    judge_session,
+    results_by_case,
+    test_of,
+    with_verdicts,
+)
 from perfguard.judge.update_plan import plan
 from perfguard.measure.timers.blocks import Interleaved
 from perfguard.measure.timers.timing import renewed
@@ -81,11 +88,7 @@ class Run:
     @property
     def fresh_by_case(self) -> dict[tuple[str, str], list[CaseResult]]:
         """(suite, case key) -> its results in fresh processes, oldest first."""
-        found: dict[tuple[str, str], list[CaseResult]] = {}
-        for session in self.fresh:
-            for result in session.results:
-                found.setdefault((result.case.suite, result.case.key), []).append(result)
-        return found
+        return results_by_case(self.fresh)
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure and judge one guarded call, and save the report."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby
 from perfguard.check.hard_inputs.values import takes_values
-from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, free_bytes, poisoned
+from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.sums import (
     FINITE,
     FP8_DTYPES,
@@ -38,7 +38,6 @@ MULTIPLE = 4.0  # of eager's error
 NEARBY = 64.0  # of the change by inputs that are off by a rounding
 LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
 LOST = 0.1  # relative error from which on eager does not define the domain
-_CANARY_SHARE = 1 / 8
 NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
 JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
@@ -176,7 +175,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
         _LeftOut: the candidate may refuse the input, or means something else by it than the reference.
     """
     inputs = Inputs(call)
-    canaries = Canaries(_CANARY_SHARE * free_bytes(inputs.device))
+    canaries = Canaries.on(inputs.device)
     try:
         with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from perfguard._compat import torch_utils
-from perfguard.check.memory import GUARD, GUARD_BYTES, Canaries, within
+from perfguard.check.memory import GUARD, GUARD_BYTES, Canaries, described, within
 from perfguard.check.numerics.hints import Jagged
 from perfguard.check.numerics.oracle import widened
 from perfguard.check.numerics.sums import dtype_name, first_true, real_numbers
@@ -387,7 +387,7 @@ def _described(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         name = getattr(value, "__qualname__", None)
         return str(name) if name else _ADDRESS.sub("", repr(value))
-    text = f"{dtype_name(value)}[{','.join(str(size) for size in value.shape)}]"
+    text = described(value)
     if not value.is_contiguous():
         text += f" strides ({','.join(str(stride) for stride in value.stride())})"
     return text + (" grad" if value.requires_grad else "")

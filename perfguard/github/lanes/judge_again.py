@@ -7,15 +7,21 @@ refused time. All others are made anew, as in `pytest --perfguard`, and times ar
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from perfguard.github.lanes.limits import hold
 from perfguard.judge.lane import CaseId, Lane
-from perfguard.judge.run_verdicts import by_device, case_id, count_guarded, judge_session, with_verdicts
-from perfguard.model.records import NO_BASE, CaseResult, Report, Session, Verdict, Word
+from perfguard.judge.run_verdicts import (
+    by_device,
+    case_id,
+    count_guarded,
+    judge_session,
+    results_by_case,
+    with_verdicts,
+)
+from perfguard.model.records import NO_BASE, CaseResult, Report, Verdict, Word
 
 _CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 
@@ -36,7 +42,7 @@ def judge_again(report: Report, lane: Lane) -> Report:
     for device, results in by_device(accused).items():
         measured = [result for result in results if result.readings and result.word is not Word.WRONG]
         pairings = [pairing for pairing in report.pairings if pairing.device == device]
-        fresh = _by_case([session for session in sessions if session.device == device])
+        fresh = results_by_case([session for session in sessions if session.device == device])
         verdicts |= judge_session(measured, lane, pairings, fresh)
     results = [_with_new(result, verdicts.get(case_id(result), [])) for result in accused]
     return replace(
@@ -55,7 +61,7 @@ def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
     The metric is empty if the whole case is missing. That includes cases declared unsupported: a change must not drop
     a guarded case unseen. Cases that are WRONG or BROKEN have a verdict of their own and are not listed.
     """
-    results = {(result.case.suite, result.case.key): result for result in report.results}
+    results = {case_id(result): result for result in report.results}
     missing: list[tuple[str, str, str]] = []
     for suite, key in sorted(lane.remembered):
         result = results.get((suite, key))
@@ -99,15 +105,6 @@ def _stands(result: CaseResult, verdict: Verdict) -> bool:
     if verdict.word is Word.UNRESOLVED:
         return result.reading(verdict.metric) is None
     return verdict.word in _CONFESSED
-
-
-def _by_case(sessions: Sequence[Session]) -> Mapping[CaseId, list[CaseResult]]:
-    """The results of fresh processes for each case, oldest first."""
-    found: dict[CaseId, list[CaseResult]] = defaultdict(list)
-    for session in sessions:
-        for result in session.results:
-            found[case_id(result)].append(result)
-    return found
 
 
 def _with_new(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:

@@ -63,7 +63,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """The judged time first: the device's, or on a CPU that of one thread."""
     if not subject.timed:
         return []
-    readings = []
+    readings: list[Reading] = []
     for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):
         if metric not in subject.skipped:
             if readings:

@@ -72,7 +72,6 @@ class Announced(Struct, frozen=True, tag=True):
     key: str
     metric: str
     timer: str
-    floor_us: float
     foreign: str = ""
     near: float = 0.0
 
@@ -136,9 +135,7 @@ class Worker:
         """The collector of a case's blocks, which the conductor orders."""
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-            announced = Announced(
-                case.suite, case.key, metric, meter.timer, meter.floor_us, self._foreign(), meter.near
-            )
+            announced = Announced(case.suite, case.key, metric, meter.timer, self._foreign(), meter.near)
             self.say(announced)
             times: list[float] = []
             rejected = 0

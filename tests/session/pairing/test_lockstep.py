@@ -85,7 +85,7 @@ class Script:
                     end.send_bytes(msgspec.json.encode(Entered(f"test_{key}")))
                     if key == self.dies_at:
                         return
-                    say(Announced("suite", key, "time", self.timer, 0.05, self.foreign, self.near))
+                    say(Announced("suite", key, "time", self.timer, self.foreign, self.near))
                 self._measure(end, key, say)
 
     def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:

@@ -82,7 +82,7 @@ def test_it_measures_a_block_whenever_told(line: Line) -> None:
     assert collect("host_time_us", meter([2.0]), FakeDevice(), 1.0) == Blocks((2.0,), 0)
     # Nobody compares it, but a reading needs a block.
     assert collect("wall_time_us", meter([None, 3.0, 4.0]), FakeDevice(), 1.0) == Blocks((3.0,), 0)
-    announced = Announced("suite", "double[64]/forward", "device_time_us", "queue-cold", 0.05)
+    announced = Announced("suite", "double[64]/forward", "device_time_us", "queue-cold")
     assert line.heard() == [
         Ready({"test_a.py": "ImportError"}, ["new", "test_b.py::test"]),
         announced,
