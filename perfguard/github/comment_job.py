@@ -164,7 +164,7 @@ def _judge_and_post(job: Job, client: Client, gathered: Gathered) -> ExitStatus:
 def _write_files(folder: Path, overview: Overview) -> list[str]:
     """Write `report.md`, `report.html` and `report.json`; returns errors, a sentence each."""
     contents = {
-        "report.md": render_markdown(overview, _EVERYTHING)[0].encode(),
+        "report.md": render_markdown(overview, _EVERYTHING).encode(),
         "report.html": render_html(overview).encode(),
         "report.json": msgspec.json.format(msgspec.json.encode(overview), indent=1),
     }
@@ -184,7 +184,7 @@ def _write_summary(environ: Mapping[str, str], overview: Overview) -> list[str]:
         return []
     try:
         with open(name, "a", encoding="utf-8") as file:
-            file.write(render_markdown(overview, SUMMARY_BYTES)[0] + "\n")
+            file.write(render_markdown(overview, SUMMARY_BYTES) + "\n")
     except OSError as error:
         return [f"{name}: the summary was not written ({error.strerror}); the report is in its file"]
     return []
@@ -224,7 +224,7 @@ def _no_comment(gathered: Gathered) -> str:
 
 def _text(job: Job, overview: Overview) -> str:
     """The comment's text. A resolved comment gets a few lines only."""
-    return render_resolved(overview) if is_resolved(overview, job.settings) else render_markdown(overview)[0]
+    return render_resolved(overview) if is_resolved(overview, job.settings) else render_markdown(overview)
 
 
 def _rehearse(job: Job, gathered: Gathered) -> None:

@@ -96,7 +96,7 @@ def test_a_processor_that_nobody_recorded_is_judged_and_nothing_of_it_is_new() -
 def test_what_changed_is_told() -> None:
     overview = judged(untimed(measured(operators=2)), remembered())
     assert overview.headline is Headline.WORSE
-    assert "operators" in render_markdown(overview)[0]
+    assert "operators" in render_markdown(overview)
 
 
 @pytest.mark.parametrize("base", [remembered(), remembered(own=OWN)], ids=["unknown", "recorded"])
@@ -135,7 +135,7 @@ def test_every_form_says_that_nothing_was_timed() -> None:
     overview = judged(untimed(measured()), remembered())
     report = overview.lanes[0].report
     assert report is not None
-    text = render_markdown(overview)[0]
+    text = render_markdown(overview)
     assert "### ✅ perfguard: no change in 1 case on 1 lane, not timed" in text
     assert "✅ no change, not timed" in text
     assert "<code>cpu</code> (not timed)" in render_resolved(overview)
@@ -149,16 +149,16 @@ def test_beside_a_gpu_the_headline_counts_the_lanes_without_times() -> None:
     unmoved = replace(untimed(measured(timed=True)), exact_only=False, base=BaseTree(sha("fork-point"), equal=True))
     timed = judged(unmoved, remembered(own=OWN), lane=SLUG)
     both = Overview([*timed.lanes, *overview.lanes])
-    assert "no change in 2 cases on 2 lanes, 1 of them not timed" in render_markdown(both)[0]
-    assert "not timed" not in render_markdown(timed)[0]
+    assert "no change in 2 cases on 2 lanes, 1 of them not timed" in render_markdown(both)
+    assert "not timed" not in render_markdown(timed)
 
 
 def test_commands_name_the_lane() -> None:
-    text = render_markdown(judged(untimed(measured(operators=2)), remembered()))[0]
+    text = render_markdown(judged(untimed(measured(operators=2)), remembered()))
     assert "pytest --perfguard --perfguard-lane=cpu test_area.py::test_f" in text
     new = replace(measured(), case=Case(SUITE, "g", "forward", "test_area.py::test_g"))
     added = untimed(measured())
-    text = render_markdown(judged(replace(added, results=[measured(), new]), remembered()))[0]
+    text = render_markdown(judged(replace(added, results=[measured(), new]), remembered()))
     assert "pytest --perfguard --perfguard-lane=cpu --perfguard-update=new" in text
 
 

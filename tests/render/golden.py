@@ -8,7 +8,7 @@ import cmarkgfm
 from cmarkgfm.cmark import Options
 
 from perfguard.model.lane_summary import Headline
-from perfguard.render.markdown import render_markdown
+from perfguard.render.markdown import markdown_sizes
 from tests.render.examples import EXAMPLES
 
 FOLDER = Path(__file__).with_name("golden")
@@ -24,7 +24,7 @@ def texts() -> dict[str, str]:
     """Every golden comment by file name: one for each headline, and each size of one of them."""
     found = {}
     for headline, overview in EXAMPLES.items():
-        for place, text in enumerate(render_markdown(overview)):
+        for place, text in enumerate(markdown_sizes(overview)):
             if place == 0 or headline is Headline.WORSE:
                 found[f"{headline.name.lower()}-{place + 1}.md"] = text
     return found

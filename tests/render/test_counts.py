@@ -64,7 +64,7 @@ def test_every_form_says_the_same_counts_of_the_same_words() -> None:
     assert undecided.cases == COUNTS[Word.UNRESOLVED]
     assert any(line.startswith(f"UNRESOLVED  {undecided}: ") for line in terminal)
 
-    markdown = render_markdown(whole)[0]
+    markdown = render_markdown(whole)
     header, _, row = (line.split(" | ") for line in markdown.split("| Lane | ")[1].splitlines()[:3])
     row = row[1:]  # the header's first cell was split off
     assert {word: int(row[header.index(word)]) for word in COUNTS} == COUNTS
@@ -106,7 +106,7 @@ def test_every_form_says_one_count_of_guarded_cases(word: Word) -> None:
     whole = overview(view)
     assert judged.guarded == guarded
     assert told in render_summary(judged).title
-    row = next(line for line in render_markdown(whole)[0].splitlines() if line.startswith("| <code>nvidia-h200"))
+    row = next(line for line in render_markdown(whole).splitlines() if line.startswith("| <code>nvidia-h200"))
     assert row.endswith(f"| {guarded} of 42 |")
     assert f"; {told}</p>" in render_html(whole)
     suite = ET.fromstring(junit.render(whole, {}))[0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfguard.model.lane_summary import Headline, LaneView, Overview
 from perfguard.model.records import CaseResult, Verdict, Word
-from perfguard.render.markdown import COMMENT_BYTES, render_markdown
+from perfguard.render.markdown import COMMENT_BYTES, markdown_sizes, render_markdown
 from perfguard.render.survey import survey
 from tests.render.examples import (
     CONTRACT,
@@ -70,7 +70,7 @@ def parsed(markdown: str) -> Balance:
 
 @pytest.mark.parametrize("headline", Headline)
 def test_one_heading_and_tables_inside_the_details(headline: Headline) -> None:
-    for text in render_markdown(EXAMPLES[headline]):
+    for text in markdown_sizes(EXAMPLES[headline]):
         seen = parsed(text).seen
         assert seen.count("h3") == 1
         assert not {"h1", "h2", "img"} & set(seen)
@@ -83,7 +83,7 @@ def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
     """Nothing moved, but the next regression of that size would pass."""
     strict = msgspec.structs.replace(EDIT, loosens=False, case="strict")
     removed = msgspec.structs.replace(EDIT, after=None, reason="", measured=None, case="removed")
-    text = render_markdown(overview(FINE, edits=[strict, EDIT, removed]))[0]
+    text = render_markdown(overview(FINE, edits=[strict, EDIT, removed]))
     assert text.startswith(
         "### ⚠️ perfguard: no change in 2 cases on 1 lane, 2 baseline edits let worse pass than before\n"
     )
@@ -99,7 +99,7 @@ def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
 
 def test_many_new_metrics_of_a_slow_case_take_one_row() -> None:
     new = [Verdict(Word.NEW, f"metric_{number}", "no baseline on nvidia-h200") for number in range(24)]
-    text = render_markdown(overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, *new, us=64.93))))[0]
+    text = render_markdown(overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, *new, us=64.93))))
     details = text.partition("<details>")[2]
     assert details.count("| NEW |") == 1
     assert "24 metrics" in details
@@ -107,21 +107,21 @@ def test_many_new_metrics_of_a_slow_case_take_one_row() -> None:
 
 def test_one_lane_is_named_once_and_takes_no_column() -> None:
     moved = overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, us=64.93), result("softmax", WRONG, us=None)))
-    text = render_markdown(moved)[0]
+    text = render_markdown(moved)
     assert "| Case | Metric | Before | Now | Change (95 % CI) | Limit | Why |" in text
     assert "| Case | Output | Limit | Got | Why |" in text
     assert text.partition("<details>")[0].count("<code>nvidia-h200</code>") == 1
     new = overview(lane("nvidia-h200", result("rms_norm[64]", DRIFT, us=61.9)))
-    assert "| Case | Metric | Verdict | Why |" in render_markdown(new)[0]
+    assert "| Case | Metric | Verdict | Why |" in render_markdown(new)
 
 
 def test_a_lane_without_a_result_is_never_green() -> None:
     silent = overview(FINE, LaneView("nvidia-h200"))
-    for text in render_markdown(silent):
+    for text in markdown_sizes(silent):
         assert text.startswith("### ⚠️ perfguard: incomplete: 1 of 2 lanes without a result")
         assert "**no result**" in text
         assert "✅" not in text.split("| Lane |")[0]
-    assert "no lane is expected" in render_markdown(Overview(lanes=[]))[0]
+    assert "no lane is expected" in render_markdown(Overview(lanes=[]))
 
 
 def percents(text: str, word: str) -> list[float]:
@@ -134,7 +134,7 @@ def test_half_slower_and_half_faster_are_both_told() -> None:
     slow = [result(f"slow[{number}]", SLOWER) for number in range(500)]
     better = [msgspec.structs.replace(FASTER, ratio=0.92 - n / 1000, interval=None) for n in range(500)]
     fast = [result(f"fast[{number}]", verdict) for number, verdict in enumerate(better)]
-    text = render_markdown(overview(lane("nvidia-h200", *slow, *fast)))[0]
+    text = render_markdown(overview(lane("nvidia-h200", *slow, *fast)))
     assert text.startswith("### ❌ perfguard: 500 cases slower, 500 faster — action needed\n")
     assert "and 480 more: <code>slow</code> 480 (up to 6.1\xa0% slower)" in text
     assert "and 480 more: <code>fast</code> 480 (up to 55.9\xa0% faster)" in text
@@ -150,7 +150,7 @@ def test_a_thousand_of_a_thousand_slower(kernels: int) -> None:
         result(f"kernel_{n % kernels}[{n}]", msgspec.structs.replace(SLOWER, ratio=1.02 + n / 1000, interval=None))
         for n in range(1000)
     ]
-    text = render_markdown(overview(lane("nvidia-h200", *cases)))[0]
+    text = render_markdown(overview(lane("nvidia-h200", *cases)))
     assert len(text.encode()) <= COMMENT_BYTES
     assert text.startswith("### ❌ perfguard: 1000 cases slower — action needed\n")
     changes = percents(text, "Slower")
@@ -165,7 +165,7 @@ def test_a_thousand_of_a_thousand_slower(kernels: int) -> None:
 
 def test_undecided_times_beside_something_worse_are_one_line() -> None:
     cases = [result("slow", SLOWER), *(result(f"open{number}", UNPAIRED) for number in range(3))]
-    text = render_markdown(overview(lane("nvidia-h200", *cases)))[0]
+    text = render_markdown(overview(lane("nvidia-h200", *cases)))
     assert text.startswith("### ❌ perfguard: 1 case slower, 3 of 4 timed cases could not be judged — action needed\n")
     assert "\n\n**3 of 4 timed cases could not be judged:** <code>UNPAIRED&#58; " in text
     assert "open0" not in text.partition("<details>")[0]
@@ -175,22 +175,22 @@ def test_commands_only_for_ids_that_can_be_pasted() -> None:
     case = result("rms_norm[64]", SLOWER)
     for nodeid, shown in (("--rootdir=/x", False), ("@answers", False), ("a b; rm -rf /", True)):
         hostile = msgspec.structs.replace(case, case=msgspec.structs.replace(case.case, nodeid=nodeid))
-        text = render_markdown(overview(lane("nvidia-h200", hostile)))[0]
+        text = render_markdown(overview(lane("nvidia-h200", hostile)))
         assert ("pytest --perfguard" in text) is shown
         if shown:
             assert "pytest --perfguard 'a b; rm -rf /'" in text
 
 
 def test_accepting_names_the_run_and_without_one_the_file() -> None:
-    assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])[0]
-    unguarded = render_markdown(EXAMPLES[Headline.UNVERIFIED])[0]
+    assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])
+    unguarded = render_markdown(EXAMPLES[Headline.UNVERIFIED])
     assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # accepting would leave too few sessions
     assert "perfguard accept" not in unguarded
     local = msgspec.structs.replace(EXAMPLES[Headline.WORSE], run_url="")
-    text = render_markdown(local)[0]
+    text = render_markdown(local)
     assert "\nperfguard accept --from report-nvidia-h200.json --reason 'why'\n" in text
     assert "--run" not in text
-    assert "perfguard accept" not in render_markdown(msgspec.structs.replace(local, lanes=[FINE]))[0]
+    assert "perfguard accept" not in render_markdown(msgspec.structs.replace(local, lanes=[FINE]))
 
 
 def test_another_environment_than_the_baselines_is_told() -> None:
@@ -198,7 +198,7 @@ def test_another_environment_than_the_baselines_is_told() -> None:
     assert view.report is not None
     newer = msgspec.structs.replace(view.report.toolchain, torch="2.13.0")
     moved = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, toolchain=newer))
-    text = render_markdown(overview(moved))[0]
+    text = render_markdown(overview(moved))
     assert "- 1 case stored under <code>torch 2&#46;11&#46;0</code>, now <code>2&#46;13&#46;0</code>" in text
 
 
@@ -208,7 +208,7 @@ def many(cases: int, lanes: int = 4, name: str = "case{}") -> Overview:
 
 
 def test_row_16_five_thousand_regressions() -> None:
-    texts = render_markdown(many(5000))
+    texts = list(markdown_sizes(many(5000)))
     assert len(texts) == 3
     sizes = ("only the worst findings of each lane", "only the worst findings; ", "counts only")
     for text, left_out in zip(texts, sizes, strict=True):
@@ -223,9 +223,9 @@ def test_row_16_five_thousand_regressions() -> None:
 
 
 def test_row_18_the_budget_counts_bytes() -> None:
-    texts = render_markdown(many(600, name="漢字🔥{}"))
+    texts = list(markdown_sizes(many(600, name="漢字🔥{}")))
     assert all(len(text.encode()) <= COMMENT_BYTES and "�" not in text for text in texts)
-    assert len(render_markdown(many(600), budget=1_000_000)[0]) > len(texts[0])
+    assert len(render_markdown(many(600), budget=1_000_000)) > len(texts[0])
 
 
 VERDICTS = st.sampled_from([SLOWER, LAUNCHES, CONTRACT, FASTER, NOISY, UNPAIRED, DRIFT, WRONG])
@@ -259,7 +259,7 @@ def hostile_overviews(draw: st.DrawFn) -> Overview:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole=hostile_overviews(), budget=st.sampled_from([4000, 8000, COMMENT_BYTES]))
 def test_whatever_the_names_the_comment_keeps_its_size_shape_and_counts(whole: Overview, budget: int) -> None:
-    texts = render_markdown(whole, budget)
+    texts = list(markdown_sizes(whole, budget))
     assert texts
     assert [len(text) for text in texts] == sorted((len(text) for text in texts), reverse=True)
     for text in texts:

@@ -1,7 +1,6 @@
 """The comment in up to four sizes. A smaller one leaves out whole rows and parts, and names what is missing.
 
-A part is a block of Markdown, or empty. The first two lines of the comment, marker and state, are added by
-`perfguard.github.api`.
+A part is a block of Markdown, or empty. The comment's first line, its marker, is added by `perfguard.github.api`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from perfguard.render.survey import (
 )
 from perfguard.render.words import NOT_TIMED, device, environment, folded, limit_text, more_lines, moved, why
 
-#: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for marker and state.
+#: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for the marker.
 COMMENT_BYTES = 57_000
 MOST_KERNELS = 5  # named in the count of the remaining rows
 MOST_WARNINGS = 10
@@ -52,7 +51,12 @@ MOVED_TITLES = {
 }
 
 
-def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> list[str]:
+def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> str:
+    """The comment's text in the largest size that fits into `budget` bytes."""
+    return next(markdown_sizes(overview, budget))
+
+
+def markdown_sizes(overview: Overview, budget: int = COMMENT_BYTES) -> Iterator[str]:
     """The comment's text in every size that fits and is smaller than the previous one; the last one always fits.
 
     Args:
@@ -60,19 +64,20 @@ def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> list[str
     """
     assert budget >= 4000, "no room for headline and counts"
     found = survey(overview)
+    last = None
+    for blocks in _sizes(found, budget):
+        text = _joined(blocks)
+        if len(text.encode()) <= budget and (last is None or len(text) < last):
+            last = len(text)
+            yield text
+
+
+def _sizes(found: Survey, budget: int) -> Iterator[list[str]]:
     cases = sum(len(lane.cases) for lane in found.lanes)
-    sizes = [
-        [*_open(found, rows), *_details(found.lanes, detailed), _footer(found), left_out]
-        for rows, detailed, left_out in _SIZES
-        if detailed is not None or cases * _LEAST_ROW < budget
-    ]
-    sizes.append([_headline(found), _judged_by(found), _lanes(found, budget // 2), _footer(found), _COUNTS])
-    texts: list[str] = []
-    for blocks in sizes:
-        made = _joined(blocks)
-        if len(made.encode()) <= budget and (not texts or len(made) < len(texts[-1])):
-            texts.append(made)
-    return texts
+    for rows, detailed, left_out in _SIZES:
+        if detailed is not None or cases * _LEAST_ROW < budget:
+            yield [*_open(found, rows), *_details(found.lanes, detailed), _footer(found), left_out]
+    yield [_headline(found), _judged_by(found), _lanes(found, budget // 2), _footer(found), _COUNTS]
 
 
 def render_resolved(overview: Overview) -> str:

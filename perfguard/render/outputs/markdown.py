@@ -10,4 +10,4 @@ BASELINES = True
 
 def render(overview: Overview, histories: Histories) -> str:
     """The comment in its largest size that fits."""
-    return render_markdown(overview)[0]
+    return render_markdown(overview)
