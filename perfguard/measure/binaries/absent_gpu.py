@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -25,13 +25,11 @@ import msgspec
 import torch
 
 from perfguard._compat.torch_compiler import load_compiler
-from perfguard._compat.torch_internals import has_custom_operators, own_implementation
-from perfguard._compat.torch_utils import DispatchMode
+from perfguard._compat.torch_internals import has_custom_operators
 from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
 from perfguard.measure.binaries.launch_recorder import Recording, compiled_form, record
 from perfguard.measure.binaries.source_hash import Described, Sources
 from perfguard.measure.binaries.targets import Target
-from perfguard.measure.devices.operators import COPIES, READS
 from perfguard.model.call import Call
 
 
@@ -147,7 +145,7 @@ def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:
 
 @contextmanager
 def pretended(target: Target) -> Iterator[None]:
-    """Put every tensor on `cuda:0`, a `target`, while inside. Operators need `Unwritten` to run."""
+    """Put every tensor on `cuda:0`, a `target`, while inside. Operators need `Unwritten` (unwritten.py) to run."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
@@ -200,45 +198,3 @@ def _properties(target: Target) -> SimpleNamespace:
         regs_per_multiprocessor=target.registers or 65536,
         gcnArchName=target.name,
     )
-
-
-_FRESH = ("empty", "new_empty")  # operators whose result is uninitialised
-_FILLS = {
-    f"aten.{name}" for name in (
-        "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
-        "full", "full_like", "new_full", "fill_",
-    )
-}  # fmt: skip
-_MEMORY = COPIES | _FILLS | READS
-
-
-class Unwritten(DispatchMode):
-    """Fills uninitialised memory with zeros; with `on_the_host`, operators for a GPU run on the host.
-
-    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid, and differ in
-    every run.
-    """
-
-    def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
-        """`note` is called with each operator that fills, copies or reads memory, e.g. `aten.clone`."""
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.on_the_host = on_the_host
-        self.note = note
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        own = own_implementation(func)
-        if own is not None:  # a user's operator: its own calls must pass through here too
-            with self:
-                return own(*args, **kwargs)
-        if str(func.overloadpacket) in _MEMORY:
-            self.note(str(func.overloadpacket))
-        device = kwargs.get("device")
-        if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":
-            kwargs["device"] = torch.device("cpu")
-        if self.on_the_host and kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
-        result = func(*args, **kwargs)
-        if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):
-            result.zero_()
-        return result

@@ -91,7 +91,7 @@ class Recording(Struct):
 
 def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
     """What a call launches on a `target`, real or pretended; operators run on the host, or where their inputs lie."""
-    from perfguard.measure.binaries.absent_gpu import Unwritten
+    from perfguard.measure.binaries.unwritten import Unwritten
 
     recorder = Recorder(target, sources)
     unwritten = Unwritten(on_the_host, recorder.note_operator)

@@ -1,0 +1,53 @@
+"""Operators of a call whose kernels do not run: what they would have left is zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from perfguard._compat.torch_internals import own_implementation
+from perfguard._compat.torch_utils import DispatchMode
+from perfguard.measure.devices.operators import COPIES, READS
+
+_FRESH = ("empty", "new_empty")  # operators whose result is uninitialised
+_FILLS = {
+    f"aten.{name}" for name in (
+        "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
+        "full", "full_like", "new_full", "fill_",
+    )
+}  # fmt: skip
+_MEMORY = COPIES | _FILLS | READS
+
+
+class Unwritten(DispatchMode):
+    """Fills uninitialised memory with zeros; with `on_the_host`, operators for a GPU run on the host.
+
+    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid, and differ in
+    every run.
+    """
+
+    def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
+        """`note` is called with each operator that fills, copies or reads memory, e.g. `aten.clone`."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_the_host = on_the_host
+        self.note = note
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        own = own_implementation(func)
+        if own is not None:  # a user's operator: its own calls must pass through here too
+            with self:
+                return own(*args, **kwargs)
+        if str(func.overloadpacket) in _MEMORY:
+            self.note(str(func.overloadpacket))
+        device = kwargs.get("device")
+        if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":
+            kwargs["device"] = torch.device("cpu")
+        if self.on_the_host and kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        result = func(*args, **kwargs)
+        if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):
+            result.zero_()
+        return result
