@@ -7,11 +7,11 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perfguard._compat import torch_utils
 from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, OVERLOAD, storage_address
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
@@ -33,6 +33,8 @@ READS = {
 }  # fmt: skip
 # … and those that do so if an index is a mask.
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
+# … and those that do so if they copy to the host.
+_LEAVING = {"aten._to_copy", "aten.copy_"}
 
 _TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
 _KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
@@ -42,12 +44,171 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # Methods that read a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
-_METHODS: tuple[Method, ...] = tuple(
-    (torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__")
-)
+METHODS: tuple[Method, ...] = tuple((torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__"))
 
 
-def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = _METHODS) -> Activity:
+@dataclass(frozen=True)
+class _Kind:
+    """What is known of an operator before it is called.
+
+    Attributes:
+        name: `aten.mul.Tensor`.
+        packet: the name without its overload.
+        copies: whether it only moves bytes.
+        reads: whether the host needs its result: always, or if an index is a mask (`indexes`), or if it leaves the
+            device (`leaves`).
+        library: whether it belongs to no namespace of torch.
+    """
+
+    name: str
+    packet: str
+    copies: bool
+    reads: bool
+    indexes: bool
+    leaves: bool
+    library: bool
+
+
+@functools.cache
+def _kind_of(func: OpOverload[..., Any]) -> _Kind:
+    packet = str(func.overloadpacket)
+    return _Kind(
+        name=str(func).removesuffix(".default"),
+        packet=packet,
+        copies=packet in COPIES,
+        reads=packet in READS,
+        indexes=packet in _INDEXED,
+        leaves=packet in _LEAVING,
+        library=func.namespace not in _TORCH_S,
+    )
+
+
+class Operators(DispatchMode):
+    """Follows every operator that reaches a kernel, and the memory of its results.
+
+    Subclasses say what is kept of what was seen.
+
+    Args:
+        kind: device type whose tensors count as read.
+    """
+
+    supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kind = kind
+        self.ledger = Ledger()
+        self.inside = 0  # nesting depth of operators implemented by libraries
+        self.interpreting = False
+        self._alive: dict[int, weakref.ref[Any]] = {}  # storages in the ledger, by address
+
+    def saw_operator(self, name: str) -> None:
+        """An operator is called, or a kernel in Triton's interpreter."""
+        raise NotImplementedError
+
+    def saw_copy(self, name: str, moved: int) -> None:
+        """An operator has moved `moved` bytes."""
+        raise NotImplementedError
+
+    def saw_wait(self, name: str) -> None:
+        """The host reads a tensor's data."""
+        raise NotImplementedError
+
+    def saw_storage(self, address: int, name: str) -> None:
+        """The operator `name` has made a storage."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self.interpreting:
+            return func(*args, **(kwargs or {}))
+        if not isinstance(func, _OVERLOAD):
+            if not self.inside:
+                self.saw_operator(f"higher_order.{func.name()}")
+            return func(*args, **(kwargs or {}))
+        kind = _kind_of(func)
+        given = tensors_in(args)
+        if kwargs:
+            given += tensors_in(tuple(kwargs.values()))
+        reads = kind.reads or (kind.indexes and _by_mask(args)) or (kind.leaves and _leaves_device(kind, args, kwargs))
+        if reads and any(tensor.device.type == self.kind for tensor in given):
+            self.saw_wait(kind.packet)
+        if self.inside:
+            return self._run(func, kind, args, kwargs or {}, given)
+        self.saw_operator(kind.name)
+        results = self._run(func, kind, args, kwargs or {}, given)
+        returned = tensors_in(results if type(results) is tuple else (results,))
+        if kind.copies:
+            self.saw_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
+        if returned:
+            self._follow(kind, returned, given)
+        return results
+
+    def _run(
+        self, func: OpOverload[..., Any], kind: _Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
+    ) -> Any:
+        """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
+
+        The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
+        composite operators outside (`aten.item`), is off inside, so these are split here.
+        """
+        opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
+        if not opened or not given or any(type(tensor) not in _PLAIN for tensor in given) or _MODES():
+            return func(*args, **kwargs)
+        keys = functools.reduce(operator.or_, map(_KEYS, given))
+        self.inside += 1
+        try:
+            with self:
+                return func.redispatch(keys & _BELOW_MODES, *args, **kwargs)
+        finally:
+            self.inside -= 1
+
+    def _follow(self, kind: _Kind, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
+        old: set[int] | None = None
+        for tensor in returned:
+            if not _has_memory(tensor):
+                continue
+            storage = tensor.untyped_storage()
+            address = storage_address(tensor)
+            if address not in self._alive:
+                if old is None:
+                    old = {storage_address(each) for each in given if _has_memory(each)}
+                if address in old:
+                    continue
+                self._alive[address] = weakref.ref(storage, functools.partial(self._freed, address))
+                self.saw_storage(address, kind.packet)
+            self.ledger.add(address, storage.nbytes())
+
+    def _freed(self, address: int, _: object) -> None:
+        del self._alive[address]
+        self.ledger.remove(address)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
+
+
+class _Listed(Operators):
+    """Lists what is seen, in order."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.names: list[str] = []
+        self.copies: list[Copied] = []
+        self.waits: list[Waited] = []
+
+    def saw_operator(self, name: str) -> None:
+        self.names.append(name)
+
+    def saw_copy(self, name: str, moved: int) -> None:
+        self.copies.append(Copied(name, moved, place_in_python()))
+
+    def saw_wait(self, name: str) -> None:
+        self.waits.append(Waited(name, place_in_python()))
+
+
+def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = METHODS) -> Activity:
     """Operators that `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
 
     A torch.compile'd region contributes only the operators that it calls, not its fused loops. Reads inside a custom
@@ -58,94 +219,26 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         kind: device type whose tensors count as read.
         waiting: methods that read data, or wait for the device, without any operator.
     """
-    seen = _Operators(kind)
-    with collector_paused(), _noted(waiting, seen.waits), _interpreted(seen), seen:
+    seen = _Listed(kind)
+    with collector_paused(), followed(seen, waiting):
         result = call()
     del result
     return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
 
 
-class _Operators(DispatchMode):
-    """Records every operator that reaches a kernel, and follows the memory of its results."""
-
-    supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.kind = kind
-        self.names: list[str] = []
-        self.copies: list[Copied] = []
-        self.waits: list[Waited] = []
-        self.ledger = Ledger()
-        self.inside = 0  # nesting depth of operators implemented by libraries
-        self.interpreting = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if self.interpreting:
-            return func(*args, **(kwargs or {}))
-        if not isinstance(func, _OVERLOAD):
-            self.names.extend([f"higher_order.{func.name()}"] * (not self.inside))
-            return func(*args, **(kwargs or {}))
-        packet = str(func.overloadpacket)
-        given = _tensors((args, kwargs))
-        reads = packet in READS or (packet in _INDEXED and _by_mask(args)) or _leaves_device(packet, args, kwargs)
-        if reads and any(tensor.device.type == self.kind for tensor in given):
-            self.waits.append(Waited(packet, place_in_python()))
-        if self.inside:
-            return self._run(func, args, kwargs or {}, given)
-        self.names.append(str(func).removesuffix(".default"))
-        results = self._run(func, args, kwargs or {}, given)
-        returned = _tensors(results)
-        if packet in COPIES:
-            moved = sum(each.numel() * each.itemsize for each in returned)
-            self.copies.append(Copied(packet, moved, place_in_python()))
-        if returned:
-            self._follow(returned, given)
-        return results
-
-    def _run(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> Any:
-        """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
-
-        The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
-        composite operators outside (`aten.item`), is off inside, so these are split here.
-        """
-        opened = func.namespace not in _TORCH_S or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
-        plain = all(type(tensor) in _PLAIN for tensor in given)
-        if not (opened and given and plain) or _MODES():
-            return func(*args, **kwargs)
-        keys = functools.reduce(operator.or_, map(_KEYS, given))
-        self.inside += 1
-        try:
-            with self:
-                return func.redispatch(keys & _BELOW_MODES, *args, **kwargs)
-        finally:
-            self.inside -= 1
-
-    def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
-        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
-        old = {storage_address(tensor) for tensor in given if _has_memory(tensor)}
-        for tensor in filter(_has_memory, returned):
-            storage = tensor.untyped_storage()
-            address = storage_address(tensor)
-            if address not in self.ledger.alive:
-                if address in old:
-                    continue
-                weakref.finalize(storage, self.ledger.remove, address).atexit = False
-            self.ledger.add(address, storage.nbytes())
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
+@contextmanager
+def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[None]:
+    """Let `seen` follow all operators, the launches of Triton's interpreter, and calls of the methods in `waiting`."""
+    with _noted(waiting, seen), _interpreted(seen), seen:
+        yield
 
 
 @contextmanager
-def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
-    """Record calls of `methods` while inside."""
+def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
+    """Note calls of `methods` while inside."""
     before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
     for owner, attribute, name in methods:
-        setattr(owner, attribute, _noting(name, getattr(owner, attribute), waits))
+        setattr(owner, attribute, _noting(name, getattr(owner, attribute), seen))
     try:
         yield
     finally:
@@ -157,7 +250,7 @@ def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
 
 
 @contextmanager
-def _interpreted(seen: _Operators) -> Iterator[None]:
+def _interpreted(seen: Operators) -> Iterator[None]:
     """Record each launch in Triton's interpreter as one entry; operators, copies and reads inside are not listed."""
     executor = GRID.loaded()
     if executor is None:
@@ -169,13 +262,12 @@ def _interpreted(seen: _Operators) -> Iterator[None]:
         if seen not in _MODES():
             return original(self, *args, **kwargs)
         if not seen.inside:  # inside a custom operator, that operator is the entry
-            seen.names.append(f"triton.{self.fn.__name__}")
-        waits, seen.interpreting = len(seen.waits), True
+            seen.saw_operator(f"triton.{self.fn.__name__}")
+        seen.interpreting = True
         try:
             return original(self, *args, **kwargs)
         finally:
             seen.interpreting = False
-            del seen.waits[waits:]
 
     executor.__call__ = launch
     try:
@@ -184,10 +276,10 @@ def _interpreted(seen: _Operators) -> Iterator[None]:
         executor.__call__ = original
 
 
-def _noting(name: str, original: Callable[..., Any], waits: list[Waited]) -> Callable[..., Any]:
+def _noting(name: str, original: Callable[..., Any], seen: Operators) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            waits.append(Waited(name, place_in_python()))
+        if not (seen.interpreting or torch.compiler.is_compiling()):
+            seen.saw_wait(name)
         return original(*args, **kwargs)
 
     return call
@@ -204,21 +296,26 @@ def _by_mask(args: tuple[Any, ...]) -> bool:
     return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-def _leaves_device(packet: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+def _leaves_device(kind: _Kind, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
     """Whether a copy transfers data to the host and waits for it."""
     options = kwargs or {}
-    if packet == "aten._to_copy":
+    if kind.packet == "aten._to_copy":
         target = options.get("device")
         there = target is not None and torch.device(target).type == "cpu"
         return there and args[0].device.type != "cpu" and not options.get("non_blocking", False)
-    if packet == "aten.copy_":
-        waits = not (args[2] if len(args) > 2 else options.get("non_blocking", False))
-        return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
-    return False
+    waits = not (args[2] if len(args) > 2 else options.get("non_blocking", False))
+    return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
 
 
-def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+def tensors_in(values: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments or results, which nest in lists and tuples alone."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += tensors_in(tuple(value))
+    return found
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
