@@ -57,6 +57,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="check every configuration of every kernel, however long that takes",
     )
+    group.addoption(
+        "--perfguard-observe",
+        nargs="?",
+        const=".",
+        metavar="PATHS",
+        help="also observe tests that do not use the fixture, as they are: operators, launches, copies, reads of the "
+        "host, memory, compilations (default: all collected tests; otherwise those below the paths, a,b)",
+    )
     group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
 
 
@@ -73,6 +81,7 @@ def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
+    config.addinivalue_line("markers", "perfguard: observe the test as it is, under --perfguard")
     if option.perfguard_session:
         from perfguard.pytest_plugin.start import drop_plugins
 
@@ -81,6 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (_measures(option) or option.perfguard_session):
         if option.perfguard_reason and not worker:
             raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
+        if option.perfguard_observe is not None and not worker:
+            raise pytest.UsageError("--perfguard-observe: goes with --perfguard; add it or leave both out")
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from perfguard._compat.private import Private, privates
 
@@ -24,6 +25,7 @@ CUSTOM = Private("torch._library.custom_ops", "OPDEFS", "following operators tha
 EVENT = Private("torch._C._profiler", "_EventType", "reading the profiler's allocations")
 DEVICE_TYPE = Private("torch.autograd", "DeviceType", "telling the profiler's device work from the host's")
 END_ALLOCATE = Private("torch", "_C._cuda_endAllocateToPool", _CAPTURE)
+RUN_BACKWARD = Private("torch.autograd", "_engine_run_backward", "seeing the graphs that a test differentiates")
 RELEASE_POOL = Private("torch", "_C._cuda_releasePool", _CAPTURE)
 
 #: Only a torch that is built for a GPU has these.
@@ -38,6 +40,7 @@ NAMES = (
     *privates("torch._ops", _SEEN, "OpOverload.has_kernel_for_dispatch_key OpOverload.redispatch"),
     Private("torch", "ops.aten.add.Tensor._schema", "names of an operator's arguments"),
     Private("torch", "UntypedStorage._cdata", "telling storages apart"),
+    *privates("torch._C._autograd", "counting what a graph has saved", "SavedTensor.data"),
     Private("torch._C._profiler", "_EventType.Allocation", "reading the profiler's allocations"),
 )
 
@@ -64,6 +67,22 @@ def own_implementation(operator: Any) -> Any:
         return None
     found = getattr(definition, "_backend_fns", {})
     return found.get("cuda") or found.get(None)
+
+
+@contextlib.contextmanager
+def backward_noted(note: Callable[[Any], None]) -> Iterator[None]:
+    """Call `note` with the outputs of every backward pass that begins while inside."""
+    import torch
+
+    original = RUN_BACKWARD.get()
+
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            note(outputs)
+        return original(outputs, *args, **kwargs)
+
+    with mock.patch.object(torch.autograd, RUN_BACKWARD.name, run):
+        yield
 
 
 def leave_pool(index: int, pool: Any) -> None:

@@ -82,6 +82,31 @@ def was_imported_as_interpreter() -> bool:
     return not isinstance(standard.cdiv, FUNCTION.get())
 
 
+@contextmanager
+def launches_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call `note` with the compiled kernel and the grid of every launch by Triton's launcher while inside."""
+    kind: Any = COMPILED.loaded()
+    chain: Any = getattr(KNOBS.loaded(), "launch_enter_hook", None)
+    original = getattr(kind, "launch_metadata", None)
+    if original is None or not hasattr(chain, "add"):
+        yield
+        return
+
+    def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        note(kernel, grid)
+        return original(kernel, grid, stream, *args)
+
+    def listening(metadata: Any) -> None:
+        """Without a hook, some launchers describe no launch."""
+
+    chain.add(listening)
+    try:
+        with mock.patch.object(kind, "launch_metadata", launch_metadata):
+            yield
+    finally:
+        chain.remove(listening)
+
+
 def tuned_configurations(run: Callable[[], object]) -> dict[str, str]:
     """Kernel -> the configuration that its tuner has chosen, of those that `run` reaches. It must have run before."""
     with tuners_met() as tuners:

@@ -55,6 +55,8 @@ class Record:
     def implied(self) -> Entry | None:
         """The stored value, or the one that a record without the metric implies."""
         value, implied = self.reading.value, self.reading.unrecorded
+        if self.case is not None and self.entry is None and self.reading.details and self.key.endswith("/test"):
+            return [] if isinstance(value, list) else {}  # nothing is stored of a test where there is nothing
         if self.case is None or self.entry is not None or implied is None:
             return self.entry
         return dict.fromkeys(value, implied) if isinstance(value, dict) else implied

@@ -25,7 +25,7 @@ from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, 
 from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.model.records import Case, CaseResult, Word
-from perfguard.model.suite_names import name_of, suite_of
+from perfguard.pytest_plugin.items import case_of
 from perfguard.render.words import compare_command, describe_verdict, lane_of, reproduce_command
 from perfguard.session.run import Run
 
@@ -37,16 +37,6 @@ if TYPE_CHECKING:
 RUN = pytest.StashKey[Run]()
 OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
 LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
-
-
-def case_of(item: pytest.Item) -> Case:
-    """The forward case of a test."""
-    return Case(
-        suite=suite_of(item.path, item.config.rootpath),
-        name=name_of(item.nodeid),
-        direction="forward",
-        nodeid=item.nodeid,
-    )
 
 
 def seed_of(case: Case, purpose: str = "inputs") -> int:

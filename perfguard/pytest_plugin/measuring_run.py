@@ -22,7 +22,8 @@ from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
 from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
 from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
-from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, case_of, raise_for
+from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
+from perfguard.pytest_plugin.items import case_of, has_fixture, is_guarded
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
@@ -31,7 +32,6 @@ from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.session.watchdog import stop_children, watched
 
-FIXTURES = ("perfguard", "benchmark")
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
 
@@ -123,6 +123,18 @@ class Measuring(Ending):
         if not guarded or session.config.option.collectonly:
             return
         self._collected.selected = [case_of(item) for item in guarded]
+        # Tests that are only observed need no device before they load torch, and may never do so.
+        if any(map(has_fixture, guarded)) or "torch" in sys.modules:
+            self._begin(session, device)
+
+    def run_of(self, session: pytest.Session) -> Run:
+        """The run, for a test that has loaded torch."""
+        if self._run is None:
+            self._begin(session, None)
+        assert self._run is not None
+        return self._run
+
+    def _begin(self, session: pytest.Session, device: Device | None) -> None:
         suites = sorted({case.suite for case in self._collected.selected})
         device = device or self._open()
         try:
@@ -154,7 +166,8 @@ class Measuring(Ending):
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
-        if self._config.session_folder is None and not self._config.untimed:
+        alone = key != "cpu" or any(map(has_fixture, session.items))  # nothing else that is observed is timed
+        if self._config.session_folder is None and not self._config.untimed and alone:
             self._lock = DeviceLock(key)
             self._lock.acquire(self._config.settings.lock_minutes, teller(session))
 
@@ -171,7 +184,7 @@ class Measuring(Ending):
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
         """Watch a guarded test, and free the device memory that it holds if it ran out of memory."""
         run = self._run
-        if run is None or not is_guarded(item):
+        if run is None or not has_fixture(item):
             return (yield)
         if self._worker is not None:
             self._worker.enter(item.nodeid)
@@ -193,7 +206,7 @@ class Measuring(Ending):
         lost = item.config.stash.get(LOST, None)
         if self._run is not None and not self._run.is_session:
             self._run.forget(item.nodeid)
-        if self._run is not None and lost is not None and is_guarded(item):
+        if self._run is not None and lost is not None and has_fixture(item):
             reason = f"not measured: the device was lost in {lost}; mend that case first"
             self._run.broken(case_of(item), reason)
             pytest.fail(reason, pytrace=False)
@@ -208,7 +221,7 @@ class Measuring(Ending):
             return report
         setattr(report, OTHERWISE, True)
         run = self._run
-        if run is not None and is_guarded(item):
+        if run is not None and has_fixture(item):
             reason = describe_error(call.when, error)
             self._ran_out |= is_out_of_memory(error.value)
             if LOST not in item.config.stash and is_lost(run.device):
@@ -225,7 +238,7 @@ class Measuring(Ending):
         """Guard the host time of a test with pytest-benchmark's fixture, after its body."""
         answer = yield
         run = self._run
-        timed = run is not None and not run.report.exact_only
+        timed = run is not None and not run.report.exact_only and has_fixture(item)
         result = benchmark_result(item, case_of(item)) if timed else None
         if run is not None and result is not None:
             judged = run.take(result)
@@ -301,11 +314,6 @@ class Measuring(Ending):
             run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
-
-
-def is_guarded(item: pytest.Item) -> bool:
-    """Whether a test uses a fixture that perfguard guards."""
-    return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
 
 
 def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:

@@ -114,8 +114,8 @@ class Operators(DispatchMode):
         """The host reads a tensor's data."""
         raise NotImplementedError
 
-    def saw_storage(self, address: int, name: str) -> None:
-        """The operator `name` has made a storage."""
+    def saw_storage(self, address: int) -> None:
+        """An operator has made a storage."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -141,7 +141,7 @@ class Operators(DispatchMode):
         if kind.copies:
             self.saw_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
         if returned:
-            self._follow(kind, returned, given)
+            self._follow(returned, given)
         return results
 
     def _run(
@@ -163,7 +163,7 @@ class Operators(DispatchMode):
         finally:
             self.inside -= 1
 
-    def _follow(self, kind: _Kind, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+    def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
         """Count new storages until they are freed; storages of the caller's tensors are never counted."""
         old: set[int] | None = None
         for tensor in returned:
@@ -177,7 +177,7 @@ class Operators(DispatchMode):
                 if address in old:
                     continue
                 self._alive[address] = weakref.ref(storage, functools.partial(self._freed, address))
-                self.saw_storage(address, kind.packet)
+                self.saw_storage(address)
             self.ledger.add(address, storage.nbytes())
 
     def _freed(self, address: int, _: object) -> None:
@@ -206,6 +206,14 @@ class _Listed(Operators):
 
     def saw_wait(self, name: str) -> None:
         self.waits.append(Waited(name, place_in_python()))
+
+
+def device_waits(kind: str) -> list[Method]:
+    """Python methods that wait for a device of this kind without any operator; none for a CPU."""
+    backend = getattr(torch, kind)
+    known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
+    there = [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]
+    return [] if kind == "cpu" else there
 
 
 def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = METHODS) -> Activity:

@@ -32,26 +32,27 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 TIMED = False
+TESTS = True
 LAST = True  # it leaves nothing compiled
 
 _RANK = 25  # in an explanation: behind the binary's metrics, before launches, which follow from compilation
 
 _MOST_NAMED = 3  # in a note; the lists beside the counts are complete
 
-_COUNT = Limits(Better.LOWER, portable=True)
+_COUNT = Limits(Better.LOWER, portable=True, unrecorded=0)
 _NAMES = Limits(Better.SAME, gated=False, portable=True)
 
 LIMITS = {
     "compiler_leaks": _COUNT,
     "eager_frames": _COUNT,
-    "generated_kernels": Limits(Better.LOWER),
+    "generated_kernels": Limits(Better.LOWER, unrecorded=0),
     "graph_break_reasons": _NAMES,
     "graph_breaks": _COUNT,
     "graph_functions": _NAMES,
     "graph_operators": _COUNT,
     "graphs": _COUNT,
-    "guards": Limits(Better.LOWER, gated=False, portable=True),
-    "library_calls": Limits(Better.LOWER, gated=False),
+    "guards": Limits(Better.LOWER, gated=False, portable=True, unrecorded=0),
+    "library_calls": Limits(Better.LOWER, gated=False, unrecorded=0),
     "recompile_guards": _NAMES,
     "recompiles": _COUNT,
 }
@@ -63,6 +64,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
     Empty for a call that compiles nothing, or without steps.
     """
+    if subject.test is not None:
+        return _readings(Walked(subject.test.compiled, Trace(), dict(subject.test.generated)), [])
     if not subject.steps or not is_compiler_loaded():
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
@@ -165,24 +168,40 @@ def _take(steps: Sequence[Callable[[], object]], first: int, how: str = "") -> N
 
 
 @contextlib.contextmanager
+def observed_compilations() -> Iterator[tuple[Trace, dict[str, int]]]:
+    """The compilations inside, as a test makes them: nothing is reset before, and caches stay in use."""
+    with traced() as trace, _counted() as generated:
+        yield trace, generated
+
+
+@contextlib.contextmanager
 def _inductor_counted() -> Iterator[dict[str, int]]:
-    """Make inductor generate code for every graph while inside; yields counts that are filled in afterwards. They stay
-    empty if inductor is not loaded, since then no call has used it."""
-    counts: dict[str, int] = {}
+    """Make inductor generate code for every graph while inside, and count it."""
     if COMPILE_FX.loaded() is None:
-        yield counts
+        yield {}
         return
-
-    def counters() -> dict[str, int]:
-        return {
-            "generated_kernels": METRICS.get().generated_kernel_count,
-            "library_calls": COUNTERS.get()["inductor"]["extern_calls"],
-        }
-
-    before = counters()
     with (
         PATCH_INDUCTOR.get()(fx_graph_cache=False, fx_graph_remote_cache=False),
         FUNCTORCH.get().patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
+        _counted() as counts,
     ):
         yield counts
-    counts |= {name: count - before[name] for name, count in counters().items()}
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[dict[str, int]]:
+    """Yields counts that are filled in afterwards. They stay empty if inductor is not loaded then."""
+    counts: dict[str, int] = {}
+    before = _counters()
+    yield counts
+    after = _counters()
+    counts |= {name: count - before.get(name, 0) for name, count in after.items()}
+
+
+def _counters() -> dict[str, int]:
+    if COMPILE_FX.loaded() is None:
+        return {}
+    return {
+        "generated_kernels": METRICS.get().generated_kernel_count,
+        "library_calls": COUNTERS.get()["inductor"]["extern_calls"],
+    }

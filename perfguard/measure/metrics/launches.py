@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject
@@ -25,9 +26,10 @@ from perfguard.model.units import Unit
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices.device import Device
+    from perfguard.measure.devices.device import Device, Seen
 
 TIMED = False
+TESTS = True
 
 _RANK = 30  # in an explanation: behind the binary's metrics, before memory
 _MOST_PLACES = 5
@@ -35,20 +37,26 @@ _TOLERANCE = 0.005
 _FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a real one
 
 LIMITS = {
-    "copies": Limits(Better.LOWER, portable=EITHER),
-    "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
+    "copies": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER, unrecorded=0),
+    "copy_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "fills": Limits(Better.LOWER),
     "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
-    "host_reads": Limits(Better.LOWER, portable=True),
+    "grids": Limits(Better.SAME, gated=False, portable=EITHER),
+    "host_read_places": Limits(Better.SAME, gated=False, portable=EITHER),
+    "host_reads": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "kernel_launches": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
     "kernels": Limits(Better.SAME, gated=False),
     "launches": Limits(Better.LOWER),
-    "operator_names": Limits(Better.SAME, gated=False, portable=True),
-    "operators": Limits(Better.LOWER, portable=True),
-    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=True),
+    "operator_names": Limits(Better.SAME, gated=False, portable=EITHER),
+    "operators": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=EITHER, unrecorded=0),
     "syncs": Limits(Better.LOWER),
 }
 
 UNKNOWN = "unknown"
+
+_LINE = re.compile(r"(?<=\.py):\d+(?= in )")
 
 # Compilers specialise on pointers divisible by 16; caches depend on more. No allocator gives less than this.
 _FULL_ALIGNMENT = 64
@@ -79,28 +87,35 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         portable = not device.asynchronous if limits.portable is EITHER else limits.portable
         return limits.reading(metric, unit, value, drifts=True, rank=rank, **others, portable=portable)
 
-    copies = [f"{copy.name} at {copy.place}" if copy.place else copy.name for copy in activity.copies]
-    copied = [
-        reading("copies", len(copies), rank=_RANK + 1, note=_listed("copies", copies)),
-        reading("copy_bytes", sum(copy.bytes for copy in activity.copies), Unit.BYTES, rank=_RANK + 1),
+    copies, waits = Counter[str](), Counter[str]()
+    for copy in activity.copies:
+        copies[f"{copy.name} at {copy.place}" if copy.place else copy.name] += copy.count
+    for wait in activity.waits:
+        waits[f"{wait.place} ({wait.name})" if wait.place else wait.name] += wait.count
+    moved = sum(copy.bytes for copy in activity.copies)
+    readings = [
+        reading("copies", copies.total(), rank=_RANK + 1, note=_listed("copies", copies)),
+        reading("copy_bytes", moved, Unit.BYTES, rank=_RANK + 1),
     ]
+    reads = "the host reads a tensor's data"
+    if subject.test is not None:
+        return [*readings, *_of_test(subject.test.seen, copies, waits, reads, reading)]
     count, names = len(activity.launches), list(activity.launches)
-    waits = [f"{wait.place} ({wait.name})" if wait.place else wait.name for wait in activity.waits]
     if not device.asynchronous:
         peak = activity.tensor_bytes
         return [
             reading("operators", count),
             reading("operator_names", names, Unit.TEXT, details="operators"),
-            *copied,
-            reading("host_reads", len(waits), rank=_RANK - 1, note=_listed("the host reads a tensor's data", waits)),
+            *readings,
+            reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
             *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
         ]
     readings = [
         reading("launches", count),
         reading("kernels", names, Unit.TEXT, details="launches"),
-        *copied,
+        *readings,
         reading("fills", activity.fills, rank=_RANK + 2),
-        reading("syncs", len(waits), rank=_RANK - 1, note=_listed("the host waits for the device", waits)),
+        reading("syncs", waits.total(), rank=_RANK - 1, note=_listed("the host waits for the device", waits)),
     ]
     if subject.timed:
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
@@ -109,9 +124,40 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     return readings
 
 
-def _listed(what: str, places: Sequence[str]) -> str:
+def _of_test(
+    seen: Seen, copies: Counter[str], waits: Counter[str], reads: str, reading: Callable[..., Reading]
+) -> list[Reading]:
+    """The readings of a test: operators on any device, by number, and Triton's launches by kernel."""
+    operators = Counter(seen.activity.launches)
+    launches, grids = Counter[str](), dict[str, str]()
+    for (kernel, grid), count in sorted(seen.kernels.items()):
+        launches[kernel] += count
+        grids[kernel] = ", ".join(filter(None, (grids.get(kernel, ""), f"{count} x {grid}")))
+    return [
+        reading("operators", operators.total()),
+        reading("operator_names", dict(sorted(operators.items())), details="operators"),
+        by_place(copies, lambda **parts: reading("copy_places", rank=_RANK + 1, details="copies", **parts)),
+        reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
+        by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 1, details="host_reads", **parts)),
+        reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
+        reading("kernel_launches", dict(sorted(launches.items()))),
+        reading("grids", grids, Unit.TEXT, details="kernel_launches"),
+    ]
+
+
+def by_place(places: Mapping[str, int], reading: Callable[..., Reading]) -> Reading:
+    """A reading with a part for each place. Its name lacks the line's number, which changes with any edit above it."""
+    parts, lines = Counter[str](), dict[str, str]()
+    for place, count in places.items():
+        name = _LINE.sub("", place)
+        parts[name] += count
+        lines[name] = place
+    return reading(value=dict(sorted(parts.items())), lines=lines)
+
+
+def _listed(what: str, places: Counter[str]) -> str:
     """`copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
-    texts = [place if count == 1 else f"{place} ({count} times)" for place, count in Counter(places).items()]
+    texts = [place if count == 1 else f"{place} ({count} times)" for place, count in places.items()]
     hidden = len(texts) - _MOST_PLACES
     more = f"; and {hidden} more places" if hidden > 0 else ""
     return f"{what}: {'; '.join(texts[:_MOST_PLACES])}{more}" if texts else ""

@@ -12,17 +12,18 @@ recompute are not kept.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.devices.device import Growth
+from perfguard.measure.metrics.launches import by_place
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.replay import graph_nodes
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
+from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 TIMED = False
+TESTS = True
 
 # On a GPU libraries keep workspaces, so changes below 1 MiB are no finding.
 _FLOOR_BYTES = 2**20
@@ -49,9 +51,12 @@ LIMITS = {
     "peak_memory_bytes": Limits(Better.LOWER, tolerance=0.005, floor=_FLOOR_BYTES),
     "reserved_bytes": Limits(Better.LOWER, gated=False),
     "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
-    "residue_bytes": Limits(Better.LOWER, portable=EITHER),
+    "residue_bytes": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "residue_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_activation_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_bytes": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
     "saved_input_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_by": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_tensors": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_weight_bytes": Limits(Better.LOWER, gated=False, portable=EITHER),
     "workspace_bytes": Limits(Better.LOWER, gated=False),
@@ -68,6 +73,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     rise; `saved_weight_bytes`, which exist anyway; and `saved_tensors`, the list that explains them. Activations are
     made by the call, inputs are passed to it, weights are a module's parameters and inputs that are `nn.Parameter`s.
     Tensors saved by torch.compile count as well, with an unknown producer.
+
+    Of a test: `residue_bytes` with the lines that made the tensors, and `saved_bytes` of the graphs that it
+    differentiates, with their nodes (`saved_by`).
     """
 
     def reading(metric: str, value: Value, rank: int, *, drifts: bool = True, **others: Any) -> Reading:
@@ -77,6 +85,14 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES
         return limits.reading(metric, unit, value, rank=rank, drifts=drifts, **others, portable=portable)
 
+    if subject.test is not None:
+        seen = subject.test.seen
+        return [
+            reading("residue_bytes", sum(seen.left.values()), 55),
+            by_place(seen.left, lambda **parts: reading("residue_places", rank=55, details="residue_bytes", **parts)),
+            reading("saved_bytes", sum(seen.saved.values()), 54),
+            reading("saved_by", dict(sorted(seen.saved.items())), 54, details="saved_bytes"),
+        ]
     subject.warm_up(device)
     use = device.memory(subject.run)
     # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
@@ -151,10 +167,10 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     if not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors(subject.run())):
         return None  # skips imports of a dispatch mode, which take seconds in every process
     origins: dict[int, _Origin] = {}
-    for position, tensor in enumerate(filter(_has_storage, _tensors(subject.args))):
+    for position, tensor in enumerate(filter(has_storage, _tensors(subject.args))):
         kind: Kind = "weight" if isinstance(tensor, torch.nn.Parameter) else "input"
         origins[storage_address(tensor)] = _Origin(kind, f"input {position}")
-    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(_has_storage, subject.weights)}
+    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, subject.weights)}
     packed: list[weakref.ref[_Handle]] = []
 
     def pack(tensor: torch.Tensor) -> _Handle:
@@ -166,9 +182,9 @@ def saved_by(subject: Subject) -> list[Saved] | None:
         outputs = subject.run()
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(_tensors(outputs)):
-        kept += _anywhere_in(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
+        kept += tensors_held_by(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
     saved: dict[int, Saved] = {}
-    for tensor in filter(_has_storage, kept):
+    for tensor in filter(has_storage, kept):
         count, key = tensor.untyped_storage().nbytes(), storage_address(tensor)
         if count and key not in saved:
             origin = origins.get(key, _Origin())
@@ -188,8 +204,8 @@ def _producers(origins: dict[int, _Origin]) -> Any:
     class Producers(DispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             results = func(*args, **(kwargs or {}))
-            given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if _has_storage(tensor)}
-            for tensor in filter(_has_storage, _tensors(results)):
+            given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if has_storage(tensor)}
+            for tensor in filter(has_storage, _tensors(results)):
                 if storage_address(tensor) not in given:
                     origins[storage_address(tensor)] = _Origin(maker=str(func.overloadpacket))
             return results
@@ -199,31 +215,6 @@ def _producers(origins: dict[int, _Origin]) -> Any:
             return True  # a compiled region stays compiled
 
     return Producers()  # type: ignore[no-untyped-call]
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    import torch
-
-    return tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-
-
-def _anywhere_in(value: object, above: frozenset[int] = frozenset()) -> Iterator[torch.Tensor]:
-    """Tensors in what a context holds: also in sets, dataclasses, and in what contains itself."""
-    import torch
-
-    inner: Iterable[object] = ()
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif id(value) in above:
-        return
-    elif isinstance(value, Mapping):
-        inner = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inner = value
-    elif is_dataclass(value) and not isinstance(value, type):
-        inner = [getattr(value, each.name) for each in fields(value)]
-    for each in inner:
-        yield from _anywhere_in(each, above | {id(value)})
 
 
 def _tensors(tree: object) -> Iterator[torch.Tensor]:
