@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload as OpOverload  # noqa: PLC0414  # for others
 
 _SEEN = "seeing the operators inside a library's operator"
+_SCRIPT = "leaving TorchScript alone"
 _CAPTURE = "leaving the pool of a capture that failed"
 
 OVERLOAD = Private("torch._ops", "OpOverload", "naming operators")
 MODES = Private("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack", _SEEN)
+WITHOUT_TOP = Private("torch.utils._python_dispatch", "_pop_mode_temporarily", _SCRIPT)
+SCRIPT_METHOD = Private("torch", "_C.ScriptMethod", _SCRIPT)
 KEYS = Private("torch", "_C._dispatch_keys", _SEEN)
 KEYSET_AFTER = Private("torch", "_C._dispatch_keyset_full_after", _SEEN)
 DISPATCH_KEY = Private("torch", "_C.DispatchKey", _SEEN)
@@ -67,6 +70,29 @@ def own_implementation(operator: Any) -> Any:
         return None
     found = getattr(definition, "_backend_fns", {})
     return found.get("cuda") or found.get(None)
+
+
+@contextlib.contextmanager
+def unseen_by_torchscript(mode: Any) -> Iterator[None]:
+    """Leave a dispatch mode while TorchScript traces or runs a function. Neither works under one: a tracer meets each
+    operator twice, and the interpreter passes wrong arguments."""
+    import torch
+
+    def outside(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if MODES.get()()[-1:] != [mode]:
+                return original(*args, **kwargs)
+            with WITHOUT_TOP.get()():
+                return original(*args, **kwargs)
+
+        return run
+
+    entries = [(torch.jit, "trace"), (torch.jit, "trace_module"), (torch.jit.ScriptFunction, "__call__")]
+    entries.append((SCRIPT_METHOD.get(), "__call__"))
+    with contextlib.ExitStack() as patches:
+        for owner, name in entries:
+            patches.enter_context(mock.patch.object(owner, name, outside(getattr(owner, name))))
+        yield
 
 
 @contextlib.contextmanager

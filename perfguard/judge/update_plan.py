@@ -199,7 +199,7 @@ class _Planner:
         """The change of an exact metric. `verdict`: the one that leads to it, if any."""
         again = self.read_again(reading)
         value = reading.value
-        if self.result.case.direction == "test" and any(_differs(reading, value, other) for other in again):
+        if self.result.case.direction == "test" and reading.gated and any(_differs(reading, value, other) for other in again):
             value = UNSTABLE
         change = self.entry(reading, category, as_stored(value))
         before, word = change.before, verdict.word if verdict else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,8 @@ def observed(kind: str) -> Iterator[Seen]:
     Args:
         kind: device type whose tensors count.
     """
-    seen, tally, saved = Seen(), _Tally(kind), _Saved()
+    seen, tally = Seen(), _Tally(kind)
+    saved = _Saved(tally.maker)
     # Objects that are here already need no look when cycles are collected after the test.
     gc.freeze()
     try:
@@ -76,13 +77,17 @@ class _Tally(operators.Operators):
     def saw_storage(self, address: int) -> None:
         self._born[address] = line_in_python()
 
+    def maker(self, address: int) -> str:
+        """The line that made the storage at `address`; empty if it is not known."""
+        return _text(self._born.get(address))
+
     def tell(self, seen: Seen) -> None:
         """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
         if self.ledger.alive:
             gc.collect()
         left: Counter[str] = Counter()
         for address, count in self.ledger.alive.items():
-            left[_text(self._born.get(address))] += count
+            left[self.maker(address)] += count
         seen.left = left
         seen.activity = Activity(
             launches=self.names,
@@ -98,10 +103,16 @@ def _text(line: Line | None) -> str:
 
 
 class _Saved:
-    """Bytes that graphs hold when they are first differentiated, by node: `MulBackward0.self`."""
+    """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor:
+    `MulBackward0.self at layers.py:31 in forward`.
 
-    def __init__(self) -> None:
+    Args:
+        maker: the line that made a storage, by its address.
+    """
+
+    def __init__(self, maker: Callable[[int], str]) -> None:
         self.by_node: Counter[str] = Counter()
+        self._maker = maker
 
     def count(self, outputs: Sequence[Any]) -> None:
         """Count what the graph behind the outputs of a backward pass holds. gradcheck differentiates one graph
@@ -114,6 +125,9 @@ class _Saved:
                 new.append(each)
         storages: dict[int, tuple[str, int]] = {}
         for name, tensor in saved_tensors(new):
-            storages.setdefault(storage_address(tensor), (name, tensor.untyped_storage().nbytes()))
+            address = storage_address(tensor)
+            if address not in storages:
+                at = self._maker(address)
+                storages[address] = f"{name} at {at}" if at else name, tensor.untyped_storage().nbytes()
         for name, count in storages.values():
             self.by_node[name] += count

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, OVERLOAD, storage_address
+from perfguard._compat.torch_internals import (
+    DISPATCH_KEY,
+    KEYS,
+    KEYSET_AFTER,
+    MODES,
+    OVERLOAD,
+    storage_address,
+    unseen_by_torchscript,
+)
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
 from perfguard.measure.devices.device import Activity, Copied, Ledger, Waited
@@ -237,7 +245,7 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
 @contextmanager
 def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[None]:
     """Let `seen` follow all operators, the launches of Triton's interpreter, and calls of the methods in `waiting`."""
-    with _noted(waiting, seen), _interpreted(seen), seen:
+    with _noted(waiting, seen), _interpreted(seen), unseen_by_torchscript(seen), seen:
         yield
 
 

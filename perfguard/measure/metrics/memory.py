@@ -91,7 +91,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
             reading("residue_bytes", sum(seen.left.values()), 55),
             by_place(seen.left, lambda **parts: reading("residue_places", rank=55, details="residue_bytes", **parts)),
             reading("saved_bytes", sum(seen.saved.values()), 54),
-            reading("saved_by", dict(sorted(seen.saved.items())), 54, details="saved_bytes"),
+            by_place(seen.saved, lambda **parts: reading("saved_by", rank=54, details="saved_bytes", **parts)),
         ]
     subject.warm_up(device)
     use = device.memory(subject.run)
