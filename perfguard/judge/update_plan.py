@@ -199,7 +199,8 @@ class _Planner:
         """The change of an exact metric. `verdict`: the one that leads to it, if any."""
         again = self.read_again(reading)
         value = reading.value
-        if self.result.case.direction == "test" and reading.gated and any(_differs(reading, value, other) for other in again):
+        observed = self.result.case.direction == "test" and reading.gated
+        if observed and any(_differs(reading, value, other) for other in again):
             value = UNSTABLE
         change = self.entry(reading, category, as_stored(value))
         before, word = change.before, verdict.word if verdict else None

@@ -12,6 +12,7 @@ import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.metrics import read_exact, read_timed
 from perfguard.measure.metrics.compilation import observed_compilations
 from perfguard.measure.metrics.subject import Observed, Subject
@@ -123,9 +124,15 @@ class Runner:
             body: hash of the test's own code.
         """
         started = time.monotonic()
-        with self.device.observed() as seen, observed_compilations() as (compiled, generated):
+        binaries = self.hands.binaries
+        launches = None if binaries is None else ObservedLaunches(binaries, self.device)
+        with (
+            self.device.observed(None if launches is None else launches.note) as seen,
+            observed_compilations() as (compiled, generated),
+        ):
             yield
-        subject = Subject.of_test(Observed(seen, compiled, generated))
+        kernels = [] if launches is None else launches.compiled(seen)
+        subject = Subject.of_test(Observed(seen, compiled, generated, kernels))
         readings = read_exact(subject, self.device)
         if self.plan.exact_only:
             readings = [each for each in readings if each.portable or each.target]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
@@ -114,12 +114,14 @@ class Seen:
         left: line of Python -> bytes of the tensors made there that are alive after the test.
         saved: what was differentiated -> bytes that its graph had saved when its backward pass began.
         kernels: launches of Triton kernels, in the interpreter as well, by kernel and grid.
+        compiled: Triton's compiled kernels that a GPU ran, each once.
     """
 
     activity: Activity = field(default_factory=lambda: Activity())
     left: Mapping[str, int] = field(default_factory=dict)
     saved: Mapping[str, int] = field(default_factory=dict)
     kernels: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    compiled: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -323,11 +325,15 @@ class Device(abc.ABC):
     def activity(self, call: Callable[[], object]) -> Activity:
         """Activity of a warm `call`: launches, copies and fills in order, their code, and the host's waits."""
 
-    def observed(self) -> AbstractContextManager[Seen]:
-        """What runs inside, once and as it is. Needs torch."""
+    def observed(self, interpreted: Callable[..., None] | None = None) -> AbstractContextManager[Seen]:
+        """What runs inside, once and as it is. Needs torch.
+
+        Args:
+            interpreted: told of each launch in Triton's interpreter: executor, arguments, keywords.
+        """
         from perfguard.measure.devices.observation import observed
 
-        return observed(self.torch_device.type)
+        return observed(self.torch_device.type, interpreted)
 
     @abc.abstractmethod
     def copy_bytes_per_second(self) -> float:

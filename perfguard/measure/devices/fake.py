@@ -14,14 +14,16 @@ kernels shorter than their launch then appear as long as the launch.
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 import hashlib
 import itertools
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Self
 
-from perfguard.measure.devices.device import Activity, Copied, Device, Event, Growth, Ledger, MemoryUse, Waited
+from perfguard.measure.devices.device import Activity, Copied, Device, Event, Growth, Ledger, MemoryUse, Seen, Waited
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware
@@ -362,6 +364,28 @@ class FakeDevice(Device):
         known = bool(code) and all(binary is not None for _, binary in code)
         digest = hashlib.sha256(repr(code).encode()).hexdigest()[:16] if known else None
         return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
+
+    @contextlib.contextmanager
+    def observed(self, interpreted: Callable[..., None] | None = None) -> Iterator[Seen]:
+        memory, launched, waits = self.device_memory, list[_Launched](), list[Waited]()
+        before, memory.peak = memory.total, memory.total
+        self._launched, self._waits = launched, waits
+        try:
+            with super().observed(interpreted) as seen:
+                yield seen
+        finally:
+            self._launched = self._waits = None
+        collect_young()
+        activity = seen.activity
+        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
+        seen.kernels = {**seen.kernels, **collections.Counter((each.name, "") for each in launched)}
+        seen.left = {**seen.left, "simulated memory": memory.total - before} if memory.total > before else seen.left
+        seen.activity = dataclasses.replace(
+            activity,
+            copies=[*activity.copies, *copies],
+            waits=[*activity.waits, *waits],
+            tensor_bytes=(activity.tensor_bytes or 0) + memory.peak - before,
+        )
 
     def copy_bytes_per_second(self) -> float:
         return _COPY_BYTES_PER_SECOND

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,15 +22,18 @@ from perfguard.measure.devices.device import Activity, Copied, Seen, Waited
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python
 
+Interpreted = Callable[[Any, Sequence[Any], Mapping[str, Any]], None]  # executor, arguments, keywords
+
 
 @contextmanager
-def observed(kind: str) -> Iterator[Seen]:
+def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen]:
     """Observe what runs inside.
 
     Args:
         kind: device type whose tensors count.
+        interpreted: told of each launch in Triton's interpreter.
     """
-    seen, tally = Seen(), _Tally(kind)
+    seen, tally = Seen(), _Tally(kind, interpreted)
     saved = _Saved(tally.maker)
     # Objects that are here already need no look when cycles are collected after the test.
     gc.freeze()
@@ -50,8 +53,10 @@ def observed(kind: str) -> Iterator[Seen]:
 class _Tally(operators.Operators):
     """Counts what is seen, by operator and line of Python."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, interpreted: Interpreted | None) -> None:
         super().__init__(kind)
+        self._interpreted = interpreted
+        self.compiled: dict[str, Any] = {}  # kernels launched on a GPU, by hash
         self.names: Counter[str] = Counter()
         self.kernels: Counter[tuple[str, str]] = Counter()
         self._copies: Counter[tuple[str, Line | None]] = Counter()
@@ -65,6 +70,15 @@ class _Tally(operators.Operators):
     def saw_launch(self, kernel: Any, grid: Any) -> None:
         """Triton launches a compiled kernel."""
         self.kernels[kernel.name, str(tuple(grid))] += 1
+        self.compiled.setdefault(kernel.hash, kernel)
+
+    def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        grid = executor.grid
+        if callable(grid):
+            grid = grid({**dict(zip(executor.arg_names, args, strict=False)), **kwargs})
+        self.kernels[executor.fn.__name__, str(tuple(grid))] += 1
+        if self._interpreted is not None:
+            self._interpreted(executor, args, kwargs)
 
     def saw_copy(self, name: str, moved: int) -> None:
         at = name, line_in_python()
@@ -96,6 +110,7 @@ class _Tally(operators.Operators):
             tensor_bytes=self.ledger.peak,
         )
         seen.kernels = self.kernels
+        seen.compiled = list(self.compiled.values())
 
 
 def _text(line: Line | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -124,6 +124,9 @@ class Operators(DispatchMode):
 
     def saw_storage(self, address: int) -> None:
         """An operator has made a storage."""
+
+    def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Triton's interpreter launches a kernel."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -280,6 +283,7 @@ def _interpreted(seen: Operators) -> Iterator[None]:
         if not seen.inside:  # inside a custom operator, that operator is the entry
             seen.saw_operator(f"triton.{self.fn.__name__}")
         seen.interpreting = True
+        seen.saw_interpreted(self, args, kwargs)
         try:
             return original(self, *args, **kwargs)
         finally:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
 from perfguard.measure.compiled.trace import Trace
 from perfguard.measure.devices.device import Activity, Seen
 from perfguard.measure.timers.blocks import Collect, collect
@@ -21,11 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was observed of one test: on the device and by the host, and by the compiler."""
+    """What was observed of one test.
+
+    Attributes:
+        seen: operators, memory and launches.
+        compiled: compilations by torch.compile.
+        generated: inductor's kernels, and its calls of others.
+        binaries: the Triton kernels launched, on every target.
+    """
 
     seen: Seen
     compiled: Trace
     generated: Mapping[str, int]
+    binaries: Sequence[OnTarget] = ()
 
 
 @dataclass(frozen=True)
