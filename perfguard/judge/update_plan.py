@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import Lane, Record, folder_of
+from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
@@ -119,8 +119,10 @@ def _category(result: CaseResult, reading: Reading) -> Category | None:
     return None if category == "stale" else category
 
 
-def goes_unsaid(reading: Reading) -> bool:
+def goes_unsaid(result: CaseResult, reading: Reading) -> bool:
     """Whether a record without the metric implies the reading's value."""
+    if Record(None, result.case.key, reading).is_of_test and reading.value == NOTHING.get(type(reading.value)):
+        return True
     values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
     if reading.tells_of_nothing:
         return True
@@ -155,7 +157,9 @@ class _Planner:
     paired: bool
 
     def changes(self) -> list[Change]:
-        readings = [each for each in self.result.readings if self.before(each) is not None or not goes_unsaid(each)]
+        readings = [
+            each for each in self.result.readings if self.before(each) is not None or not goes_unsaid(self.result, each)
+        ]
         moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
         # Metrics that are not gated explain the others (kernel names …). They are written with them, or would explain
         # older values.

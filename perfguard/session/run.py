@@ -111,7 +111,7 @@ class Run:
 
         def take(result: CaseResult) -> None:
             known = (case.suite, case.key) in self.lane.remembered
-            if known or self.is_session or not all(map(goes_unsaid, result.readings)):
+            if known or self.is_session or not all(goes_unsaid(result, each) for each in result.readings):
                 self.take(result)
 
         return self.runner.observe(case, body, take)

@@ -41,20 +41,20 @@ _RANK = 25  # in an explanation: behind the binary's metrics, before launches, w
 
 _MOST_NAMED = 3  # in a note; the lists beside the counts are complete
 
-_COUNT = Limits(Better.LOWER, portable=True, unrecorded=0)
+_COUNT = Limits(Better.LOWER, portable=True)
 _NAMES = Limits(Better.SAME, gated=False, portable=True)
 
 LIMITS = {
     "compiler_leaks": _COUNT,
     "eager_frames": _COUNT,
-    "generated_kernels": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "generated_kernels": Limits(Better.LOWER, portable=EITHER),
     "graph_break_reasons": _NAMES,
     "graph_breaks": _COUNT,
     "graph_functions": _NAMES,
     "graph_operators": _COUNT,
     "graphs": _COUNT,
-    "guards": Limits(Better.LOWER, gated=False, portable=True, unrecorded=0),
-    "library_calls": Limits(Better.LOWER, gated=False, portable=EITHER, unrecorded=0),
+    "guards": Limits(Better.LOWER, gated=False, portable=True),
+    "library_calls": Limits(Better.LOWER, gated=False, portable=EITHER),
     "recompile_guards": _NAMES,
     "recompiles": _COUNT,
 }

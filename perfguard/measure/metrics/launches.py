@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
@@ -37,26 +36,25 @@ _TOLERANCE = 0.005
 _FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a real one
 
 LIMITS = {
-    "copies": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
-    "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER, unrecorded=0),
+    "copies": Limits(Better.LOWER, portable=EITHER),
+    "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
     "copy_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "fills": Limits(Better.LOWER),
     "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
     "grids": Limits(Better.SAME, gated=False, portable=EITHER),
     "host_read_places": Limits(Better.SAME, gated=False, portable=EITHER),
-    "host_reads": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
-    "kernel_launches": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "host_reads": Limits(Better.LOWER, portable=EITHER),
+    "kernel_launches": Limits(Better.SAME, gated=False, portable=EITHER),
     "kernels": Limits(Better.SAME, gated=False),
-    "launches": Limits(Better.LOWER),
+    "launches": Limits(Better.LOWER, portable=EITHER),
     "operator_names": Limits(Better.SAME, gated=False, portable=EITHER),
-    "operators": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
-    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=EITHER, unrecorded=0),
+    "operators": Limits(Better.LOWER, portable=EITHER),
+    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=EITHER),
     "syncs": Limits(Better.LOWER),
 }
 
 UNKNOWN = "unknown"
 
-_LINE = re.compile(r"(?<=\.py):\d+(?= in )")
 
 # Compilers specialise on pointers divisible by 16; caches depend on more. No allocator gives less than this.
 _FULL_ALIGNMENT = 64
@@ -140,19 +138,10 @@ def _of_test(
         reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
         by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 1, details="host_reads", **parts)),
         reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
-        reading("kernel_launches", dict(sorted(launches.items()))),
-        reading("grids", grids, Unit.TEXT, details="kernel_launches"),
+        reading("launches", launches.total()),
+        reading("kernel_launches", dict(sorted(launches.items())), details="launches"),
+        reading("grids", grids, Unit.TEXT, details="launches"),
     ]
-
-
-def by_place(places: Mapping[str, int], reading: Callable[..., Reading]) -> Reading:
-    """A reading with a part for each place. Its name lacks the line's number, which changes with any edit above it."""
-    parts, lines = Counter[str](), dict[str, str]()
-    for place, count in places.items():
-        name = _LINE.sub("", place)
-        parts[name] += count
-        lines[name] = place
-    return reading(value=dict(sorted(parts.items())), lines=lines)
 
 
 def _listed(what: str, places: Counter[str]) -> str:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.devices.device import Growth
-from perfguard.measure.metrics.launches import by_place
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
@@ -51,10 +50,10 @@ LIMITS = {
     "peak_memory_bytes": Limits(Better.LOWER, tolerance=0.005, floor=_FLOOR_BYTES),
     "reserved_bytes": Limits(Better.LOWER, gated=False),
     "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
-    "residue_bytes": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "residue_bytes": Limits(Better.LOWER, portable=EITHER),
     "residue_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_activation_bytes": Limits(Better.LOWER, portable=EITHER),
-    "saved_bytes": Limits(Better.LOWER, portable=EITHER, unrecorded=0),
+    "saved_bytes": Limits(Better.LOWER, portable=EITHER),
     "saved_input_bytes": Limits(Better.LOWER, portable=EITHER),
     "saved_by": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_tensors": Limits(Better.SAME, gated=False, portable=EITHER),
