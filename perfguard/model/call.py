@@ -125,6 +125,8 @@ class Call:
         hard: kinds of derived inputs to leave out; None: no derived inputs at all.
         settings: compiler settings when the test began (`measure/compiled/settings.py`);
             None if they were not read.
+        mesh: of a case of several ranks, sizes by dimension, ranks in row-major order: {"efsdp": 2, "ep": 2}. Empty for
+            one rank.
     """
 
     fn: Callable[..., Outputs]
@@ -147,6 +149,7 @@ class Call:
     groups: Any = None
     rival: Callable[..., Outputs] | None = None
     hard: Hard | None = Hard()
+    mesh: Mapping[str, int] = field(default_factory=dict)
 
     def run(self) -> Outputs:
         """The candidate, once."""

@@ -6,21 +6,33 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 
 from perfguard._compat import torch_utils
-from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, OVERLOAD, storage_address
+from perfguard._compat.torch_internals import (
+    DISPATCH_KEY,
+    KEYS,
+    KEYSET_AFTER,
+    MODES,
+    OVERLOAD,
+    address_of,
+    storage_address,
+)
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
+from perfguard.measure.collectives.mesh import in_group
 from perfguard.measure.devices.device import Activity, Copied, Ledger, Waited
 from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure.step import Step
 from perfguard.tensors.user_frames import place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
+    from perfguard.measure.collectives.recorder import Recorder
 
 # Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
@@ -39,6 +51,10 @@ _KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
 _BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_FAKE = "FakeTensor"  # one without data, in a layout: it has the storage, and the size, of the tensor it stands for
+
+# Operators that mark a tensor for torch itself: their number follows grad mode, not the call.
+_BOOKKEEPING = {"_c10d_functional._wrap_tensor_autograd"}
 
 # Methods that read a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
@@ -54,15 +70,45 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     operator are listed, since the host would wait for a GPU there; copies inside it are not. A kernel in Triton's
     interpreter is one entry without reads, e.g. `triton._rms_norm`: on a GPU it would be one launch.
 
+    In a process group the exchanges with other ranks are recorded. Of a `Step` only the pass that it reads counts.
+
     Args:
         kind: device type whose tensors count as read.
         waiting: methods that read data, or wait for the device, without any operator.
     """
-    seen = _Operators(kind)
-    with collector_paused(), _noted(waiting, seen.waits), _interpreted(seen), seen:
-        result = call()
-    del result
-    return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
+    step = call if isinstance(call, Step) else None
+    seen = _Operators(kind, _recorder(step))
+    with ExitStack() as around:
+        around.enter_context(collector_paused())
+        if step is None:
+            with _watched(seen, waiting):
+                result = call()
+        else:
+            result = step.within(_watched(seen, waiting))
+        del result
+    exchanges, flop = ([], 0) if seen.recorder is None else (seen.recorder.exchanges, seen.recorder.flop)
+    return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak, exchanges, flop)
+
+
+def _recorder(step: Step | None) -> Recorder | None:
+    if not in_group():
+        return None
+    from perfguard.measure.collectives.recorder import Recorder
+
+    return Recorder({} if step is None else step.call.mesh)
+
+
+@contextmanager
+def _watched(seen: _Operators, waiting: Sequence[Method]) -> Iterator[None]:
+    """Feed `seen` with all that runs while inside."""
+    with ExitStack() as around:
+        around.enter_context(_noted(waiting, seen.waits))
+        around.enter_context(_interpreted(seen))
+        if seen.recorder is not None:
+            around.enter_context(seen.recorder.following())
+            around.enter_context(_resized(seen.ledger))
+        around.enter_context(seen)
+        yield
 
 
 class _Operators(DispatchMode):
@@ -70,9 +116,10 @@ class _Operators(DispatchMode):
 
     supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, recorder: Recorder | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
+        self.recorder = recorder
         self.names: list[str] = []
         self.copies: list[Copied] = []
         self.waits: list[Waited] = []
@@ -85,6 +132,8 @@ class _Operators(DispatchMode):
     ) -> Any:
         if self.interpreting:
             return func(*args, **(kwargs or {}))
+        if torch_utils.are_unfolded(types):
+            return NotImplemented
         if not isinstance(func, _OVERLOAD):
             self.names.extend([f"higher_order.{func.name()}"] * (not self.inside))
             return func(*args, **(kwargs or {}))
@@ -95,7 +144,8 @@ class _Operators(DispatchMode):
             self.waits.append(Waited(packet, place_in_python()))
         if self.inside:
             return self._run(func, args, kwargs or {}, given)
-        self.names.append(str(func).removesuffix(".default"))
+        if packet not in _BOOKKEEPING:
+            self.names.append(str(func).removesuffix(".default"))
         results = self._run(func, args, kwargs or {}, given)
         returned = _tensors(results)
         if packet in COPIES:
@@ -106,6 +156,18 @@ class _Operators(DispatchMode):
         return results
 
     def _run(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> Any:
+        """Run an operator, and tell the recorder of exchanges, if there is one."""
+        recorder = self.recorder
+        if recorder is None:
+            return self._opened(func, args, kwargs, given)
+        if recorder.exchanges_by(func):
+            return recorder.run(func, args, kwargs)
+        recorder.used(func, given)
+        results = self._opened(func, args, kwargs, given)
+        recorder.count(func, args, kwargs, results)
+        return results
+
+    def _opened(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> Any:
         """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
 
         The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
@@ -154,6 +216,22 @@ def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
                 delattr(owner, attribute)  # was inherited, as Tensor's methods are from the C base class
             else:
                 setattr(owner, attribute, original)
+
+
+@contextmanager
+def _resized(ledger: Ledger) -> Iterator[None]:
+    """Note storages that shrink or grow in place while inside: so FSDP frees gathered parameters, by no operator."""
+    original = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        resized: torch.UntypedStorage = original(storage, size)
+        address = address_of(storage)
+        if address in ledger.alive:
+            ledger.add(address, storage.nbytes())
+        return resized
+
+    with mock.patch.object(torch.UntypedStorage, "resize_", resize):
+        yield
 
 
 @contextmanager
@@ -222,5 +300,5 @@ def _tensors(tree: object) -> list[torch.Tensor]:
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    plain = type(tensor) in _PLAIN  # a subclass may have a storage without memory
+    plain = type(tensor) in _PLAIN or type(tensor).__name__ == _FAKE  # a subclass may have a storage without memory
     return plain and tensor.layout is torch.strided and tensor.device.type != "meta"
