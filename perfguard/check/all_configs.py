@@ -12,6 +12,7 @@ from typing import Any
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.correctness import Checked, check
 from perfguard.model.call import Call
+from perfguard.model.mesh import in_group
 
 # Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
 # binary fits is a reading of its own.
@@ -36,10 +37,16 @@ def check_configurations(call: Call) -> Checked:
     the first check was not cheap and `call.every` is not set, they are skipped with a note. Each configuration that
     does not fit the device has a note, too.
 
+    In a process group the call is one of several ranks, and checked as such (`check_sharded`).
+
     Raises:
         MeasurementError: the reference cannot be the oracle.
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
+    if in_group():
+        from perfguard.check.sharded import check_sharded
+
+        return check_sharded(call)
     started = time.thread_time()  # CPU time, so that other processes do not decide what is checked
     with tuners_met() as tuners:
         checked = check(call)

@@ -11,7 +11,6 @@ import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.collectives.mesh import in_group
 from perfguard.measure.metrics import read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.metrics.times import WALL_TIME
@@ -25,13 +24,14 @@ from perfguard.measure.replay import (
     touched_bytes,
     weights,
 )
-from perfguard.measure.step import Step, walk
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
 from perfguard.model.config import Settings
+from perfguard.model.mesh import in_group
 from perfguard.model.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.model.units import format_bandwidth, format_percent
+from perfguard.tensors.step import Step, walk
 
 if TYPE_CHECKING:
     from perfguard.check.correctness import Checked

@@ -11,7 +11,7 @@ class Exchange:
 
     Attributes:
         kind: "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send", …
-        dimension: of the mesh that its group spans (`mesh.dimension_of`).
+        dimension: of the mesh that its group spans (`model.mesh.dimension_of`).
         dtype: of its elements.
         sent, received: bytes of this rank's input and output, with the part that stays on the rank.
         place: the line of Python that caused it; empty if none did.

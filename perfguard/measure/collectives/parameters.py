@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.collectives.mesh import Mesh, dimension_of
-from perfguard.measure.step import Step
+from perfguard.model.mesh import Mesh, dimension_of
+from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from perfguard._compat import torch_distributed, torch_utils
 from perfguard._compat.torch_internals import schema_of, storage_address
 from perfguard.measure.collectives.exchange import Exchange
-from perfguard.measure.collectives.mesh import Mesh, dimension_of
+from perfguard.model.mesh import Mesh, dimension_of
 from perfguard.tensors.user_frames import place_in_python
 
 if TYPE_CHECKING:

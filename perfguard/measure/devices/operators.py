@@ -24,10 +24,10 @@ from perfguard._compat.torch_internals import (
 )
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
-from perfguard.measure.collectives.mesh import in_group
 from perfguard.measure.devices.device import Activity, Copied, Ledger, Waited
 from perfguard.measure.gc_pause import collector_paused
-from perfguard.measure.step import Step
+from perfguard.model.mesh import in_group
+from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import place_in_python
 
 if TYPE_CHECKING:

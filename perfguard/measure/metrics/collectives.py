@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.collectives.exchange import Exchange
-from perfguard.measure.collectives.mesh import in_group
 from perfguard.measure.collectives.parameters import Padded, left_gathered, padded, sharded
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.step import Step
 from perfguard.model.limits import Limits
+from perfguard.model.mesh import in_group
 from perfguard.model.records import Better, Parts, Reading, Value
 from perfguard.model.units import Unit
+from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device

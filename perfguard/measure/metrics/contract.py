@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.step import Step
 from perfguard.model.call import Outputs
 from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
+from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
     import torch

@@ -20,10 +20,10 @@ from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.devices.device import Growth
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.replay import graph_nodes, weights
-from perfguard.measure.step import Step, local
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
+from perfguard.tensors.step import Step, local
 
 if TYPE_CHECKING:
     import torch

@@ -24,9 +24,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import collectives
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.step import Step
 from perfguard.model.call import Call
 from perfguard.model.records import Pass, Value
+from perfguard.tensors.step import Step
 
 D = 16
 
@@ -138,16 +138,16 @@ def all_facts() -> dict[str, Any]:
         }
 
 
-def in_rank(rank: int, folder: str) -> None:
-    """One of two gloo ranks: writes its facts."""
+def in_rank(rank: int, folder: str, work: Callable[[], Any]) -> None:
+    """One of two gloo ranks: writes what `work` returns."""
     store = dist.FileStore(str(Path(folder) / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    torch.save(all_facts(), Path(folder) / f"{rank}.pt")
+    torch.save(work(), Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
 
-def on_gloo() -> list[dict[str, Any]]:
-    """The facts of two gloo ranks."""
+def on_gloo(work: Callable[[], Any]) -> list[Any]:
+    """What `work` returns on each of two gloo ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(in_rank, (folder,), nprocs=2)  # type: ignore[no-untyped-call]
-        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
+        torch.multiprocessing.spawn(in_rank, (folder, work), nprocs=2)  # type: ignore[no-untyped-call]
+        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(2)]

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from perfguard.measure.devices.operators import of_call
 from perfguard.measure.metrics import collectives
-from perfguard.measure.step import Step
+from perfguard.tensors.step import Step
 from tests.measure.collectives import stacks
 from tests.measure.collectives.stacks import SIZES, D, call, facts, fake_group
 
@@ -31,7 +31,7 @@ def on_fake() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def on_gloo() -> list[dict[str, Any]]:
-    return stacks.on_gloo()
+    return stacks.on_gloo(stacks.all_facts)
 
 
 def test_facts_of_gloo_ranks_equal_those_of_the_fake_backend(

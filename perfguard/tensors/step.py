@@ -7,7 +7,7 @@ they accumulate, so `torch.autograd.grad` would show none of it. Each run is the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from perfguard.model.records import Pass
 
 if TYPE_CHECKING:
     import torch
+
+Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,12 @@ class Started:
         self.outputs = self.call.run()
         return self
 
-    def backward(self) -> Started:
-        """Gradients of the leaves; those that the leaves held before are put back."""
+    def backward(self, incoming: Incoming | None = None) -> Started:
+        """Gradients of the leaves; those that the leaves held before are put back.
+
+        Args:
+            incoming: the gradients of outputs that require one; by default ones.
+        """
         import torch
 
         outputs = [each for each in _tensors(self.outputs) if each.requires_grad]
@@ -89,7 +95,7 @@ class Started:
         for leaf in self.leaves:
             leaf.grad = None
         if outputs:
-            torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+            torch.autograd.backward(outputs, incoming(outputs) if incoming else [*map(torch.ones_like, outputs)])
         self.gradients = tuple(leaf.grad for leaf in self.leaves)
         for leaf, gradient in zip(self.leaves, before, strict=True):
             leaf.grad = gradient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.measure.collectives.mesh import coordinates, described, dimension_of, in_group
+from perfguard.model.mesh import coordinates, described, dimension_of, in_group
 
 MESH = {"dp": 2, "ep": 3, "tp": 2}
 

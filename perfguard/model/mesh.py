@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 Mesh = Mapping[str, int]
 
+#: How the name of a dimension ends whose ranks have the same inputs: tensor parallelism, and that of experts (`etp`).
+SAME_INPUTS = "tp"
+
 
 def in_group() -> bool:
     """Whether this process belongs to a process group. Loads nothing of torch."""
@@ -41,6 +44,15 @@ def dimension_of(ranks: Sequence[int], mesh: Mesh) -> str:
     varying = [name for name, along in zip(mesh, places, strict=True) if len(set(along)) > 1]
     whole = math.prod(mesh[name] for name in varying) == len(ranks)
     return f"{'' if whole else 'part of '}{'+'.join(varying)}"
+
+
+def data_place(rank: int, mesh: Mesh) -> tuple[int, ...]:
+    """The place of a rank along the dimensions whose ranks have other inputs: all but those named `…tp`, whose ranks
+    share the work on the same inputs. Without a mesh every rank has its own."""
+    if not mesh:
+        return (rank,)
+    along = zip(mesh, coordinates(rank, mesh), strict=True)
+    return tuple(place for name, place in along if not name.endswith(SAME_INPUTS))
 
 
 def described(mesh: Mesh) -> str:
