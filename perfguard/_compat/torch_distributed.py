@@ -1,8 +1,10 @@
-"""torch.distributed: groups behind their names, data that DTensor moves by itself, flop of operators."""
+"""torch.distributed: groups behind their names, data that DTensor moves by itself, flop of operators, groups that
+exchange nothing, and the record of the collectives that were issued."""
 
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 RESOLVE = Private("torch.distributed.distributed_c10d", "_resolve_process_group", "naming the ranks of an exchange")
 DISPATCHER = Private("torch.distributed.tensor._dispatch", "OpDispatcher", "finding redistributions that nobody wrote")
 FAKE_STORE = Private("torch.testing._internal.distributed.fake_pg", "FakeStore", "layouts of many ranks in one process")
+FLIGHT_RECORDER = Private(
+    "torch._C._distributed_c10d", "_dump_fr_trace", "naming the last collective of a rank that hangs"
+)
 
 NAMES = (
     Private(
@@ -78,3 +83,15 @@ def flop_formulas() -> Mapping[Any, Callable[..., int]]:
         aten._grouped_mm: grouped_mm,
         aten._scaled_dot_product_flash_attention_for_cpu: attention,
     }
+
+
+def fake_store() -> Any:
+    """The store for the backend "fake", which importing its module registers."""
+    return FAKE_STORE.get()()
+
+
+def issued_collectives() -> list[dict[str, Any]]:
+    """The last collectives that this process has issued, oldest first, as torch's flight recorder describes them. It
+    records them only if TORCH_FR_BUFFER_SIZE was set when the process group began."""
+    entries: list[dict[str, Any]] = pickle.loads(FLIGHT_RECORDER.get()())["entries"]
+    return entries

@@ -35,7 +35,8 @@ def check_configurations(call: Call) -> Checked:
 
     Other configurations are those in `call.configurations` and those of every autotuned kernel that the call runs. If
     the first check was not cheap and `call.every` is not set, they are skipped with a note. Each configuration that
-    does not fit the device has a note, too.
+    does not fit the device has a note, too. Where several ranks make the call, the check is shorter: memory beside
+    inputs, reversed rows and gradients of other layouts say nothing of what is special to several ranks.
 
     In a process group the call is one of several ranks, and checked as such (`check_sharded`).
 
@@ -49,12 +50,12 @@ def check_configurations(call: Call) -> Checked:
         return check_sharded(call)
     started = time.thread_time()  # CPU time, so that other processes do not decide what is checked
     with tuners_met() as tuners:
-        checked = check(call)
+        checked = check(call, full=call.together is None)
     seconds = time.thread_time() - started
-    if checked.wrong:
+    if call.agreed(bool(checked.wrong)):
         return checked
     others = [*_named(call), *_tuned(call, tuners)]
-    if others and seconds > CHEAP_SECONDS and not call.every:
+    if others and call.agreed(seconds > CHEAP_SECONDS) and not call.every:
         note = f"{len(others)} configurations not checked, as one takes {seconds:.1f} s; check them with: "
         return replace(checked, notes=[*checked.notes, f"{note}--perfguard-all-configs"])
     problems, notes = [*checked.problems], [*checked.notes]

@@ -23,6 +23,7 @@ from perfguard.model.suite_names import name_of, suite_of
 from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
 from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, case_of, raise_for
+from perfguard.pytest_plugin.marks import mark_of
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
@@ -171,7 +172,7 @@ class Measuring(Ending):
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
         """Watch a guarded test, and free the device memory that it holds if it ran out of memory."""
         run = self._run
-        if run is None or not is_guarded(item):
+        if run is None or not _is_guarded_here(item):
             return (yield)
         if self._worker is not None:
             self._worker.enter(item.nodeid)
@@ -193,7 +194,7 @@ class Measuring(Ending):
         lost = item.config.stash.get(LOST, None)
         if self._run is not None and not self._run.is_session:
             self._run.forget(item.nodeid)
-        if self._run is not None and lost is not None and is_guarded(item):
+        if self._run is not None and lost is not None and _is_guarded_here(item):
             reason = f"not measured: the device was lost in {lost}; mend that case first"
             self._run.broken(case_of(item), reason)
             pytest.fail(reason, pytrace=False)
@@ -208,7 +209,7 @@ class Measuring(Ending):
             return report
         setattr(report, OTHERWISE, True)
         run = self._run
-        if run is not None and is_guarded(item):
+        if run is not None and _is_guarded_here(item):
             reason = describe_error(call.when, error)
             self._ran_out |= is_out_of_memory(error.value)
             if LOST not in item.config.stash and is_lost(run.device):
@@ -306,6 +307,11 @@ class Measuring(Ending):
 def is_guarded(item: pytest.Item) -> bool:
     """Whether a test uses a fixture that perfguard guards."""
     return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
+
+
+def _is_guarded_here(item: pytest.Item) -> bool:
+    """Whether this process runs the guarded test alone: those of several ranks have their own hooks."""
+    return is_guarded(item) and not mark_of(item).ranks
 
 
 def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:

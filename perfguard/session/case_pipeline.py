@@ -154,11 +154,12 @@ class Runner:
                 verdicts=_wrong(checked, direction),
                 notes=checked.notes if checked else [],
             )
-            if checked is None or not checked.wrong:
+            if checked is None or not call.agreed(bool(checked.wrong)):
                 result = self._read(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
-        return [result for result in results if result.readings or result.verdicts]
+        # A rank keeps what says nothing: the others may have found something.
+        return [result for result in results if result.readings or result.verdicts or call.together is not None]
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""

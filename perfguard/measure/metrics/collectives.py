@@ -15,7 +15,7 @@ from perfguard.measure.collectives.parameters import Padded, left_gathered, padd
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import Limits
 from perfguard.model.mesh import in_group
-from perfguard.model.records import Better, Parts, Reading, Value
+from perfguard.model.records import Across, Better, Parts, Reading, Value
 from perfguard.model.units import Unit
 from perfguard.tensors.step import Step
 
@@ -120,7 +120,8 @@ def _exchanges(subject: Subject, device: Device) -> Sequence[Exchange]:
 def _reading(metric: str, value: Value, **others: Any) -> Reading:
     unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES if "bytes" in metric else Unit.COUNT
     # Other versions of torch may exchange otherwise.
-    return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, **others)
+    across = Across.EACH if metric in PER_RANK else Across.EQUAL
+    return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, across=across, **others)
 
 
 def _sums(exchanges: Sequence[Exchange], of: Callable[[Exchange], int]) -> Parts:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.records import Better, Reading, Value
+from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
             reading("operator_names", names, Unit.TEXT, details="operators"),
             *copied,
             reading("host_reads", len(waits), rank=_RANK - 1, note=_listed("the host reads a tensor's data", waits)),
-            *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
+            *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50, across=Across.MOST)]),
         ]
     readings = [
         reading("launches", count),

@@ -21,7 +21,7 @@ from perfguard.measure.devices.device import Growth
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.replay import graph_nodes, weights
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.records import Better, Reading, Value
+from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
 from perfguard.tensors.step import Step, local
 
@@ -76,7 +76,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         # A residue, or a saved tensor, on one CPU is one on every CPU.
         portable = limits.portable is EITHER and not device.asynchronous
         unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES
-        return limits.reading(metric, unit, value, rank=rank, drifts=drifts, **others, portable=portable)
+        across = Across.EACH if unit is Unit.TEXT else Across.MOST
+        return limits.reading(metric, unit, value, rank=rank, drifts=drifts, **others, portable=portable, across=across)
 
     subject.warm_up(device)
     use = device.memory(subject.run)

@@ -72,6 +72,11 @@ class Subject:
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
     _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
 
+    @property
+    def together(self) -> bool:
+        """Whether several ranks make the call: none may decide alone how often."""
+        return self.call is not None and self.call.together is not None
+
     @cached_property
     def workload(self) -> Workload:
         """The workload of all timers."""

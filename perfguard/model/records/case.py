@@ -69,6 +69,15 @@ class Better(enum.StrEnum):
     SAME = "same"
 
 
+class Across(enum.StrEnum):
+    """How one value comes from those of several ranks, where these differ. EQUAL: they must not. MOST: the greatest.
+    EACH: all of them, by rank."""
+
+    EQUAL = "equal"
+    MOST = "most"
+    EACH = "each"
+
+
 class Case(Struct, frozen=True, order=True):
     """One guarded call: test name + parameters + pass."""
 
@@ -93,7 +102,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     verdict, the closest cause first. A reading that `details` another metric (as the kernels' names detail their count)
     explains only that one. `unrecorded` is the value, in every part, that a record older than the metric implies. None:
     it implies none, and the reading is NEW. A timed reading with a `rival` holds the times of candidate and rival, read
-    by turns. It is judged by these two alone and never stored.
+    by turns. It is judged by these two alone and never stored. `across` is for cases of several ranks.
     """
 
     metric: str
@@ -118,6 +127,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     rival: float = 0.0  # the rival's time, µs; 0: the reading is of the candidate alone
     problem: str = ""  # why the reading alone shows that the case is wrong; empty: it does not
     note: str = ""
+    across: Across = Across.EACH
 
     @property
     def timed(self) -> bool:
