@@ -85,11 +85,13 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     readings = [
         reading("peak_memory_bytes", use.peak, 50, floor=floor),
         reading("workspace_bytes", use.workspace, 50, details="peak_memory_bytes"),
-        reading("residue_bytes", use.residue, 55, drifts=False),
     ]
     if use.reserved is not None:
         readings.append(reading("reserved_bytes", use.reserved, 52))
-    if not isinstance(subject.run, Step):  # ranks that make another number of calls would wait for each other
+    # Ranks that make another number of calls would wait for each other; and threads of a process group let go of a
+    # call's tensors a moment after it has returned.
+    if not isinstance(subject.run, Step):
+        readings.append(reading("residue_bytes", use.residue, 55, drifts=False))
         # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
         growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
         readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False))
