@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.correctness import Checked, check
 from perfguard.model.call import Call
@@ -38,13 +40,14 @@ def check_configurations(call: Call) -> Checked:
     does not fit the device has a note, too. Where several ranks make the call, the check is shorter: memory beside
     inputs, reversed rows and gradients of other layouts say nothing of what is special to several ranks.
 
-    In a process group the call is one of several ranks, and checked as such (`check_sharded`).
+    In a process group a module is one of several ranks' and is checked as such (`check_sharded`). A function that
+    several ranks call is checked on each rank.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
-    if in_group():
+    if in_group() and (call.together is None or isinstance(call.fn, torch.nn.Module)):
         from perfguard.check.sharded import check_sharded
 
         return check_sharded(call)

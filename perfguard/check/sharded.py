@@ -93,7 +93,7 @@ class _Sharded:
     def run(self) -> Checked:
         accuracies, first = self._compare()
         problems = []
-        if not any(accuracy.problem for accuracy in accuracies):
+        if not self.call.agreed(any(accuracy.problem for accuracy in accuracies)):
             modules = [each for each in (self.call.fn, self.call.reference) if isinstance(each, torch.nn.Module)]
             with _halved(modules):
                 again, _ = self._compare()
