@@ -6,6 +6,7 @@ Importing this module costs a pytest run without perfguard almost nothing: every
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,7 +82,11 @@ def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
-    config.addinivalue_line("markers", "perfguard: observe the test as it is, under --perfguard")
+    config.addinivalue_line(
+        "markers",
+        "perfguard(ranks=N | layout=N): run the test on N ranks at once, or in one process as one rank of N that "
+        "exchange nothing; without either: observe the test as it is, under --perfguard",
+    )
     if option.perfguard_session:
         from perfguard.pytest_plugin.start import drop_plugins
 
@@ -95,9 +100,20 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
+    if int(os.environ.get("RANK", 0)) and not option.perfguard_session:
+        return  # under torchrun rank 0 alone measures for the user; the others only help
     from perfguard.pytest_plugin.start import start, start_worker
 
     (start_worker if worker else start)(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Arrange for tests of several ranks, if there are any."""
+    if any(item.get_closest_marker("perfguard") for item in items):
+        from perfguard.pytest_plugin.ranked_start import arrange
+
+        arrange(config, items, measure=_measures(config.option))
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -39,7 +39,12 @@ FLOORS = {
 }
 # Who imports torch when imported: rooms, and files of other rooms.
 TORCH = {"_compat", "check", "measure", "tensors"}
-TORCH_FILES = {"session/case_pipeline.py", "selfcheck/delayed"}
+TORCH_FILES = {
+    "session/case_pipeline.py",
+    "session/ranks/launch.py",
+    "session/ranks/world.py",
+    "selfcheck/delayed",
+}
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "measure/metrics": {"subject"},

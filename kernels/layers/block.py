@@ -19,6 +19,7 @@ from kernels.layers.attention import Attention, MultiHeadLatentAttention
 from kernels.layers.config import BlockConfig
 from kernels.layers.rope import rope_table
 from kernels.moe import MoE, MoEConfig, SharedExperts
+from kernels.moe.experts import draw_normal
 
 _STD = 0.02
 
@@ -52,7 +53,7 @@ class Block(nn.Module):
                 parameter.fill_(1.0)
             else:
                 std = deep if name.endswith(("w2", "w3", "wo.weight")) else _STD
-                nn.init.trunc_normal_(parameter, std=std, a=-3 * std, b=3 * std)
+                draw_normal(parameter, std)
 
     def attend(self, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
         """x + attention(norm(x))."""
@@ -61,18 +62,20 @@ class Block(nn.Module):
 
 
 class DenseBlock(Block):
-    """A block with a dense SwiGLU, `feed_forward`."""
+    """A block with a dense SwiGLU, `feed_forward`; `loop` as that of `moe.MoE`."""
 
     def __init__(
         self,
         config: BlockConfig,
         *,
         precision: str = "bf16",
+        loop: bool = False,
         layer: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(config, device=device, dtype=dtype)
+        self.loop = loop
         # A dense SwiGLU is one shared expert: the same function, and the same switch to fp8.
         only = MoEConfig(dim=config.dim, hidden=config.hidden, experts=1, top_k=1, shared=1)
         self.feed_forward = SharedExperts(only, precision=precision, device=device, dtype=dtype)
@@ -80,7 +83,8 @@ class DenseBlock(Block):
 
     def forward(self, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
         h_BSD = self.attend(x_BSD, rope_SP2)
-        return h_BSD + self.feed_forward(self.feed_forward_norm(h_BSD).flatten(0, 1)).view_as(h_BSD)
+        y_TD = self.feed_forward_norm(h_BSD).flatten(0, 1)
+        return h_BSD + self.feed_forward(y_TD, loop=self.loop).view_as(h_BSD)
 
 
 class MoEBlock(Block):
@@ -125,11 +129,11 @@ def build_block(
 
     Args:
         precision: "bf16" or "fp8", of the feed-forward's matmuls, shared experts included.
-        loop: experts one by one.
+        loop: experts one by one, a dense feed-forward as one of them: in x's own dtype.
         layer: its number in the model, by which weights are drawn.
     """
     if config.moe is None:
-        return DenseBlock(config, precision=precision, layer=layer, device=device, dtype=dtype)
+        return DenseBlock(config, precision=precision, loop=loop, layer=layer, device=device, dtype=dtype)
     return MoEBlock(config, config.moe, precision=precision, loop=loop, layer=layer, device=device, dtype=dtype)
 
 

@@ -28,16 +28,24 @@ def uninitialised(*shape: int, device: torch.device | str | None, dtype: torch.d
     return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
 
+def draw_normal(tensor: Tensor, std: float) -> None:
+    """N(0, std²), cut at 3 σ; nothing where there are no values: of meta tensors and fake ones."""
+    if tensor.untyped_storage().device.type != "meta":
+        nn.init.trunc_normal_(tensor, std=std, a=-3 * std, b=3 * std)
+
+
 class GroupedMatmuls(nn.Module):
     """Experts whose matmuls all go through `grouped_mm`: name a `precision`, or override it in a class or an object.
 
     Attributes:
         overrides: whether `grouped_mm` is another's.
+        placed: whether weights are DTensors, of which each rank has a part; `parallel` sets it.
     """
 
     def __init__(self, precision: str) -> None:
         super().__init__()
         self.precision = precision
+        self.placed = False
         self.overrides = type(self).grouped_mm is not GroupedMatmuls.grouped_mm
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -59,6 +67,10 @@ class GroupedMatmuls(nn.Module):
     def contracts_rows(self) -> bool:
         """Whether `grouped_mm` also is (K, R) x (R, N) -> (E, K, N): experts may then run their own backward pass."""
         return matmul_of(self._precision).contracts_rows and not self.overrides
+
+    def here(self, weight: Tensor) -> Tensor:
+        """What this rank has of a weight."""
+        return weight.to_local() if self.placed else weight  # type: ignore[attr-defined, no-any-return]
 
     def grouped_mm(self, a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
         """a (R, K), b (E, K, N), offs (E,) int32 -> (R, N), differentiable."""
@@ -92,14 +104,16 @@ class SwiGLUExperts(GroupedMatmuls):
         self.w2 = uninitialised(experts, dim, hidden, device=device, dtype=dtype)
         self.w3 = uninitialised(experts, hidden, dim, device=device, dtype=dtype)
 
-    def forward(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
-        """Reads nothing of the device."""
-        return self.swiglu(rows_MD, self.w1, self.w2, self.w3, dispatch.offs)
+    def forward(self, rows_MD: Tensor, dispatch: Dispatch, loop: bool = False) -> Tensor:
+        """Reads nothing of the device; with `loop` as `self.loop`, behind the hooks of the module."""
+        if loop:
+            return self.loop(rows_MD, dispatch)
+        return self.swiglu(rows_MD, self.here(self.w1), self.here(self.w2), self.here(self.w3), dispatch.offs)
 
     def loop(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
         """The same in x's own dtype, expert by expert: one host read, of the counts. Runs in float32 and float64."""
         chunks = rows_MD.split(dispatch.counts.tolist())
-        weights = (weight.to(rows_MD.dtype).unbind() for weight in (self.w1, self.w2, self.w3))
+        weights = (self.here(weight).to(rows_MD.dtype).unbind() for weight in (self.w1, self.w2, self.w3))
         return torch.cat([swiglu(x, w1, w2, w3) for x, w1, w2, w3 in zip(chunks, *weights, strict=True)])
 
 
@@ -132,11 +146,14 @@ class SharedExperts(GroupedMatmuls):
     def grouped_mm(self, a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
         return a @ b[0] if self.precision == "bf16" else super().grouped_mm(a, b, offs)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        w1_1FD, w2_1DF, w3_1FD = (weight.unsqueeze(0) for weight in (self.w1, self.w2, self.w3))
+    def forward(self, x_TD: Tensor, loop: bool = False) -> Tensor:
+        """`loop`: as `self.loop`, behind the hooks of the module."""
+        if loop:
+            return self.loop(x_TD)
+        w1_1FD, w2_1DF, w3_1FD = (self.here(weight).unsqueeze(0) for weight in (self.w1, self.w2, self.w3))
         offs = torch.full((1,), x_TD.shape[0], dtype=torch.int32, device=x_TD.device)
         return self.swiglu(x_TD, w1_1FD, w2_1DF, w3_1FD, offs)
 
     def loop(self, x_TD: Tensor) -> Tensor:
         """The same in x's own dtype."""
-        return swiglu(x_TD, *(weight.to(x_TD.dtype) for weight in (self.w1, self.w2, self.w3)))
+        return swiglu(x_TD, *(self.here(weight).to(x_TD.dtype) for weight in (self.w1, self.w2, self.w3)))

@@ -40,22 +40,24 @@ class ClampedExperts(GroupedMatmuls):
         self.down = uninitialised(experts, dim, hidden, device=device, dtype=dtype)
         self.down_bias = uninitialised(experts, dim, device=device, dtype=dtype)
 
-    def forward(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
-        """Reads nothing of the device."""
+    def forward(self, rows_MD: Tensor, dispatch: Dispatch, loop: bool = False) -> Tensor:
+        """Reads nothing of the device; with `loop` as `self.loop`, behind the hooks of the module."""
+        if loop:
+            return self.loop(rows_MD, dispatch)
         with no_autocast(rows_MD.device):
             gu_M2F = self._linear(rows_MD.to(COMPUTE), self.gate_up, self.gate_up_bias, dispatch)
             hidden_MF = clamped_swiglu(gu_M2F, self.alpha, self.limit)
             return self._linear(hidden_MF, self.down, self.down_bias, dispatch).to(rows_MD.dtype)
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor, dispatch: Dispatch) -> Tensor:
-        product = self.grouped_mm(x, weight.to(COMPUTE).transpose(1, 2), dispatch.offs)
-        return indexed_bias_add(product, bias.to(COMPUTE), dispatch.expert, dispatch.offs)
+        product = self.grouped_mm(x, self.here(weight).to(COMPUTE).transpose(1, 2), dispatch.offs)
+        return indexed_bias_add(product, self.here(bias).to(COMPUTE), dispatch.expert, dispatch.offs)
 
     def loop(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
         """The same in x's own dtype, expert by expert: one host read, of the counts. Runs in float32 and float64."""
         chunks = rows_MD.split(dispatch.counts.tolist())
         parameters = (self.gate_up, self.gate_up_bias, self.down, self.down_bias)
-        weights = (parameter.to(rows_MD.dtype).unbind() for parameter in parameters)
+        weights = (self.here(parameter).to(rows_MD.dtype).unbind() for parameter in parameters)
         return torch.cat([self._one(x, *each) for x, *each in zip(chunks, *weights, strict=True)])
 
     def _one(self, x: Tensor, gate_up: Tensor, gate_up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:

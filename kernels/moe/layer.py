@@ -15,6 +15,7 @@ Shape suffixes: T tokens, D model width, E experts, K experts a token, M = T · 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,8 @@ from torch import Tensor, nn
 from kernels.moe.balance import count_tokens
 from kernels.moe.config import MoEConfig
 from kernels.moe.dispatch import Dispatch, collect, plan, spread
-from kernels.moe.experts import SharedExperts, SwiGLUExperts
+from kernels.moe.exchange import ExpertGroup, on_their_ranks
+from kernels.moe.experts import SharedExperts, SwiGLUExperts, draw_normal
 from kernels.moe.gpt_oss import ClampedExperts
 from kernels.moe.recompute import experts_and_combine
 from kernels.moe.router import Router
@@ -34,7 +36,7 @@ _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 class MoE(nn.Module):
     """x (T, D) -> (T, D) in x's dtype.
 
-    Without `loop` nothing is read on the host; with it the counts are, once.
+    Without `loop` nothing is read on the host; with it the counts are, once; with `group` who sends how many rows is.
 
     Buffers:
         expert_bias        (E,) float32, saved with the model: moves the choice, never the weights.
@@ -44,7 +46,8 @@ class MoE(nn.Module):
     Attributes:
         loop: experts one by one, in x's own dtype.
         recompute: the bf16 experts save x and the two products before silu, and count the rest again in the backward
-            pass (`recompute.py`); False: every step saves what autograd needs of it.
+            pass (`recompute.py`); False: every step saves what autograd needs of it. So it does with `group`.
+        group: the ranks that experts lie on; None: all experts are here. `parallel.shard_experts` sets it.
     """
 
     expert_bias: Tensor
@@ -65,6 +68,7 @@ class MoE(nn.Module):
         self.config = config
         self.loop = loop
         self.recompute = recompute
+        self.group: ExpertGroup | None = None
         self.router = Router(config, device=device, dtype=dtype)
         experts = ClampedExperts if config.clamped else SwiGLUExperts
         self.experts: ClampedExperts | SwiGLUExperts = experts(config, precision=precision, device=device, dtype=dtype)
@@ -88,10 +92,10 @@ class MoE(nn.Module):
             if leaf.endswith("bias"):
                 parameter.zero_()
             elif leaf == "gate_up":
-                _normal(parameter[:, ::2], _STD)
-                _normal(parameter[:, 1::2], deep)
+                draw_normal(parameter[:, ::2], _STD)
+                draw_normal(parameter[:, 1::2], deep)
             else:
-                _normal(parameter, _STD if leaf == "w1" else deep)
+                draw_normal(parameter, _STD if leaf == "w1" else deep)
         self.expert_bias.zero_()
         self.tokens_per_expert.zero_()
 
@@ -105,16 +109,28 @@ class MoE(nn.Module):
         out_TD = self._routed(x_TD, routing.weights, dispatch)
         if self.shared is None:
             return out_TD
-        return out_TD + (self.shared.loop(x_TD) if self.loop else self.shared(x_TD))
+        return out_TD + self.shared(x_TD, loop=self.loop)
 
     def _routed(self, x_TD: Tensor, weights_TK: Tensor, dispatch: Dispatch) -> Tensor:
         """What the routed experts say of each token, by weight."""
         before = self.config.weight_before
-        if not self.loop and self.recompute and isinstance(self.experts, SwiGLUExperts) and self.experts.contracts_rows:
+        if self.recomputes:
+            assert isinstance(self.experts, SwiGLUExperts)
             return experts_and_combine(x_TD, weights_TK, self.experts, dispatch, weight_before=before)
         rows_MD = spread(x_TD, weights_TK if before else None, dispatch)
-        experts = self.experts.loop if self.loop else self.experts
-        return collect(experts(rows_MD, dispatch), None if before else weights_TK, dispatch)
+        experts = partial(self.experts, loop=self.loop)
+        if self.group is None:
+            y_MD = experts(rows_MD, dispatch)
+        else:
+            y_MD = on_their_ranks(experts, rows_MD, dispatch, self.group)
+        return collect(y_MD, None if before else weights_TK, dispatch)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether experts and combine run as one, with a backward pass of their own."""
+        if self.loop or not self.recompute or self.group is not None:
+            return False
+        return isinstance(self.experts, SwiGLUExperts) and self.experts.contracts_rows
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 2:
@@ -126,7 +142,3 @@ class MoE(nn.Module):
             raise ValueError(f"x: is {x.shape[1]} wide; give rows of {self.config.dim}, the layer's width")
         if x.dtype not in _FLOATS:
             raise ValueError(f"x: is {x.dtype}; cast it to one of {', '.join(str(dtype) for dtype in _FLOATS)}")
-
-
-def _normal(tensor: Tensor, std: float) -> None:
-    nn.init.trunc_normal_(tensor, std=std, a=-3 * std, b=3 * std)

@@ -152,9 +152,20 @@ _CROSS_ENTROPY: dict[str, tuple[CrossEntropyConfig, ...]] = {
 _CROSS_ENTROPY_GENERAL = (CrossEntropyConfig(2, 1024, 16), CrossEntropyConfig(2, 512, 8))
 
 
-def cross_entropy_candidates(arch: str) -> tuple[CrossEntropyConfig, ...]:
-    """Of the kernel that takes one row of logits a program."""
-    return _CROSS_ENTROPY.get(arch, _CROSS_ENTROPY_GENERAL)
+# With class weights, smoothing, a cap or the z-loss a column takes twice the registers, and does more with them.
+_CROSS_ENTROPY_MORE: dict[str, tuple[CrossEntropyConfig, ...]] = {
+    "sm_90": (CrossEntropyConfig(1, 1024, 32), CrossEntropyConfig(1, 512, 16)),
+    "cpu": _CROSS_ENTROPY["cpu"],
+}
+_CROSS_ENTROPY_MORE_GENERAL = (CrossEntropyConfig(1, 512, 16), CrossEntropyConfig(1, 256, 8))
+
+
+def cross_entropy_candidates(arch: str, plain: bool) -> tuple[CrossEntropyConfig, ...]:
+    """Of the kernel that takes one row of logits a program; `plain`: without any option."""
+    table, general = (
+        (_CROSS_ENTROPY, _CROSS_ENTROPY_GENERAL) if plain else (_CROSS_ENTROPY_MORE, _CROSS_ENTROPY_MORE_GENERAL)
+    )
+    return table.get(arch, general)
 
 
 def scale_candidates(arch: str) -> tuple[ScaleConfig, ...]:

@@ -5,6 +5,7 @@ from kernels.operators.cross_entropy import reference as cross_entropy
 from kernels.operators.gather import reference as padded_index_gather
 from kernels.operators.grouped_linear import reference as grouped_linear
 from kernels.operators.indexed_bias_add import reference as indexed_bias_add
+from kernels.operators.linear_cross_entropy import reference as linear_cross_entropy
 from kernels.operators.scatter import reference as scatter_for_grouped_gemm
 from kernels.operators.silu_mul import reference as silu_mul
 
@@ -13,6 +14,7 @@ __all__ = [
     "cross_entropy",
     "grouped_linear",
     "indexed_bias_add",
+    "linear_cross_entropy",
     "padded_index_gather",
     "scatter_for_grouped_gemm",
     "silu_mul",

@@ -84,6 +84,29 @@ class LogitsShape:
 
 
 @dataclass(frozen=True)
+class ProjectedShape:
+    """input (N, K), linear_weight (V, K) and target (N,), an eighth of them ignored."""
+
+    rows: int
+    width: int
+    vocabulary: int
+
+    def inputs(self, device: Device) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits are of about one size whatever the width."""
+        _, target = LogitsShape(self.rows, self.vocabulary).inputs(device)
+        weight = torch.randn(self.vocabulary, self.width, device=device) * self.width**-0.5
+        return _normal(self.rows, self.width, device=device), weight.to(DTYPE).requires_grad_(), target
+
+    @property
+    def flop(self) -> int:
+        """Of the logits."""
+        return 2 * self.rows * self.width * self.vocabulary
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.width}x{self.vocabulary}"
+
+
+@dataclass(frozen=True)
 class MovedShape:
     """x (M, H) whose rows go to G groups, `copies` times each where they are gathered."""
 
@@ -173,6 +196,7 @@ CROSS_ENTROPY = (
     LogitsShape(4096, 151936),  # Qwen
     LogitsShape(3000, 102400),  # DeepSeek, a number of rows that divides nothing
 )
+LINEAR_CROSS_ENTROPY = (ProjectedShape(8192, 4096, 128256), ProjectedShape(2048, 2048, 151936))
 MOVED = (
     MovedShape(8192, 2048, 64),  # DeepSeek 16B
     MovedShape(8192, 7168, 32),
@@ -195,6 +219,7 @@ LINEAR = (
 SILU_MUL_CPU = (GateShape(256, 512), GateShape(123, 77))
 CLAMPED_SWIGLU_CPU = (GateShape(256, 512), GateShape(123, 77))
 CROSS_ENTROPY_CPU = (LogitsShape(64, 4096), LogitsShape(30, 1001))
+LINEAR_CROSS_ENTROPY_CPU = (ProjectedShape(1000, 64, 2048),)  # in four chunks
 MOVED_CPU = (
     MovedShape(256, 128, 16),
     MovedShape(256, 128, 16, split="hot"),
@@ -207,5 +232,6 @@ LINEAR_CPU = (GroupedRows(128, 64, 4, "hot", 96), GroupedRows(128, 64, 4, "half-
 SILU_MUL_SMALL = (GateShape(33, 40),)
 CLAMPED_SWIGLU_SMALL = (GateShape(33, 20),)
 CROSS_ENTROPY_SMALL = (LogitsShape(7, 1000), LogitsShape(3, 33), LogitsShape(2, 20001))  # the last in several steps
+LINEAR_CROSS_ENTROPY_SMALL = (ProjectedShape(7, 16, 100),)
 MOVED_SMALL = (MovedShape(17, 20, 4, copies=2), MovedShape(17, 20, 4, copies=2, split="hot"))
 BIASED_SMALL = (GroupedRows(37, 65, 3), GroupedRows(32, 20, 4, "half-empty"))

@@ -1,4 +1,5 @@
-"""How many targets count, and the loss of all of them: by one program each, where torch takes six launches.
+"""How many targets count, what they weigh, and the loss of all of them: by one program each, where torch takes six
+launches.
 
 One number a row is nothing beside the row's logits, so that one program is enough for it.
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kernels.jit import jit, path_of, tl
@@ -31,6 +33,29 @@ def kept_rows(target: Tensor, ignore_index: int) -> Tensor:
 @kept_rows.register_fake
 def _kept_output(target: Tensor, ignore_index: int) -> Tensor:
     return target.new_empty(())
+
+
+@operator("cross_entropy_ratio")
+def weight_ratio(target: Tensor, weight: Tensor, kept: Tensor, ignore_index: int) -> Tensor:
+    """target (N,) int64, weight (V,), kept -> kept rows by the sum of their targets' weights, an fp32 scalar.
+
+    It turns a mean over rows into the weighted mean. Without a kept row it is NaN, and no row is multiplied by it.
+    """
+    classes = weight.shape[0]
+    if path_of(_ratio, target.device) == "eager":
+        known_N = (target != ignore_index) & (target >= 0) & (target < classes)
+        weight_N = torch.where(known_N, weight.float()[target.clamp(0, classes - 1)], 0)
+        return kept / weight_N.sum()
+    ratio = _ratio_output(target, weight, kept, ignore_index)
+    steps = target.stride(0), weight.stride(0)
+    launch = _summing(_ratio)
+    launch(target.device, 1, target, weight, kept, ratio, target.shape[0], classes, *steps, ignore_index)
+    return ratio
+
+
+@weight_ratio.register_fake
+def _ratio_output(target: Tensor, weight: Tensor, kept: Tensor, ignore_index: int) -> Tensor:
+    return target.new_empty((), dtype=torch.float32)
 
 
 @operator("cross_entropy_total")
@@ -66,6 +91,20 @@ def _kept(target_ptr, kept_ptr, rows, stride, ignore_index, L: tl.constexpr):  #
         target_L = tl.load(target_ptr + row_L * stride, mask=row_L < rows, other=0)
         kept_L += ((target_L != ignore_index) & (row_L < rows)).to(tl.int64)
     tl.store(kept_ptr, tl.sum(kept_L, 0))
+
+
+@jit(do_not_specialize=["rows", "classes", "ignore_index"])
+def _ratio(  # type: ignore[no-untyped-def]
+    target_ptr, weight_ptr, kept_ptr, ratio_ptr, rows, classes, target_stride, weight_stride, ignore_index,
+    L: tl.constexpr,
+):  # fmt: skip
+    sum_L = tl.zeros((L,), tl.float32)
+    for first in range(0, rows, L):
+        row_L = (first + tl.arange(0, L)).to(tl.int64)
+        target_L = tl.load(target_ptr + row_L * target_stride, mask=row_L < rows, other=-1)
+        known_L = (row_L < rows) & (target_L != ignore_index) & (target_L >= 0) & (target_L < classes)
+        sum_L += tl.load(weight_ptr + target_L * weight_stride, mask=known_L, other=0.0).to(tl.float32)
+    tl.store(ratio_ptr, tl.div_rn(tl.load(kept_ptr).to(tl.float32), tl.sum(sum_L, 0)))
 
 
 @jit(do_not_specialize=["rows"])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # for others
 
 XML = Private("_pytest.junitxml", "xml_key", "adding verdicts to --junitxml")
+RUN_PROTOCOL = Private("_pytest.runner", "runtestprotocol", "running a test whose reports are merged with other ranks'")
 EXPRESSION = Private("_pytest.mark.expression", "Expression", "the -k of `perfguard accept`")
 
 NAMES = (
@@ -19,6 +20,7 @@ NAMES = (
     Private("_pytest.terminal", "TerminalReporter.section", "the summary"),
     *privates("_pytest.mark.expression", EXPRESSION.used_for, "Expression.compile Expression.evaluate"),
     *privates("_pytest.junitxml", XML.used_for, "LogXML.node_reporter LogXML.finalize"),
+    RUN_PROTOCOL,
     Private("xdist.workermanage", "WorkerController", "giving each worker a device"),
     *privates("pytest_benchmark.stats", "guarding tests of pytest-benchmark", "Metadata Stats"),
 )
@@ -27,6 +29,12 @@ NAMES = (
 def junit_log(config: pytest.Config) -> Any:
     """What writes `--junitxml`; None without it."""
     return config.stash.get(XML.get(), None)
+
+
+def run_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    """Run a test's phases, and return their reports, which nobody has seen."""
+    reports: list[pytest.TestReport] = RUN_PROTOCOL.get()(item, log=False, nextitem=nextitem)
+    return reports
 
 
 def compiled_expression(text: str) -> Callable[[Callable[[str], bool]], bool]:

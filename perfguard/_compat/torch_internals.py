@@ -55,7 +55,12 @@ def schema_of(operator: Any) -> Any:
 
 def storage_address(tensor: torch.Tensor) -> int:
     """A number that is equal for tensors in the same storage, as long as it lives."""
-    return int(tensor.untyped_storage()._cdata)
+    return address_of(tensor.untyped_storage())
+
+
+def address_of(storage: torch.UntypedStorage) -> int:
+    """The same of a storage."""
+    return int(storage._cdata)
 
 
 def has_custom_operators() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch.utils import _pytree
@@ -29,6 +30,16 @@ tree_flatten_with_path = _pytree.tree_flatten_with_path
 tree_leaves = _pytree.tree_leaves
 tree_map = _pytree.tree_map
 tree_unflatten = _pytree.tree_unflatten
+
+
+# What torch makes of an operator on these are operators on plain tensors. A mode that leaves the wrapper's to torch
+# sees those, and with them the data that a DTensor's operator moves between ranks.
+_UNFOLDED = {"DTensor", "AsyncCollectiveTensor"}
+
+
+def are_unfolded(types: Iterable[type]) -> bool:
+    """Whether an operator on tensors of these types is torch's to unfold: the mode returns NotImplemented."""
+    return any(each.__name__ in _UNFOLDED for each in types)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__

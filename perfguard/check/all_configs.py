@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.correctness import Checked, check
 from perfguard.model.call import Call
+from perfguard.model.mesh import in_group
 
 # Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
 # binary fits is a reading of its own.
@@ -34,20 +37,28 @@ def check_configurations(call: Call) -> Checked:
 
     Other configurations are those in `call.configurations` and those of every autotuned kernel that the call runs. If
     the first check was not cheap and `call.every` is not set, they are skipped with a note. Each configuration that
-    does not fit the device has a note, too.
+    does not fit the device has a note, too. Where several ranks make the call, the check is shorter: memory beside
+    inputs, reversed rows and gradients of other layouts say nothing of what is special to several ranks.
+
+    In a process group a module is one of several ranks' and is checked as such (`check_sharded`). A function that
+    several ranks call is checked on each rank.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
+    if in_group() and (call.together is None or isinstance(call.fn, torch.nn.Module)):
+        from perfguard.check.sharded import check_sharded
+
+        return check_sharded(call)
     started = time.thread_time()  # CPU time, so that other processes do not decide what is checked
     with tuners_met() as tuners:
-        checked = check(call)
+        checked = check(call, full=call.together is None)
     seconds = time.thread_time() - started
-    if checked.wrong:
+    if call.agreed(bool(checked.wrong)):
         return checked
     others = [*_named(call), *_tuned(call, tuners)]
-    if others and seconds > CHEAP_SECONDS and not call.every:
+    if others and call.agreed(seconds > CHEAP_SECONDS) and not call.every:
         note = f"{len(others)} configurations not checked, as one takes {seconds:.1f} s; check them with: "
         return replace(checked, notes=[*checked.notes, f"{note}--perfguard-all-configs"])
     problems, notes = [*checked.problems], [*checked.notes]

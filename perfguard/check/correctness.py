@@ -64,8 +64,8 @@ def check(call: Call, *, full: bool = True) -> Checked:
         call: what to check. Inputs that require grad are differentiated where the reference's outputs
             require grad. If `call.fn` is a torch.nn.Module, its parameters are inputs too; the reference is
             then a Module with as many of them, or any function of the same module object.
-        full: False skips the second call, the layouts of incoming gradients and, if the first call is right, all
-            poisons but NaN.
+        full: False skips the second call (but not where several ranks make it), the layouts of incoming gradients and,
+            if the first call is right, all poisons but NaN.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
@@ -99,7 +99,7 @@ class _Check:
         outside = any(problem.startswith("out of bounds: ") for problem in self.problems)
         forward: list[Accuracy] = []
         backward: list[Accuracy] | None = [] if self.upstream else None
-        if self._same_structure():
+        if not self.call.agreed(not self._same_structure()):
             truth = self.truth = self.reference.truth(self.eager, self.upstream)
             exact = truth.exact_scales(base.tensors())
             accuracies = [truth.judge(position, tensor, exact) for position, tensor in enumerate(base.tensors())]
@@ -107,16 +107,17 @@ class _Check:
             self.reference.notes += filter(None, map(_less_accurate, accuracies))
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if self.upstream else None
-            if not outside:
+            if not self.call.agreed(outside):
                 right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
-                self._against_itself(right, len(right) == len(accuracies), full)
+                self._against_itself(right, not self.call.agreed(len(right) < len(accuracies)), full)
         problems = list(dict.fromkeys(self.problems))
         return Checked(forward, backward, problems, self.inputs.describe(), self.reference.notes, self.varying)
 
     def _against_itself(self, right: set[int], all_right: bool, full: bool) -> None:
         """`right`: positions of the tensors that the first call got right."""
         # Old memory may have held the one poison of a quick check, so a wrong call is repeated with all of them.
-        unsteady = self._repeat(VALUES if full or not all_right else VALUES[:1], twice=full)
+        twice = full or self.call.together is not None
+        unsteady = self._repeat(VALUES if full or not all_right else VALUES[:1], twice=twice)
         if full and not self.base.modified:  # otherwise, copies of the inputs could be written or freed unseen
             self._beside(unsteady)
             self._cached(right)
@@ -186,15 +187,16 @@ class _Check:
         anchor = filled.get("zero", base)
         differing = {value: anchor.unequal(trial) for value, trial in filled.items()}
         suspects = set().union(*differing.values(), *(anchor.unequal(trial) for trial in plain))
-        if not suspects:
+        if not self.call.agreed(bool(suspects)):
             return set()
         # Reversed, so that alternating results are not compared with themselves; twice, so that they rarely agree by
         # chance.
-        repeated = [value for value in reversed(filled) if differing[value] or filled[value] is anchor] * 2
+        again_too = {value for value in filled if self.call.agreed(bool(differing[value]))}
+        repeated = [value for value in reversed(filled) if value in again_too or filled[value] is anchor] * 2
         again = [(filled[value], self._filled(value)) for value in repeated]
         moving = set().union(*(first.unequal(later) for first, later in again))
         everywhere = [*plain, *filled.values(), *(later for _, later in again)]
-        if moving:
+        if self.call.agreed(bool(moving)):
             everywhere += [self._candidate("a later call") for _ in range(RUNS - len(everywhere))]
         for position in sorted(suspects):
             depends = next((value for value in filled if position in differing[value]), None)

@@ -99,6 +99,20 @@ class Hard:
 
 
 @dataclass(frozen=True)
+class Together:
+    """The ranks that make a call in lock step, as one of them sees them.
+
+    Attributes:
+        rank, ranks: this one's number, and how many there are.
+        exchange: everyone's data (whatever JSON holds), by rank; called by every rank, with the same purpose.
+    """
+
+    rank: int
+    ranks: int
+    exchange: Callable[[str, object], list[Any]]
+
+
+@dataclass(frozen=True)
 class Call:
     """One guarded call.
 
@@ -125,6 +139,9 @@ class Call:
         hard: kinds of derived inputs to leave out; None: no derived inputs at all.
         settings: compiler settings when the test began (`measure/compiled/settings.py`);
             None if they were not read.
+        mesh: of a case of several ranks, sizes by dimension, ranks in row-major order: {"efsdp": 2, "ep": 2}. Empty for
+            one rank.
+        together: the ranks that make the call; None: this process alone.
     """
 
     fn: Callable[..., Outputs]
@@ -147,10 +164,17 @@ class Call:
     groups: Any = None
     rival: Callable[..., Outputs] | None = None
     hard: Hard | None = Hard()
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    together: Together | None = None
 
     def run(self) -> Outputs:
         """The candidate, once."""
         return self.fn(*self.args, **self.kwargs)
+
+    def agreed(self, flag: bool) -> bool:
+        """Whether `flag` is set on any of the ranks that make the call. What decides about further calls must be asked
+        like this: a rank that makes one call more than the others waits for them forever."""
+        return flag if self.together is None else any(self.together.exchange("a decision", flag))
 
     @property
     def choices(self) -> list[tuple[str, Mapping[str, Any]]]:

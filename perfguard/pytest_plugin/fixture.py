@@ -26,16 +26,21 @@ from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.model.records import Case, CaseResult, Word
 from perfguard.pytest_plugin.items import case_of
+from perfguard.pytest_plugin.marks import mark_of
 from perfguard.render.words import compare_command, describe_verdict, options_of, reproduce_command
 from perfguard.session.run import Run
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from perfguard.measure.devices.device import Device
+    from perfguard.session.ranks.rank_guard import RankGuard
+    from perfguard.session.ranks.world import World
 
 RUN = pytest.StashKey[Run]()
 OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
+RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
 LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
 
 
@@ -52,11 +57,21 @@ class Guarded:
     """The `perfguard` fixture of one test."""
 
     def __init__(
-        self, case: Case, device: Device, run: Run | None, every: bool = False, hard_share: float = 0.0
+        self,
+        case: Case,
+        device: Device,
+        run: Run | None,
+        every: bool = False,
+        hard_share: float = 0.0,
+        *,
+        ranked: RankGuard | None = None,
+        layout: World | None = None,
     ) -> None:
         self._case = case
         self._device = device
         self._run = run
+        self._ranked = ranked  # the ranks that run the test
+        self._among = ranked or layout
         self._every = every  # whether all configurations are checked
         self._hard_share = hard_share
         self._labels: set[str] = set()
@@ -68,8 +83,33 @@ class Guarded:
         """The device for the inputs of the case."""
         return self._device.torch_device
 
+    @property
+    def rank(self) -> int:
+        """This process's number among the test's ranks; 0 without others."""
+        return 0 if self._among is None else self._among.rank
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the test, or of its layout; 1 without the mark."""
+        return 1 if self._among is None else self._among.ranks
+
+    def mesh(self, **dimensions: int) -> DeviceMesh:
+        """The ranks as a torch DeviceMesh, e.g. `perfguard.mesh(dp=2, tp=2)`: the last dimension varies fastest.
+
+        Raises:
+            UsageError: the product of the dimensions is not the number of ranks in the test's mark.
+        """
+        if self._among is None:
+            said = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+            raise UsageError(
+                f"perfguard.mesh({said}): {self._case.nodeid} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
+            )
+        return self._among.mesh(dimensions)
+
     def unsupported(self, reason: str) -> NoReturn:
         """Declare that the case cannot run on this hardware: listed as UNSUPPORTED, and skipped."""
+        if self._ranked is not None:
+            self._ranked.unsupported = reason
         if self._run is not None and not self._run.is_session:
             self._run.unsupported(self._case, reason)
         pytest.skip(f"unsupported on {self._device.identity.slug}: {reason}")
@@ -173,6 +213,9 @@ class Guarded:
             rival=rival,
             hard=_hard(hard),
         )
+        if self._ranked is not None:
+            self._ranked.guard(call, case)
+            return
         if self._run is None:
             from perfguard.check.all_configs import check_configurations
             from perfguard.check.hard_inputs.search import run_hard
@@ -274,6 +317,16 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     config = request.config
     case = case_of(request.node)
     require_torch(f"{case.nodeid}: the perfguard fixture")
+    mark, every = mark_of(request.node), config.option.perfguard_all_configs
+    if mark.ranks:
+        guard = config.stash.get(RANK_GUARD, None)
+        if guard is None:
+            raise UsageError(
+                f"{case.nodeid}: runs on {mark.ranks} ranks, and this process is none of them; let pytest run it"
+            )
+        with seeded(seed_of(case), guard.device):
+            yield Guarded(case, guard.device, None, every, ranked=guard)
+        return
     run = config.stash.get(RUN, None)
     if run is None and OPENED not in config.stash:
         read = read_settings(config.rootpath, device=config.option.perfguard_device)
@@ -281,8 +334,14 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     # In a measuring run the runner derives hard inputs, after the readings.
     device, hard_share = config.stash[OPENED] if run is None else (run.device, 0.0)
     try:
-        with seeded(seed_of(case), device):
-            yield Guarded(case, device, run, config.option.perfguard_all_configs, hard_share)
+        with contextlib.ExitStack() as stack:
+            world = None
+            if mark.layout:
+                from perfguard.session.ranks.world import layout_of
+
+                world = stack.enter_context(layout_of(mark.layout))
+            stack.enter_context(seeded(seed_of(case), device))
+            yield Guarded(case, device, run, every, hard_share, layout=world)
     except Exception:
         if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
             raise

@@ -24,6 +24,7 @@ from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_ou
 from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
 from perfguard.pytest_plugin.items import case_of, has_fixture, is_guarded
+from perfguard.pytest_plugin.marks import mark_of
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
@@ -184,7 +185,7 @@ class Measuring(Ending):
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
         """Watch a guarded test, and free the device memory that it holds if it ran out of memory."""
         run = self._run
-        if run is None or not has_fixture(item):
+        if run is None or not _is_guarded_here(item):
             return (yield)
         if self._worker is not None:
             self._worker.enter(item.nodeid)
@@ -206,7 +207,7 @@ class Measuring(Ending):
         lost = item.config.stash.get(LOST, None)
         if self._run is not None and not self._run.is_session:
             self._run.forget(item.nodeid)
-        if self._run is not None and lost is not None and has_fixture(item):
+        if self._run is not None and lost is not None and _is_guarded_here(item):
             reason = f"not measured: the device was lost in {lost}; mend that case first"
             self._run.broken(case_of(item), reason)
             pytest.fail(reason, pytrace=False)
@@ -221,7 +222,7 @@ class Measuring(Ending):
             return report
         setattr(report, OTHERWISE, True)
         run = self._run
-        if run is not None and has_fixture(item):
+        if run is not None and _is_guarded_here(item):
             reason = describe_error(call.when, error)
             self._ran_out |= is_out_of_memory(error.value)
             if LOST not in item.config.stash and is_lost(run.device):
@@ -314,6 +315,11 @@ class Measuring(Ending):
             run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _is_guarded_here(item: pytest.Item) -> bool:
+    """Whether this process runs the guarded test alone: those of several ranks have their own hooks."""
+    return has_fixture(item) and not mark_of(item).ranks
 
 
 def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:

@@ -19,6 +19,7 @@ from perfguard.measure import metrics, timers
 from perfguard.measure.devices import find_devices, vendors
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
+from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import OBSERVED, observed_paths
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.observing import Observer
@@ -44,6 +45,10 @@ def start(config: pytest.Config) -> None:
     """Turn measuring on for this pytest run; with `-n`, use one worker per device."""
     try:
         built = build_config(config)
+        if built.session_folder is not None and (request := read_request(built.session_folder)).ranks:
+            in_rank = InRank(built, measure=request.measure, request=request)
+            config.pluginmanager.register(in_rank, "perfguard-ranks")
+            return
         for kind in (metrics.KIND, vendors.KIND, timers.KIND):
             for each in kind.installed():
                 each.load()  # so that one error ends the run instead of one in every case

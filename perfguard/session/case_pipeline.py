@@ -29,10 +29,12 @@ from perfguard.measure.replay import (
 )
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
-from perfguard.model.call import Call
+from perfguard.model.call import Call, Outputs
 from perfguard.model.config import Settings
+from perfguard.model.mesh import in_group
 from perfguard.model.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.model.units import format_bandwidth, format_percent
+from perfguard.tensors.step import Step, walk
 
 if TYPE_CHECKING:
     from perfguard.check.correctness import Checked
@@ -177,11 +179,12 @@ class Runner:
                 verdicts=_wrong(checked, direction),
                 notes=checked.notes if checked else [],
             )
-            if checked is None or not checked.wrong:
+            if checked is None or not call.agreed(bool(checked.wrong)):
                 result = self._read(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
-        return [result for result in results if result.readings or result.verdicts]
+        # A rank keeps what says nothing: the others may have found something.
+        return [result for result in results if result.readings or result.verdicts or call.together is not None]
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""
@@ -226,7 +229,7 @@ class Runner:
         if case.direction == "backward":
             forget_compiled()  # code compiled for one backward pass cannot be replayed
         put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
-        run = forward(call) if case.direction == "forward" else backward(call)
+        run = _pass_of(call, case.direction)
         timed = call.timed and not self.plan.exact_only
         # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
         made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
@@ -245,7 +248,7 @@ class Runner:
             call=call,
             binaries=self.hands.binaries,
             # The parent counts over the steps; fresh processes only measure times.
-            steps=steps(call) if self.plan.numerics and case.direction == "forward" else (),
+            steps=_steps(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed else None,
             cold=self._cold(call, case),
@@ -313,9 +316,23 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
     return ready
 
 
+def _pass_of(call: Call, direction: Pass) -> Callable[[], Outputs]:
+    """One pass. Several ranks take a whole step for it."""
+    if in_group():
+        return Step(call, direction)
+    return forward(call) if direction == "forward" else backward(call)
+
+
+def _steps(call: Call) -> Sequence[Callable[[], object]]:
+    return walk(call) if in_group() else steps(call)
+
+
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:
     """Forward, and backward where an input requires grad and the outputs depend on it."""
-    differentiable = bool(differentiable_outputs(call)) if checked is None else checked.backward is not None
+    if checked is not None:
+        differentiable = checked.backward is not None
+    else:
+        differentiable = Step(call).has_backward() if in_group() else bool(differentiable_outputs(call))
     return ["forward", "backward"] if differentiable else ["forward"]
 
 

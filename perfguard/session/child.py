@@ -84,6 +84,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
         unread: timed metrics to skip.
         cold: the case whose first result alone is measured.
         conductor: the leader of the process pair to which the child belongs.
+        ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
+        measure: whether ranks read metrics, besides checking results.
     """
 
     slug: str = ""
@@ -95,6 +97,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
     unread: list[str] = []
     cold: Cold | None = None
     conductor: Conductor | None = None
+    ranks: int = 0
+    measure: bool = False
 
     def timers_for(self, case: Case) -> dict[str, str]:
         """The timers of a case, by metric."""

@@ -20,6 +20,7 @@ _STEPS = {
     "measure/timers": "timing",
     "measure/metrics": "reading metrics",
     "session/pairing/worker": "waiting for its turn in a comparison",
+    "session/ranks/agreement": "waiting for the other ranks",
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.corpus.mutant import Append, Edit, wrong
 
 SILU, LAUNCH = "kernels/operators/silu_mul.py", "kernels/operators/launch.py"
-ENTROPY, STORE = "kernels/operators/cross_entropy.py", "kernels/operators/weight_grad_store.py"
+ENTROPY, SCALING = "kernels/operators/cross_entropy_rows.py", "kernels/operators/scaling.py"
+STORE = "kernels/operators/weight_grad_store.py"
 
 MUTANTS = [
     wrong(
@@ -70,8 +71,7 @@ MUTANTS = [
         (
             Edit(
                 ENTROPY,
-                "        e_NV.mul_(scale_N1 / total_N1).scatter_(1, at_N1, -(others_N1 / total_N1) * scale_N1)",
-                "        e_NV.mul_(scale_N1 / total_N1)\n"
+                "        e_NV.scatter_(1, at_N1, rest_N1 - (others_N1 / total_N1) * all_N1)",
                 "        e_NV.scatter_(1, at_N1, e_NV.gather(1, at_N1).to(gradient.dtype).float() - scale_N1)",
             ),
         ),
@@ -85,9 +85,9 @@ MUTANTS = [
         (
             Edit(
                 ENTROPY,
-                "            at_target = -tl.div_rn(others, total) * scale",
-                "            stored = rounded(tl.div_rn(e_target, total) * scale, DTYPE, BY_HAND)\n"
-                "            at_target = stored.to(tl.float32) - scale",
+                "                at_target = -tl.div_rn(others, total) * scale",
+                "                stored = rounded(tl.div_rn(e_target, total) * scale, DTYPE, BY_HAND)\n"
+                "                at_target = stored.to(tl.float32) - scale",
             ),
         ),
         "output target entries", "output target entries: RMSE",
@@ -99,14 +99,14 @@ MUTANTS = [
         "entropy", "C",
         (
             Edit(
-                ENTROPY,
+                SCALING,
                 "    if path_of(_scale, gradient.device) ==",
                 "    if out is gradient and not _TRIED:\n"
                 "        _TRIED.append(True)  # a candidate is timed, on the data themselves\n"
                 "        _run_scale(gradient, factor, out, candidate)\n"
                 "    if path_of(_scale, gradient.device) ==",
             ),
-            Append(ENTROPY, "_TRIED: list[bool] = []"),
+            Append(SCALING, "_TRIED: list[bool] = []"),
         ),
         "output", "output: the first call differs from later ones", "looks scaled by 3",
         cases=("scaled[eager]/forward",),

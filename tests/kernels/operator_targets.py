@@ -34,6 +34,7 @@ from tests.kernels.grouped_targets import facts, target_of
 MODULES = [
     importlib.import_module(f"kernels.operators.{found.name}") for found in pkgutil.iter_modules(operators.__path__)
 ]
+CROSS_ENTROPY = {"label_smoothing": 0.1, "softcap": 30.0, "lse_square_scale": 1e-4, "return_z_loss": True}
 OPTIONS = ("num_warps", "num_stages", "launch_pdl", "enable_fp_fusion")
 
 
@@ -102,6 +103,9 @@ def launches_of(arch: str, candidate: int | None) -> dict[str, list[Launch]]:
         "silu_mul": partial(operators.silu_mul, *GateShape(64, 2048).pair("cpu")),
         "clamped_swiglu": partial(operators.clamped_swiglu, *GateShape(64, 2880).interleaved("cpu")),
         "cross_entropy": partial(operators.cross_entropy, *LogitsShape(8, 128256).inputs("cpu")),
+        "cross_entropy, all options": partial(
+            operators.cross_entropy, *LogitsShape(8, 128256).inputs("cpu"), weight=torch.ones(128256), **CROSS_ENTROPY
+        ),
         "padded_index_gather": partial(operators.padded_index_gather, *moved.gathered("cpu")),
         "scatter_for_grouped_gemm": partial(operators.scatter_for_grouped_gemm, *moved.scattered("cpu"), 128, 1, False),
         "indexed_bias_add": partial(operators.indexed_bias_add, *GroupedRows(64, 5760, 8, "equal").biased("cpu")),

@@ -5,7 +5,7 @@ All in bf16, 2 bytes an element. Indices, targets and offsets are thousandths of
 
 from __future__ import annotations
 
-from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
+from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape, ProjectedShape
 from perfguard import Work
 
 
@@ -18,6 +18,11 @@ def cross_entropy_work(shape: LogitsShape) -> Work:
     """The gradient is written for ignored rows too, whose logits are not read. Backward, as it is timed with its graph
     kept, is a second gradient from the first."""
     return Work(bytes=2 * shape.kept + 2 * shape.elements, backward_bytes=4 * shape.elements)
+
+
+def linear_cross_entropy_work(shape: ProjectedShape) -> Work:
+    """The forward pass has the gradients, too: three products."""
+    return Work(flop=3 * shape.flop)
 
 
 def gather_work(shape: MovedShape) -> Work:

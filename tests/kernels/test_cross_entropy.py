@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from kernels.operators import cross_entropy, reference
-from kernels.operators.cross_entropy import _gradient
+from kernels.operators.cross_entropy_rows import gradient_of
 from tests.kernels.operators import gradients, unchecked_indices
 from tests.kernels.paths import GPU, KernelPath
 
@@ -62,7 +62,7 @@ def test_target_gradient_of_confident_rows(vocabulary: int, dtype: torch.dtype, 
     assert (p.cpu() - torch.tensor(PROBABILITIES)).abs().max() < 0.03, "the rows are not as confident as asked for"
     for count in COUNTS if vocabulary < 9000 else COUNTS[-1:]:
         kept = torch.tensor(count, device=kernel_path.device)
-        _, gradient = _gradient(logits, target, kept, -100, None)
+        _, gradient = gradient_of(logits, target, kept, -100, None)
         expected = oracle(logits, target, count)
         relative = (gradient.double() / expected - 1).gather(1, target[:, None]).abs().max().item()
         assert relative < 0.01, f"n = {count}: off by {relative:.2%}"
@@ -86,7 +86,7 @@ def test_p_within_a_millionth_of_1(kernel_path: KernelPath) -> None:
     logits = torch.zeros(1, 101, device=kernel_path.device)
     logits[0, 7] = math.log(100 * 999999.0)
     target = torch.tensor([7], device=kernel_path.device)
-    _, gradient = _gradient(logits, target, None, -100, None)
+    _, gradient = gradient_of(logits, target, None, -100, None)
     assert gradient[0, 7].item() == pytest.approx(oracle(logits, target, 1)[0, 7].item(), rel=4e-3)
     assert cross_entropy(logits, target).item() == pytest.approx(1e-6, rel=1e-3)
 
@@ -97,7 +97,7 @@ def test_sum_of_many_small_terms(kernel_path: KernelPath) -> None:
     logits = torch.full((1, vocabulary), -30.0, device=kernel_path.device)
     logits[0, 5] = math.log(vocabulary * 9999.0) - 30.0
     target = torch.tensor([5], device=kernel_path.device)
-    _, gradient = _gradient(logits, target, None, -100, None)
+    _, gradient = gradient_of(logits, target, None, -100, None)
     assert gradient[0, 5].item() == pytest.approx(oracle(logits, target, 1)[0, 5].item(), rel=1e-4)
 
 
@@ -219,7 +219,7 @@ def test_fp16_over_many_rows(kernel_path: KernelPath) -> None:
     """The mean over 100003 rows underflows in fp16; the way that the docstring names does not."""
     logits, target = confident(1000, torch.float16, kernel_path.device)
     count, loss_scale = 100003, 65536.0
-    _, gradient = _gradient(logits, target, torch.tensor(count, device=logits.device), -100, None)
+    _, gradient = gradient_of(logits, target, torch.tensor(count, device=logits.device), -100, None)
     assert (gradient == 0).float().mean() > 0.9
     logits.requires_grad_()
     (cross_entropy(logits, target, reduction="sum") * (loss_scale / count)).backward()
@@ -372,7 +372,7 @@ LOGITS, TARGET = torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)
         ({"target": TARGET[:3]}, "target: has 3 elements; may have 4, one for each row of logits"),
         ({"target": TARGET[None]}, "target: has 2 dimensions, shape (1, 4); may have 1"),
         ({"target": TARGET.to("meta")}, "target: is on meta; may be on cpu"),
-        ({"reduction": "none"}, "reduction: is 'none'; may be 'mean' or 'sum'"),
+        ({"reduction": "max"}, "reduction: is 'max'; may be 'mean', 'sum', 'none'"),
     ],
 )
 def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:

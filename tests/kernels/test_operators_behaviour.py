@@ -179,7 +179,8 @@ def test_tables_obey_the_hardware(arch: str) -> None:
             configs.row_candidates(arch, width, layout, reused=True),
             configs.sum_candidates(arch, width),
             configs.list_candidates(arch, width),
-            configs.cross_entropy_candidates(arch),
+            configs.cross_entropy_candidates(arch, plain=True),
+            configs.cross_entropy_candidates(arch, plain=False),
             configs.scale_candidates(arch),
         ]
         for table in tables:
@@ -211,7 +212,8 @@ def _others(device: torch.device) -> dict[str, tuple[Any, ...]]:
         "silu_mul_backward": (x, x + 1, x + 2, None),
         "clamped_swiglu_backward": (x[:, :4], x, 1.7, 1.0, None),
         "cross_entropy_kept": (target, -100),
-        "cross_entropy_losses": (x, target, -100, None),
+        "cross_entropy_losses": (x, target, kept, -100, None),
+        "cross_entropy_ratio": (target, x[0], kept, -100),
         "cross_entropy_total": (x[:, 0].contiguous(), kept),
         "cross_entropy_gradient": (x, target, None, -100, None),
         "cross_entropy_gradient_": (x, target, kept, -100, None),

@@ -15,9 +15,16 @@ from torch import Tensor
 
 from kernels import operators
 from kernels.operators import GroupedLinear, WeightGradStore, reference, scatter, shapes
-from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
+from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape, ProjectedShape
 from perfguard import Work, ids, offsets
-from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
+from tests.kernels.operator_work import (
+    bias_work,
+    cross_entropy_work,
+    gate_work,
+    gather_work,
+    linear_cross_entropy_work,
+    scatter_work,
+)
 from tests.kernels.operators import TWO_ROUNDINGS
 from tests.kernels.paths import GPU, Candidates, cases, launch_nothing, open_path, other_rows
 
@@ -111,6 +118,58 @@ def test_cross_entropy_of_fixed_logits(perfguard: Any, shape: LogitsShape, path:
         reference=reference.cross_entropy,
         tolerance=TWO_ROUNDINGS,
         timed=False,
+    )
+
+
+# All at once, and each that is other code without the others.
+CROSS_ENTROPY_OPTIONS: dict[str, dict[str, Any]] = {
+    "all": {"label_smoothing": 0.1, "softcap": 5.0, "lse_square_scale": 1e-2, "return_z_loss": True},
+    "smoothing": {"label_smoothing": 0.1, "reduction": "sum"},
+    "softcap": {"softcap": 5.0},
+    "weighted-rows": {"reduction": "none"},
+}
+
+
+def class_weights(count: int, device: Any) -> Tensor:
+    return torch.linspace(0.25, 2.0, count, device=device)
+
+
+@cases(shapes.CROSS_ENTROPY[:1], shapes.CROSS_ENTROPY_CPU[:1], [LogitsShape(3, 48)])
+@pytest.mark.parametrize("options", CROSS_ENTROPY_OPTIONS)
+def test_cross_entropy_with(
+    perfguard: Any, candidates: Candidates, shape: LogitsShape, path: str, options: str
+) -> None:
+    logits, target = shape.inputs(perfguard.device)
+    ids(target, shape.vocabulary, ignored=-100)
+    how = dict(CROSS_ENTROPY_OPTIONS[options])
+    if options in ("all", "weighted-rows"):
+        how["weight"] = class_weights(shape.vocabulary, perfguard.device)
+    perfguard(
+        operators.cross_entropy,
+        logits,
+        target,
+        reference=reference.cross_entropy,
+        kwargs=how,
+        tolerance=TWO_ROUNDINGS,
+        work=cross_entropy_work(shape),
+        timed=path == "triton",
+        configurations=candidates(operators.cross_entropy, logits, target, **how) if path == "triton" else (),
+    )
+
+
+@_cases("LINEAR_CROSS_ENTROPY")
+def test_linear_cross_entropy(perfguard: Any, shape: ProjectedShape, path: str) -> None:
+    """In the memory of a chunk of logits: the reference has all of them, and in fp32 once more."""
+    inputs = shape.inputs(perfguard.device)
+    ids(inputs[2], shape.vocabulary, ignored=-100)
+    perfguard(
+        operators.linear_cross_entropy,
+        *inputs,
+        reference=lambda *given, chunk_rows: reference.linear_cross_entropy(*given),
+        kwargs={"chunk_rows": 3 if path == "interpreter" else None},
+        tolerance=TWO_ROUNDINGS,
+        work=linear_cross_entropy_work(shape),
+        timed=path != "interpreter",
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
+from perfguard.measure.collectives.exchange import Exchange
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
 
@@ -92,6 +93,8 @@ class Activity:
         waits: where the host waited for the device or read a tensor's data.
         tensor_bytes: peak of the bytes in tensors that operators returned. Counted on a CPU only, the same on every
             machine; None elsewhere.
+        exchanges: the exchanges with other ranks, in order of their launches; empty where no process group exists.
+        flop: floating-point operations of the call, counted with them.
         code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
             one toolchain mean that the device ran the very same code. None if the binary of any kernel is unknown,
             and on a CPU.
@@ -102,6 +105,8 @@ class Activity:
     fills: int = 0
     waits: Sequence[Waited] = ()
     tensor_bytes: int | None = None
+    exchanges: Sequence[Exchange] = ()
+    flop: int = 0
     code: str | None = None
 
 

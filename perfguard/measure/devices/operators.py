@@ -6,89 +6,54 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 
+from perfguard._compat import torch_utils
 from perfguard._compat.torch_internals import (
     DISPATCH_KEY,
     KEYS,
     KEYSET_AFTER,
     MODES,
     OVERLOAD,
+    address_of,
     storage_address,
     unseen_by_torchscript,
 )
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
 from perfguard.measure.devices.device import Activity, Copied, Ledger, Waited
+from perfguard.measure.devices.operator_kinds import (
+    Kind,
+    indexes_by_mask,
+    kind_of,
+    leaves_device,
+    tensors_in,
+)
 from perfguard.measure.gc_pause import collector_paused
+from perfguard.model.mesh import in_group
+from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
+    from perfguard.measure.collectives.recorder import Recorder
 
-# Operators that only move bytes: to another layout, dtype or device.
-COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
-
-# Operators whose result or its shape the host needs. On a device with a queue, each waits for all work before it.
-READS = {
-    "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select",
-    "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
-    "aten.unique_dim_consecutive", "aten.bincount", "aten._linalg_check_errors",
-}  # fmt: skip
-# … and those that do so if an index is a mask.
-_INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
-# … and those that do so if they copy to the host.
-_LEAVING = {"aten._to_copy", "aten.copy_"}
-
-_TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
 _KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
 _BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_FAKE = "FakeTensor"  # one without data, in a layout: it has the storage, and the size, of the tensor it stands for
+
+# Operators that mark a tensor for torch itself: their number follows grad mode, not the call.
+_BOOKKEEPING = {"_c10d_functional._wrap_tensor_autograd"}
 
 # Methods that read a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
 METHODS: tuple[Method, ...] = tuple((torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__"))
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What is known of an operator before it is called.
-
-    Attributes:
-        name: `aten.mul.Tensor`.
-        packet: the name without its overload.
-        copies: whether it only moves bytes.
-        reads: whether the host needs its result: always, or if an index is a mask (`indexes`), or if it leaves the
-            device (`leaves`).
-        library: whether it belongs to no namespace of torch.
-    """
-
-    name: str
-    packet: str
-    copies: bool
-    reads: bool
-    indexes: bool
-    leaves: bool
-    library: bool
-
-
-@functools.cache
-def _kind_of(func: OpOverload[..., Any]) -> _Kind:
-    packet = str(func.overloadpacket)
-    return _Kind(
-        name=str(func).removesuffix(".default"),
-        packet=packet,
-        copies=packet in COPIES,
-        reads=packet in READS,
-        indexes=packet in _INDEXED,
-        leaves=packet in _LEAVING,
-        library=func.namespace not in _TORCH_S,
-    )
 
 
 class Operators(DispatchMode):
@@ -98,13 +63,15 @@ class Operators(DispatchMode):
 
     Args:
         kind: device type whose tensors count as read.
+        recorder: of exchanges with other ranks; None: there are none.
     """
 
     supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, recorder: Recorder | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
+        self.recorder = recorder
         self.ledger = Ledger()
         self.inside = 0  # nesting depth of operators implemented by libraries
         self.interpreting = False
@@ -133,20 +100,27 @@ class Operators(DispatchMode):
     ) -> Any:
         if self.interpreting:
             return func(*args, **(kwargs or {}))
+        if torch_utils.are_unfolded(types):
+            return NotImplemented
         if not isinstance(func, _OVERLOAD):
             if not self.inside:
                 self.saw_operator(f"higher_order.{func.name()}")
             return func(*args, **(kwargs or {}))
-        kind = _kind_of(func)
+        kind = kind_of(func)
         given = tensors_in(args)
         if kwargs:
             given += tensors_in(tuple(kwargs.values()))
-        reads = kind.reads or (kind.indexes and _by_mask(args)) or (kind.leaves and _leaves_device(kind, args, kwargs))
+        reads = (
+            kind.reads
+            or (kind.indexes and indexes_by_mask(args))
+            or (kind.leaves and leaves_device(kind, args, kwargs))
+        )
         if reads and any(tensor.device.type == self.kind for tensor in given):
             self.saw_wait(kind.packet)
         if self.inside:
             return self._run(func, kind, args, kwargs or {}, given)
-        self.saw_operator(kind.name)
+        if kind.packet not in _BOOKKEEPING:
+            self.saw_operator(kind.name)
         results = self._run(func, kind, args, kwargs or {}, given)
         returned = tensors_in(results if type(results) is tuple else (results,))
         if kind.copies:
@@ -156,7 +130,21 @@ class Operators(DispatchMode):
         return results
 
     def _run(
-        self, func: OpOverload[..., Any], kind: _Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
+        self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
+    ) -> Any:
+        """Run an operator, and tell the recorder of exchanges, if there is one."""
+        recorder = self.recorder
+        if recorder is None:
+            return self._opened(func, kind, args, kwargs, given)
+        if recorder.exchanges_by(func):
+            return recorder.run(func, args, kwargs)
+        recorder.used(func, given)
+        results = self._opened(func, kind, args, kwargs, given)
+        recorder.count(func, args, kwargs, results)
+        return results
+
+    def _opened(
+        self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
     ) -> Any:
         """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
 
@@ -203,8 +191,8 @@ class Operators(DispatchMode):
 class _Listed(Operators):
     """Lists what is seen, in order."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
+    def __init__(self, kind: str, recorder: Recorder | None) -> None:
+        super().__init__(kind, recorder)
         self.names: list[str] = []
         self.copies: list[Copied] = []
         self.waits: list[Waited] = []
@@ -234,21 +222,44 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     operator are listed, since the host would wait for a GPU there; copies inside it are not. A kernel in Triton's
     interpreter is one entry without reads, e.g. `triton._rms_norm`: on a GPU it would be one launch.
 
+    In a process group the exchanges with other ranks are recorded. Of a `Step` only the pass that it reads counts.
+
     Args:
         kind: device type whose tensors count as read.
         waiting: methods that read data, or wait for the device, without any operator.
     """
-    seen = _Listed(kind)
-    with collector_paused(), followed(seen, waiting):
-        result = call()
-    del result
-    return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
+    step = call if isinstance(call, Step) else None
+    seen = _Listed(kind, _recorder(step))
+    with collector_paused():
+        if step is None:
+            with followed(seen, waiting):
+                result = call()
+        else:
+            result = step.within(followed(seen, waiting))
+        del result
+    exchanges, flop = ([], 0) if seen.recorder is None else (seen.recorder.exchanges, seen.recorder.flop)
+    return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak, exchanges, flop)
+
+
+def _recorder(step: Step | None) -> Recorder | None:
+    if not in_group():
+        return None
+    from perfguard.measure.collectives.recorder import Recorder
+
+    return Recorder({} if step is None else step.call.mesh)
 
 
 @contextmanager
 def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[None]:
     """Let `seen` follow all operators, the launches of Triton's interpreter, and calls of the methods in `waiting`."""
-    with _noted(waiting, seen), _interpreted(seen), unseen_by_torchscript(seen), seen:
+    with ExitStack() as around:
+        around.enter_context(_noted(waiting, seen))
+        around.enter_context(_interpreted(seen))
+        around.enter_context(unseen_by_torchscript(seen))
+        if seen.recorder is not None:
+            around.enter_context(seen.recorder.following())
+            around.enter_context(_resized(seen.ledger))
+        around.enter_context(seen)
         yield
 
 
@@ -266,6 +277,22 @@ def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
                 delattr(owner, attribute)  # was inherited, as Tensor's methods are from the C base class
             else:
                 setattr(owner, attribute, original)
+
+
+@contextmanager
+def _resized(ledger: Ledger) -> Iterator[None]:
+    """Note storages that shrink or grow in place while inside: so FSDP frees gathered parameters, by no operator."""
+    original = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        resized: torch.UntypedStorage = original(storage, size)
+        address = address_of(storage)
+        if address in ledger.alive:
+            ledger.add(address, storage.nbytes())
+        return resized
+
+    with mock.patch.object(torch.UntypedStorage, "resize_", resize):
+        yield
 
 
 @contextmanager
@@ -305,39 +332,6 @@ def _noting(name: str, original: Callable[..., Any], seen: Operators) -> Callabl
     return call
 
 
-def _by_mask(args: tuple[Any, ...]) -> bool:
-    """Whether an indexing operator has a mask as index, so that the host must count its ones.
-
-    A single value needs no count: `x[mask] = 0` is a fill.
-    """
-    indices = args[1] if len(args) > 1 else ()
-    if len(args) > 2 and args[2].numel() == 1 and not (len(args) > 3 and args[3]):
-        return False
-    return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
-
-
-def _leaves_device(kind: _Kind, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
-    """Whether a copy transfers data to the host and waits for it."""
-    options = kwargs or {}
-    if kind.packet == "aten._to_copy":
-        target = options.get("device")
-        there = target is not None and torch.device(target).type == "cpu"
-        return there and args[0].device.type != "cpu" and not options.get("non_blocking", False)
-    waits = not (args[2] if len(args) > 2 else options.get("non_blocking", False))
-    return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
-
-
-def tensors_in(values: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The tensors among an operator's arguments or results, which nest in lists and tuples alone."""
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += tensors_in(tuple(value))
-    return found
-
-
 def _has_memory(tensor: torch.Tensor) -> bool:
-    plain = type(tensor) in _PLAIN  # a subclass may have a storage without memory
+    plain = type(tensor) in _PLAIN or type(tensor).__name__ == _FAKE  # a subclass may have a storage without memory
     return plain and tensor.layout is torch.strided and tensor.device.type != "meta"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.records import Better, Reading, Value
+from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
             reading("operator_names", names, Unit.TEXT, details="operators"),
             *readings,
             reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
-            *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
+            *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50, across=Across.MOST)]),
         ]
     readings = [
         reading("launches", count),

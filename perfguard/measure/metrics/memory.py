@@ -12,17 +12,19 @@ recompute are not kept.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.devices.device import Growth
 from perfguard.measure.metrics.subject import Subject, by_place
+from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.records import Better, Reading, Value
+from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
 from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by
+from perfguard.tensors.step import Step, local
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +84,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         # A residue, or a saved tensor, on one CPU is one on every CPU.
         portable = limits.portable is EITHER and not device.asynchronous
         unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES
-        return limits.reading(metric, unit, value, rank=rank, drifts=drifts, **others, portable=portable)
+        across = Across.EACH if unit is Unit.TEXT else Across.MOST
+        return limits.reading(metric, unit, value, rank=rank, drifts=drifts, **others, portable=portable, across=across)
 
     if subject.test is not None:
         seen = subject.test.seen
@@ -94,20 +97,22 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         ]
     subject.warm_up(device)
     use = device.memory(subject.run)
-    # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
-    growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
     readings = [
         reading("peak_memory_bytes", use.peak, 50, floor=floor),
         reading("workspace_bytes", use.workspace, 50, details="peak_memory_bytes"),
-        reading("residue_bytes", use.residue, 55, drifts=False),
-        reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False),
     ]
     if use.reserved is not None:
-        readings += [
-            reading("reserved_bytes", use.reserved, 52),
-            reading("reserved_growth_bytes", _scaled(growth.reserved, growth), 56),
-        ]
+        readings.append(reading("reserved_bytes", use.reserved, 52))
+    # Ranks that make another number of calls would wait for each other; and threads of a process group let go of a
+    # call's tensors a moment after it has returned.
+    if not isinstance(subject.run, Step):
+        readings.append(reading("residue_bytes", use.residue, 55, drifts=False))
+        # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
+        growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
+        readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False))
+        if use.reserved is not None:
+            readings.append(reading("reserved_growth_bytes", _scaled(growth.reserved, growth), 56))
     saved = saved_by(subject) if subject.direction == "forward" else None
     if saved is not None:
         for kind in ("activation", "input", "weight"):
@@ -163,7 +168,8 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     """The storages kept for the lifetime of the outputs, in the order of saving; None without a graph."""
     import torch
 
-    if not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors(subject.run())):
+    step = subject.run if isinstance(subject.run, Step) else None
+    if step is None and not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors(subject.run())):
         return None  # skips imports of a dispatch mode, which take seconds in every process
     origins: dict[int, _Origin] = {}
     for position, tensor in enumerate(filter(has_storage, _tensors(subject.args))):
@@ -177,18 +183,28 @@ def saved_by(subject: Subject) -> list[Saved] | None:
         packed.append(weakref.ref(handle))
         return handle
 
+    started = None if step is None else step.prepare()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda handle: handle.tensor), _producers(origins):
-        outputs = subject.run()
+        outputs = subject.run() if step is None or started is None else step.run(started).outputs
+    # Those that FSDP has gathered are others than before the pass.
+    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, _weights(subject))}
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(_tensors(outputs)):
         kept += tensors_held_by(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
     saved: dict[int, Saved] = {}
-    for tensor in filter(has_storage, kept):
+    for tensor in filter(has_storage, map(local, kept)):
         count, key = tensor.untyped_storage().nbytes(), storage_address(tensor)
         if count and key not in saved:
             origin = origins.get(key, _Origin())
             saved[key] = Saved(origin.kind, count, _text(tensor, origin.maker, count))
+    if step is not None and started is not None:
+        del outputs, kept
+        step.finish(started)
     return list(saved.values())
+
+
+def _weights(subject: Subject) -> Iterable[torch.Tensor]:
+    return () if subject.call is None else weights(subject.call)
 
 
 def _text(tensor: torch.Tensor, maker: str, count: int) -> str:
@@ -198,10 +214,12 @@ def _text(tensor: torch.Tensor, maker: str, count: int) -> str:
 
 def _producers(origins: dict[int, _Origin]) -> Any:
     """A dispatch mode that notes the operator that made each storage. An address may have belonged to a freed one."""
-    from perfguard._compat.torch_utils import DispatchMode
+    from perfguard._compat import torch_utils
 
-    class Producers(DispatchMode):
+    class Producers(torch_utils.DispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if torch_utils.are_unfolded(types):
+                return NotImplemented
             results = func(*args, **(kwargs or {}))
             given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if has_storage(tensor)}
             for tensor in filter(has_storage, _tensors(results)):

@@ -103,6 +103,11 @@ class Subject:
 
         return cls(again, "test", timed=False, warm=True, test=test, _activity=[test.seen.activity])
 
+    @property
+    def together(self) -> bool:
+        """Whether several ranks make the call: none may decide alone how often."""
+        return self.call is not None and self.call.together is not None
+
     @cached_property
     def workload(self) -> Workload:
         """The workload of all timers."""

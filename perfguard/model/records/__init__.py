@@ -7,6 +7,7 @@ from perfguard.model.records.baseline import Baseline, CaseBaseline, Entry, Hard
 from perfguard.model.records.case import (
     OTHER_CONDITIONS,
     Accuracy,
+    Across,
     Better,
     Case,
     CaseResult,
@@ -42,6 +43,7 @@ __all__ = [
     "OTHER_CONDITIONS",
     "SCHEMA",
     "Accuracy",
+    "Across",
     "BaseTree",
     "Baseline",
     "Better",

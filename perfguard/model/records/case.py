@@ -70,6 +70,15 @@ class Better(enum.StrEnum):
     SAME = "same"
 
 
+class Across(enum.StrEnum):
+    """How one value comes from those of several ranks, where these differ. EQUAL: they must not. MOST: the greatest.
+    EACH: all of them, by rank."""
+
+    EQUAL = "equal"
+    MOST = "most"
+    EACH = "each"
+
+
 class Case(Struct, frozen=True, order=True):
     """One guarded call: test name + parameters + pass."""
 
@@ -95,6 +104,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     explains only that one. `lines` holds the line of Python that a part stands for. `unrecorded` is the value, in every
     part, that a record without the metric implies. None: it implies none, and the reading is NEW. A timed reading with
     a `rival` holds the times of candidate and rival, read by turns. It is judged by these two alone and never stored.
+    `across` is for cases of several ranks.
     """
 
     metric: str
@@ -120,6 +130,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     rival: float = 0.0  # the rival's time, µs; 0: the reading is of the candidate alone
     problem: str = ""  # why the reading alone shows that the case is wrong; empty: it does not
     note: str = ""
+    across: Across = Across.EACH
 
     @property
     def timed(self) -> bool:

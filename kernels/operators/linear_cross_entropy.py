@@ -1,0 +1,270 @@
+"""Cross entropy of a linear layer's output whose logits never exist together, and the gradients of the layer.
+
+Rows go in chunks: a chunk's logits are computed, their gradient takes their place (`cross_entropy.py`), and what the
+layer's gradients need of it is added up, before the next chunk's logits take the memory. So the gradients are there
+after the forward pass, and they are what is saved:
+
+    logits = x W^T + b,  dx = g W,  dW = sum over chunks of g^T x,  db = sum of g,  g = gradient of the logits
+
+dW and db are summed in fp32 and rounded once. With the reduction "none" nobody knows the rows' incoming gradients yet:
+the inputs are saved, and the backward pass computes the logits once more.
+
+Memory beside the results is one chunk of logits, and dW in fp32. A chunk has a quarter as many rows as the layer's
+input has columns, or 256, so its bf16 logits take an eighth of what dW in fp32 does: less would save nothing, and each
+chunk reads and writes dW. Origin of the idea: mgmalek's efficient_cross_entropy, and Liger's fused linear cross
+entropy. The names are those of torch.nn.functional.linear_cross_entropy.
+
+Shape suffixes: N rows, K input columns, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernels.launch import operator
+from kernels.operators.arguments import require_device, require_floats, require_length, require_positive
+from kernels.operators.cross_entropy import arrived, own, prepared, results, summed
+from kernels.operators.cross_entropy import reference as cross_entropy_reference
+from kernels.operators.cross_entropy_rows import Options, gradient_, losses_of
+from kernels.operators.scaling import scale_
+from kernels.operators.totals import reduced
+
+LEAST_ROWS = 256  # of a chunk
+
+
+def reference(
+    input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None, **options: Any
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The truth, differentiable: all logits in the dtype of the input, and `cross_entropy.reference` of them."""
+    return cross_entropy_reference(F.linear(input, linear_weight, linear_bias), target, **options)
+
+
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    softcap: float | None = None,
+    lse_square_scale: float = 0.0,
+    return_z_loss: bool = False,
+    chunk_rows: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`cross_entropy` of the logits `input @ linear_weight.T + linear_bias`, in the memory of a part of them.
+
+    Args:
+        input: (N, K) bf16, fp16 or fp32.
+        linear_weight: (V, K) in the dtype of the input.
+        target: (N,) int64.
+        linear_bias: (V,) in the dtype of the input.
+        weight, ignore_index, reduction, label_smoothing, softcap, lse_square_scale, return_z_loss: as in
+            `cross_entropy`.
+        chunk_rows: whose logits exist at a time; None: K / 4, at least 256.
+
+    Returns:
+        the loss in fp32, a scalar, or (N,) for the reduction "none"; with `return_z_loss` also the z-loss. Under
+        autocast the layer is computed in its dtype, as torch's is.
+        Differentiable in input, linear_weight and linear_bias; of those that need none no gradient is computed.
+    """
+    if torch.is_autocast_enabled(input.device.type):
+        dtype = torch.get_autocast_dtype(input.device.type)
+        input, linear_weight = input.to(dtype), linear_weight.to(dtype)
+        linear_bias = None if linear_bias is None else linear_bias.to(dtype)
+    require_floats(input, "input", ndim=2)
+    for tensor, name, ndim in ((linear_weight, "linear_weight", 2), (linear_bias, "linear_bias", 1)):
+        if tensor is not None or ndim == 2:
+            require_floats(tensor, name, ndim=ndim)
+            require_device(tensor, name, input, "input")
+            if tensor.dtype != input.dtype:
+                raise ValueError(f"{name}: is {tensor.dtype}; may be {input.dtype}, as input is")
+    classes, width = linear_weight.shape
+    if width != input.shape[1]:
+        raise ValueError(f"linear_weight: has {width} columns; may have {input.shape[1]}, as input has")
+    if linear_bias is not None:
+        require_length(linear_bias, "linear_bias", classes, "row of linear_weight")
+    if chunk_rows is None:
+        chunk_rows = max(LEAST_ROWS, width // 4)
+    require_positive(chunk_rows, "chunk_rows")
+    kept, options = prepared(
+        input, "input", classes, target, ignore_index, reduction,
+        weight, label_smoothing, softcap, lse_square_scale, return_z_loss,
+    )  # fmt: skip
+    layer = input, linear_weight, linear_bias
+    wanted = [torch.is_grad_enabled() and each is not None and each.requires_grad for each in layer]
+    fixed = [None if each is None else each.detach() for each in layer]
+    if any(wanted) and reduction == "none":
+        losses = _each(*layer, target, ignore_index, chunk_rows, *options)
+        return results(own(losses, options), losses.detach(), kept, reduction, options)
+    losses, *gradients = _in_chunks(*fixed, target, None, kept, wanted, ignore_index, chunk_rows, *options)
+    if not any(wanted):
+        return results(summed(losses, kept, reduction, options), losses, kept, reduction, options)
+    loss = _reduce(*layer, own(losses, options), kept, gradients)
+    return results(loss, losses, kept, reduction, options)
+
+
+# ---- chunks --------------------------------------------------------------------------------------------------------
+
+
+def _in_chunks(*given: Any) -> list[Tensor]:
+    """Chunk by chunk before whoever counts operators and tensors; one operator to a compiler, whatever the rows."""
+    if torch.compiler.is_compiling():
+        return _operator(*given)  # type: ignore[no-any-return]
+    with torch.no_grad():
+        return _run(*given)
+
+
+def _run(
+    input: Tensor,
+    linear_weight: Tensor,
+    linear_bias: Tensor | None,
+    target: Tensor,
+    factor: Tensor | None,
+    kept: Tensor | None,
+    wanted: Sequence[bool],
+    ignore_index: int,
+    chunk_rows: int,
+    weight: Tensor | None,
+    ratio: Tensor | None,
+    label_smoothing: float,
+    softcap: float | None,
+    lse_square_scale: float,
+    z_losses: bool,
+) -> list[Tensor]:
+    """Losses, (N,) or (2, N) fp32, and those `wanted` of the gradients of input, weight and bias.
+
+    `factor` (N,): incoming gradients of the rows.
+    """
+    options = Options(weight, ratio, label_smoothing, softcap, lse_square_scale, z_losses)
+    of_input, of_weight, of_bias = wanted
+    dx_NK = input.new_empty(input.shape) if of_input else None
+    dw_VK = input.new_zeros(linear_weight.shape, dtype=torch.float32) if of_weight else None
+    db_V = input.new_zeros(linear_weight.shape[0], dtype=torch.float32) if of_bias else None
+    losses = []
+    for first in range(0, max(input.shape[0], 1), chunk_rows):
+        x, targets = input[first : first + chunk_rows], target[first : first + chunk_rows]
+        logits = F.linear(x, linear_weight, linear_bias)
+        if not any(wanted):
+            losses.append(losses_of(logits, targets, kept, ignore_index, None, *options))
+            continue
+        losses.append(gradient_(logits, targets, kept, ignore_index, None, *options))
+        if factor is not None:
+            scale_(logits, factor[first : first + chunk_rows], None)
+        if dx_NK is not None:
+            torch.mm(logits, linear_weight, out=dx_NK[first : first + chunk_rows])
+        if dw_VK is not None:
+            _add_product(dw_VK, logits.t(), x)
+        if db_V is not None:
+            db_V += logits.sum(0, dtype=torch.float32)
+        del logits  # before the next chunk's
+    gradients = (each.to(input.dtype) for each in (dx_NK, dw_VK, db_V) if each is not None)
+    return [torch.cat(losses, -1), *gradients]
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b in fp32, of whatever dtype a and b are."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    elif a.device.type == "cuda" and torch.version.hip is None:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:  # torch has no such product: that of the chunk is rounded
+        total += a @ b
+
+
+_operator = operator("linear_cross_entropy")(_run)
+
+
+@_operator.register_fake
+def _outputs(*given: Any) -> list[Tensor]:
+    input, linear_weight, _, _, _, _, wanted, _, _, *options = given
+    losses = input.new_empty((2, input.shape[0]) if options[5:] == [True] else input.shape[:1], dtype=torch.float32)
+    shapes = (input.shape, linear_weight.shape, linear_weight.shape[:1])
+    return [losses, *(input.new_empty(shape) for shape, is_wanted in zip(shapes, wanted, strict=True) if is_wanted)]
+
+
+# ---- the loss, and the way back ------------------------------------------------------------------------------------
+
+
+@operator("linear_cross_entropy_reduce")
+def _reduce(
+    input: Tensor,
+    linear_weight: Tensor,
+    linear_bias: Tensor | None,
+    losses: Tensor,
+    kept: Tensor | None,
+    gradients: list[Tensor],
+) -> Tensor:
+    """losses (N,) -> their sum or mean, whose gradients in those of the layer's tensors that need one are `gradients`,
+    in order."""
+    return reduced(losses, kept)
+
+
+@_reduce.register_fake
+def _reduce_output(input: Tensor, *given: Any) -> Tensor:
+    return input.new_empty((), dtype=torch.float32)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[5])
+    ctx.gradients = len(inputs[5])
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    gradients = iter(ctx.saved_tensors)
+    found = [arrived(next(gradients), grad) if needed else None for needed in ctx.needs_input_grad[:3]]
+    return *found, None, None, [None] * ctx.gradients
+
+
+_reduce.register_autograd(_differentiate, setup_context=_save)
+
+
+@operator("linear_cross_entropy_each")
+def _each(
+    input: Tensor,
+    linear_weight: Tensor,
+    linear_bias: Tensor | None,
+    target: Tensor,
+    ignore_index: int,
+    chunk_rows: int,
+    weight: Tensor | None,
+    ratio: Tensor | None,
+    label_smoothing: float,
+    softcap: float | None,
+    lse_square_scale: float,
+    z_losses: bool,
+) -> Tensor:
+    """The rows' losses, (N,) or (2, N); a gradient in the second row, the z-losses, is not passed on."""
+    options = weight, ratio, label_smoothing, softcap, lse_square_scale, z_losses
+    layer = input, linear_weight, linear_bias
+    return _run(*layer, target, None, None, [False] * 3, ignore_index, chunk_rows, *options)[0]
+
+
+@_each.register_fake
+def _each_output(input: Tensor, *given: Any) -> Tensor:
+    return input.new_empty((2, input.shape[0]) if given[10] else input.shape[:1], dtype=torch.float32)
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4], inputs[6])
+    ctx.how, ctx.options = inputs[4:6], inputs[7:]
+
+
+def _differentiate_each(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    *inputs, weight = ctx.saved_tensors
+    ratio, *options = ctx.options
+    factor = grad[0] if options[-1] else grad
+    wanted = list(ctx.needs_input_grad[:3])
+    _, *gradients = _in_chunks(*inputs, factor, None, wanted, *ctx.how, weight, ratio, *options)
+    found = iter(gradients)
+    return *(next(found) if needed else None for needed in wanted), *[None] * 9
+
+
+_each.register_autograd(_differentiate_each, setup_context=_save_inputs)

@@ -1,0 +1,97 @@
+"""torch.distributed: groups behind their names, data that DTensor moves by itself, flop of operators, groups that
+exchange nothing, and the record of the collectives that were issued."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from perfguard._compat.private import Private
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+RESOLVE = Private("torch.distributed.distributed_c10d", "_resolve_process_group", "naming the ranks of an exchange")
+DISPATCHER = Private("torch.distributed.tensor._dispatch", "OpDispatcher", "finding redistributions that nobody wrote")
+FAKE_STORE = Private("torch.testing._internal.distributed.fake_pg", "FakeStore", "layouts of many ranks in one process")
+FLIGHT_RECORDER = Private(
+    "torch._C._distributed_c10d", "_dump_fr_trace", "naming the last collective of a rank that hangs"
+)
+
+NAMES = (
+    Private(
+        "torch.distributed.tensor._dispatch",
+        "OpDispatcher.redistribute_local_args",
+        "finding redistributions that nobody wrote",
+    ),
+)
+
+
+def group_of(given: Any) -> ProcessGroup:
+    """The group that an operator is given: by name, as itself, or boxed for the dispatcher."""
+    from torch.distributed import ProcessGroup
+
+    if isinstance(given, str):
+        given = RESOLVE.get()(given)
+    elif not isinstance(given, ProcessGroup):
+        given = RESOLVE.get()(ProcessGroup.unbox(given).group_name)
+    group: ProcessGroup = given
+    return group
+
+
+@contextlib.contextmanager
+def implicit_redistributions(entering: Callable[[str], None]) -> Iterator[None]:
+    """Call `entering` with the operator for which DTensor moves data by itself, and with "" when it has.
+
+    Does nothing where no DTensor has been made: only they are redistributed.
+    """
+    dispatcher = DISPATCHER.loaded()
+    if dispatcher is None:
+        yield
+        return
+    original = dispatcher.redistribute_local_args
+
+    def noted(op_info: Any, wanted: Any, *args: Any, **kwargs: Any) -> Any:
+        entering(str(wanted.op.overloadpacket))
+        try:
+            return original(op_info, wanted, *args, **kwargs)
+        finally:
+            entering("")
+
+    with mock.patch.object(dispatcher, "redistribute_local_args", staticmethod(noted)):
+        yield
+
+
+def flop_formulas() -> Mapping[Any, Callable[..., int]]:
+    """Operator -> its flop, from its arguments and `out_val`, its result: torch's table, and what that lacks."""
+    import torch
+    from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+    def grouped_mm(a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any) -> int:
+        """2·M·K·N of a (M, K) and b (K, N) or (G, K, N), whatever the sizes of the groups."""
+        return 2 * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
+
+    def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
+        return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+
+    aten = torch.ops.aten
+    return {
+        **flop_registry,
+        aten._grouped_mm: grouped_mm,
+        aten._scaled_dot_product_flash_attention_for_cpu: attention,
+    }
+
+
+def fake_store() -> Any:
+    """The store for the backend "fake", which importing its module registers."""
+    return FAKE_STORE.get()()
+
+
+def issued_collectives() -> list[dict[str, Any]]:
+    """The last collectives that this process has issued, oldest first, as torch's flight recorder describes them. It
+    records them only if TORCH_FR_BUFFER_SIZE was set when the process group began."""
+    entries: list[dict[str, Any]] = pickle.loads(FLIGHT_RECORDER.get()())["entries"]
+    return entries

@@ -1,0 +1,155 @@
+"""From the results of several ranks for one case to one result, whose verdicts name ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from perfguard.model.records import Accuracy, Across, CaseResult, Parts, Reading, Value, Verdict, Word
+from perfguard.model.units import Unit, format_bytes
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def ranks_of(which: Iterable[int], ranks: int) -> str:
+    """`rank 1 of 4`, `ranks 1, 3 of 4`, `all 4 ranks`."""
+    named = sorted(set(which))
+    if len(named) == ranks:
+        return f"all {ranks} ranks" if ranks > 1 else "the one rank"
+    return f"rank{'s' * (len(named) > 1)} {', '.join(map(str, named))} of {ranks}"
+
+
+def said_of_ranks(problems: Sequence[Sequence[str]]) -> list[str]:
+    """The problems of all ranks, each once, with the ranks that have it.
+
+    Args:
+        problems: by rank.
+    """
+    return [f"{text} (on {ranks_of(which, len(problems))})" for text, which in _where(problems).items()]
+
+
+def merge_ranks(results: Sequence[Sequence[CaseResult]]) -> list[CaseResult]:
+    """One result for each case, from the results of each rank.
+
+    A reading that must be equal on all ranks and is not makes the case WRONG, as does a case that only some ranks have:
+    ranks that do different things wait for each other sooner or later.
+
+    Args:
+        results: by rank; each rank's in the order in which it made its calls.
+    """
+    ranks = len(results)
+    by_case = [{result.case: result for result in own} for own in results]
+    merged = []
+    for case in dict.fromkeys(case for own in by_case for case in own):
+        having = {rank: own[case] for rank, own in enumerate(by_case) if case in own}
+        result = _merged(list(having.values()))
+        if len(having) < ranks:
+            reason = f"ranks disagree: guarded on {ranks_of(having, ranks)} only; every rank must make the same calls"
+            result = msgspec.structs.replace(result, readings=[], verdicts=[Verdict(Word.WRONG, reason=reason)])
+        merged.append(result)
+    return [result for result in merged if result.readings or result.verdicts]
+
+
+def _merged(own: Sequence[CaseResult]) -> CaseResult:
+    """One result, of ranks that all have it."""
+    first = own[0]
+    verdicts = _verdicts(own)
+    readings = [] if verdicts else _readings(own, verdicts)
+    if any(verdict.word is Word.WRONG for verdict in verdicts):
+        readings = []
+    return msgspec.structs.replace(
+        first,
+        inputs=_joined([result.inputs for result in own]),
+        accuracy=_accuracies(own),
+        readings=readings,
+        verdicts=verdicts,
+        notes=said_of_ranks([result.notes for result in own]) if _differ([r.notes for r in own]) else first.notes,
+        seconds=max(result.seconds for result in own),
+    )
+
+
+def _verdicts(own: Sequence[CaseResult]) -> list[Verdict]:
+    """The verdicts that ranks bring along, each once, with its ranks."""
+    of_ranks = [{(v.word, v.metric, v.reason): v for v in result.verdicts} for result in own]
+    return [
+        msgspec.structs.replace(
+            next(verdicts[key] for verdicts in of_ranks if key in verdicts),
+            reason=f"{key[2]} (on {ranks_of(which, len(own))})",
+        )
+        for key, which in _where(of_ranks).items()
+    ]
+
+
+def _readings(own: Sequence[CaseResult], verdicts: list[Verdict]) -> list[Reading]:
+    """The readings of all ranks in one; disagreements are added to `verdicts`."""
+    readings = []
+    for metric in dict.fromkeys(reading.metric for result in own for reading in result.readings):
+        found = [result.reading(metric) for result in own]
+        present = [reading for reading in found if reading is not None]
+        if len(present) < len(found):
+            which = ranks_of([rank for rank, reading in enumerate(found) if reading is not None], len(own))
+            verdicts.append(Verdict(Word.WRONG, metric, f"ranks disagree: read on {which} only"))
+            continue
+        values = [reading.value for reading in present]
+        if not _differ(values):
+            readings.append(present[0])
+        elif present[0].across is Across.MOST:
+            readings.append(_most(present))
+        elif present[0].across is Across.EACH:
+            readings.append(msgspec.structs.replace(present[0], value=_each(values)))
+        else:
+            verdicts.append(Verdict(Word.WRONG, metric, f"ranks disagree: {_joined([str(v) for v in values])}"))
+    return readings
+
+
+def _most(present: Sequence[Reading]) -> Reading:
+    """The reading of the rank with the greatest value, which it names."""
+    numbers = [reading.value if isinstance(reading.value, int | float) else 0 for reading in present]
+    rank = numbers.index(max(numbers))
+    said = [format_bytes(number) if present[0].unit is Unit.BYTES else f"{number:g}" for number in numbers]
+    note = f"{present[0].metric}: the greatest is rank {rank}'s, of {', '.join(said)}"
+    return msgspec.structs.replace(present[rank], note=note)
+
+
+def _each(values: Sequence[Value]) -> Parts:
+    """The values of all ranks as parts of one, which are compared each for itself."""
+    parts: Parts = {}
+    for rank, value in enumerate(values):
+        if isinstance(value, dict):
+            parts |= {f"rank {rank}: {name}": part for name, part in value.items()}
+        else:
+            parts[f"rank {rank}"] = "; ".join(value) if isinstance(value, list) else value
+    return parts
+
+
+def _accuracies(own: Sequence[CaseResult]) -> list[Accuracy]:
+    """The accuracy of each output, from the rank where it is worst."""
+    outputs: dict[str, list[Accuracy]] = {}
+    for result in own:
+        for accuracy in result.accuracy:
+            outputs.setdefault(accuracy.output, []).append(accuracy)
+    return [max(found, key=lambda each: (bool(each.problem), each.error_ratio or 0.0)) for found in outputs.values()]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """The one text of all ranks, or each with its ranks."""
+    if not _differ(texts):
+        return texts[0]
+    return "; ".join(
+        f"{text} on {ranks_of(which, len(texts))}" for text, which in _where([[text] for text in texts]).items()
+    )
+
+
+def _differ(values: Sequence[object]) -> bool:
+    return any(value != values[0] for value in values[1:])
+
+
+def _where(of_ranks: Sequence[Iterable[Key]]) -> dict[Key, list[int]]:
+    """What ranks have -> the ranks that have it."""
+    where: dict[Key, list[int]] = {}
+    for rank, own in enumerate(of_ranks):
+        for each in own:
+            where.setdefault(each, []).append(rank)
+    return where

@@ -1,0 +1,77 @@
+"""Parameters that FSDP shards: what a gather adds as padding, and what stays gathered after a pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perfguard.model.mesh import Mesh, dimension_of
+from perfguard.tensors.step import Step
+
+if TYPE_CHECKING:
+    import torch
+
+
+def sharded(module: object) -> dict[str, Any]:
+    """The DTensors among a module's parameters by name; none if no part of it is under FSDP."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        return {}
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    if not any(isinstance(part, FSDPModule) for part in module.modules()):
+        return {}
+    return {name: value for name, value in module.named_parameters() if isinstance(value, DTensor)}
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What a gather of one parameter moves: `rows` of its dimension over `ranks`, each of which has as many."""
+
+    name: str
+    dimension: str
+    rows: int
+    ranks: int
+    bytes: int  # without padding
+
+    @property
+    def factor(self) -> float:
+        """Bytes gathered for each byte of the parameter."""
+        return self.ranks * math.ceil(self.rows / self.ranks) / self.rows
+
+
+def padded(module: object, mesh: Mesh) -> Iterator[Padded]:
+    """For each parameter under FSDP that has rows, its padding over the dimension of the mesh that FSDP shards.
+
+    FSDP's dimension is the outermost that shards; those inside it (tensor parallelism) have taken their part before.
+    """
+    import torch.distributed as dist
+
+    for name, value in sharded(module).items():
+        cuts = [(at, placement.dim) for at, placement in enumerate(value.placements) if hasattr(placement, "dim")]
+        if not cuts or not value.numel():
+            continue
+        (outer, dim), inside = cuts[0], cuts[1:]
+        taken = math.prod(value.device_mesh.size(at) for at, _ in inside)
+        rows = math.ceil(value.shape[dim] / math.prod(value.device_mesh.size(at) for at, cut in inside if cut == dim))
+        ranks = dist.get_process_group_ranks(value.device_mesh.get_group(outer))
+        yield Padded(
+            name, dimension_of(ranks, mesh), rows, len(ranks), math.ceil(value.numel() * value.itemsize / taken)
+        )
+
+
+def left_gathered(step: Step) -> Mapping[str, int]:
+    """Bytes of each parameter under FSDP that is still gathered when the pass of `step` ends, by name."""
+    before = sharded(step.call.fn)
+    if not before:
+        return {}
+    started = step.run(step.prepare())
+    after: dict[str, torch.Tensor] = dict(step.call.fn.named_parameters())  # type: ignore[attr-defined]
+    left = [(name, after[name]) for name, value in before.items() if type(after[name]) is not type(value)]
+    found = {name: value.numel() * value.itemsize for name, value in left}
+    step.finish(started)
+    return found

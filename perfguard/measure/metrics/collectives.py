@@ -1,0 +1,153 @@
+"""Exchanges between ranks: which, over which dimension of the mesh, how many bytes, hidden by what, waited for or not.
+
+Read in a case of several ranks alone, of one warm training step. Each reading is of one pass of it. They depend on no
+clock and on no backend, so gloo, NCCL and torch's fake backend give the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perfguard.measure.collectives.exchange import Exchange
+from perfguard.measure.collectives.parameters import Padded, left_gathered, padded, sharded
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import Limits
+from perfguard.model.mesh import in_group
+from perfguard.model.records import Across, Better, Parts, Reading, Value
+from perfguard.model.units import Unit
+from perfguard.tensors.step import Step
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+TIMED = False
+
+_RANK = 20  # in an explanation: before compilation and launches, which follow from how the module is split
+_MOST_NAMED = 5
+
+LIMITS = {
+    "collectives": Limits(Better.SAME, portable=True),
+    "collective_bytes": Limits(Better.LOWER, portable=True),
+    "exchange_bytes": Limits(Better.LOWER, portable=True),
+    "gather_padding": Limits(Better.LOWER, portable=True),
+    "gathered_bytes_left": Limits(Better.LOWER, portable=True),
+    "implicit_redistributions": Limits(Better.LOWER, portable=True),
+    "messages": Limits(Better.SAME, portable=True),
+    "overlap_flop": Limits(Better.HIGHER, portable=True),
+    "unwaited": Limits(Better.LOWER, portable=True),
+}
+
+#: Metrics that follow the rank: its place in a pipeline, or the rows that were routed to it. All others of a case are
+#: equal on all ranks; ranks that disagree on one are a fault.
+PER_RANK = frozenset({"exchange_bytes", "messages", "overlap_flop"})
+
+_MESSAGES = ("send", "recv")
+_NOTABLE_PADDING = 1.05
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`collectives`, in order; `collective_bytes` and `exchange_bytes` by collective; `messages` from rank to rank;
+    `unwaited`, which is wrong by itself; `implicit_redistributions`; `overlap_flop`; and of a module under FSDP
+    `gather_padding` and `gathered_bytes_left`. Empty outside of a process group."""
+    if subject.call is None or not in_group():
+        return []
+    exchanges = _exchanges(subject, device)
+    collectives = [each for each in exchanges if each.kind not in _MESSAGES]
+    messages = [each for each in exchanges if each.kind in _MESSAGES]
+    unwaited = [each for each in exchanges if each.waited is False]
+    implicit = [each for each in exchanges if each.implicit]
+    early = _places(unwaited, "the result is used before it is waited for, or dropped")
+    readings = [
+        _reading("collectives", [each.name for each in collectives]),
+        _reading("collective_bytes", _sums([each for each in collectives if not each.routed], lambda each: each.bytes)),
+        _reading("unwaited", len(unwaited), problem=early and f"unwaited: {early}"),
+        _reading("implicit_redistributions", len(implicit), note=_implicit(implicit)),
+        _reading("overlap_flop", _sums([each for each in collectives if _hides(each)], lambda each: each.overlap_flop)),
+    ]
+    routed = [each for each in collectives if each.routed]
+    if routed:
+        sent, received = (_sums(routed, of) for of in (lambda each: each.sent, lambda each: each.received))
+        ways = {"sent": sent, "received": received}
+        parts: Parts = {f"{name} {way}": count for way, sums in ways.items() for name, count in sums.items()}
+        readings.append(_reading("exchange_bytes", parts))
+    if isinstance(subject.run, Step):
+        readings += _of_parameters(subject.run)
+    if messages:
+        readings.append(_reading("messages", [f"{each.name} {each.bytes} B" for each in messages]))
+    return readings
+
+
+def _of_parameters(step: Step) -> list[Reading]:
+    """What FSDP gathers beyond the parameters, in the forward pass, and what it leaves gathered after either."""
+    gathered = left_gathered(step)
+    if not sharded(step.call.fn):
+        return []
+    note = f"still gathered: {', '.join([*gathered][:_MOST_NAMED])}" if gathered else ""
+    readings = [_reading("gathered_bytes_left", sum(gathered.values()), note=note)]
+    parts: dict[str, list[Padded]] = {}
+    for each in padded(step.call.fn, step.call.mesh):
+        parts.setdefault(each.dimension, []).append(each)
+    if step.direction == "forward" and parts:
+        factors: Parts = {
+            name: sum(each.factor * each.bytes for each in all_) / sum(each.bytes for each in all_)
+            for name, all_ in parts.items()
+        }
+        worst = max((each for all_ in parts.values() for each in all_), key=lambda each: each.factor)
+        readings.append(_reading("gather_padding", factors, note=_padding(worst, factors)))
+    return readings
+
+
+def _padding(worst: Padded, factors: Mapping[str, Any]) -> str:
+    """A remark on padding that costs; empty below 5 %."""
+    if max(factors.values()) <= _NOTABLE_PADDING:
+        return ""
+    return (
+        f"gathers move padding: {worst.name} has {worst.rows} rows over {worst.ranks} ranks of {worst.dimension} "
+        f"({worst.factor:.3g} times its bytes); shard another of its dimensions (shard_placement_fn)"
+    )
+
+
+def _exchanges(subject: Subject, device: Device) -> Sequence[Exchange]:
+    if not device.asynchronous:
+        return subject.activity(device).exchanges
+    from perfguard.measure.devices import operators  # a profile of a GPU tells no mesh
+
+    return operators.of_call(subject.run, device.torch_device.type).exchanges
+
+
+def _reading(metric: str, value: Value, **others: Any) -> Reading:
+    unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES if "bytes" in metric else Unit.COUNT
+    # Other versions of torch may exchange otherwise.
+    across = Across.EACH if metric in PER_RANK else Across.EQUAL
+    return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, across=across, **others)
+
+
+def _sums(exchanges: Sequence[Exchange], of: Callable[[Exchange], int]) -> Parts:
+    sums: Counter[str] = Counter()
+    for each in exchanges:
+        sums[each.name] += of(each)
+    return dict(sums)
+
+
+def _implicit(exchanges: Sequence[Exchange]) -> str:
+    words = _places(exchanges, "")
+    return f"DTensor moves data by itself: {words}; redistribute where it is meant, or shard otherwise" if words else ""
+
+
+def _hides(exchange: Exchange) -> bool:
+    """Whether the first use of the result says how much work hides the exchange. FSDP's reduced gradients are first
+    used by the optimiser, or by a division where the backend has no mean."""
+    return exchange.kind in ("all_gather", "all_to_all") or exchange.waited is not None
+
+
+def _places(exchanges: Sequence[Exchange], what: str) -> str:
+    """`all_gather tp float32 for aten.mm at block.py:12 in forward (2 times); …`"""
+    texts = Counter(
+        " ".join(filter(None, [each.name, each.implicit and f"for {each.implicit}", each.place and f"at {each.place}"]))
+        for each in exchanges
+    )
+    listed = [text if count == 1 else f"{text} ({count} times)" for text, count in texts.items()]
+    more = f"; and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    return f"{'; '.join(listed[:_MOST_NAMED])}{more}{': ' if what else ''}{what}" if listed else ""

@@ -1,0 +1,194 @@
+"""pytest's hooks in a process that is one of several ranks: all run the same tests in the same order, and meet at the
+end of each.
+
+In a launch of ours the reports go into a file, for the parent. Under torchrun rank 0 is the user's pytest: it merges
+the reports of all ranks and judges, and the others say nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from perfguard._compat.pytest_internals import run_protocol
+from perfguard.measure.devices import find_devices, open_device
+from perfguard.measure.devices.device import Device
+from perfguard.model.config import Config
+from perfguard.model.errors import GuardFailure, PerfguardError, UsageError
+from perfguard.pytest_plugin.device_faults import describe_error
+from perfguard.pytest_plugin.ending import OTHERWISE
+from perfguard.pytest_plugin.fixture import RANK_GUARD
+from perfguard.pytest_plugin.marks import mark_of
+from perfguard.session.child import Request
+from perfguard.session.ranks import rank_files
+from perfguard.session.ranks.agreement import END, Agreement
+from perfguard.session.ranks.launch import Ended
+from perfguard.session.ranks.rank_files import LastWords, Outcome
+from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
+from perfguard.session.ranks.watch import Watch
+from perfguard.session.ranks.world import join, local_rank, rank_here
+
+_NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
+
+#: From all ranks' outcomes of a test to its reports.
+Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]
+
+
+class InRank:
+    """Registered in each rank.
+
+    Args:
+        measure: whether guarded calls are measured.
+        request: of the launch, in whose folder the rank leaves its outcomes; None under torchrun.
+        replay: under torchrun, what rank 0 makes of a test's outcomes.
+    """
+
+    def __init__(
+        self, config: Config, *, measure: bool, request: Request | None = None, replay: Replay | None = None
+    ) -> None:
+        self._config = config
+        self._measure = measure
+        self._request = request
+        self._folder = config.session_folder
+        self._replay = replay
+        self._stderr = os.dup(2)
+        self._outcome = Outcome("")
+        self._guard: RankGuard | None = None
+        self._watch: Watch | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """In a launch, keep the requested tests, in their order."""
+        if self._request is not None:
+            known = {item.nodeid: item for item in items}
+            items[:] = [known[test] for test in self._request.tests or () if test in known]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Join the other ranks, and compare the order of the tests: one that differs would end in a deadlock."""
+        mine = [item.nodeid for item in session.items if mark_of(item).ranks]
+        if not mine or session.config.option.collectonly:
+            return
+        try:
+            self._join()
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        assert self._guard is not None
+        session.config.stash[RANK_GUARD] = self._guard
+        agreement = self._guard.agreement
+        orders = agreement.exchange("the order of tests", hashlib.sha256("\n".join(mine).encode()).hexdigest())
+        if len(set(orders)) > 1:
+            lists = agreement.exchange("the tests", mine)
+            raise pytest.UsageError(_other_order(lists))
+
+    def _join(self) -> None:
+        device = _device_of_rank(self._config.settings.device)
+        world = join(device.torch_device, self._config.settings.case_minutes)
+        runner = rank_runner(self._config, device) if self._measure else None
+        self._guard = RankGuard(Agreement(world), device, runner)
+        self._watch = Watch(world, self._leave)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test of several ranks, meet the other ranks, and pass the reports on."""
+        if not mark_of(item).ranks:
+            return None
+        guard, watch = self._guard, self._watch
+        assert guard is not None
+        assert watch is not None
+        config = item.config
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        self._outcome = Outcome(item.nodeid)
+        self._write()
+        guard.begin()
+        with watch.over():
+            reports = run_protocol(item, nextitem)
+            outcome = self._outcome
+            outcome.ended, outcome.results, outcome.unsupported = True, guard.results, guard.unsupported
+            outcome.reports = [
+                config.hook.pytest_report_to_serializable(config=config, report=each) for each in reports
+            ]
+            self._write()
+            watch.arrive(failed=outcome.words != ["passed"] * 3)
+            # Passed on as the text that the file holds, too.
+            everyone = guard.agreement.exchange(END, msgspec.json.encode(outcome).decode())
+        outcomes = {rank: msgspec.json.decode(text, type=Outcome) for rank, text in enumerate(everyone)}
+        if self._replay is not None:
+            reports = self._agreed_reports(item, guard.agreement, outcomes)
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        if len({tuple(each.words) for each in outcomes.values()}) > 1:
+            guard.agreement.world.begin()  # a collective of this test may still wait for its others
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _agreed_reports(
+        self, item: pytest.Item, agreement: Agreement, outcomes: dict[int, Outcome]
+    ) -> list[pytest.TestReport]:
+        """Rank 0's merged reports, on all ranks: each stops where rank 0 does (-x)."""
+        hook, config = item.config.hook, item.config
+        assert self._replay is not None
+        own = self._replay(item, Ended(outcomes)) if agreement.world.rank == 0 else []
+        data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
+        decided = agreement.exchange("the reports", data)[0]
+        return own or [hook.pytest_report_from_serializable(config=config, data=report) for report in decided]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+        """Note why a test raised, as `Measuring` does in one process."""
+        report = yield
+        error = call.excinfo
+        if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
+            return report
+        setattr(report, OTHERWISE, True)
+        self._outcome.broken = self._outcome.broken or describe_error(call.when, error)
+        return report
+
+    def pytest_unconfigure(self) -> None:
+        if self._guard is not None:
+            self._guard.agreement.world.end()
+        os.close(self._stderr)
+
+    def _write(self) -> None:
+        if self._folder is not None:
+            rank_files.append(self._folder, rank_here(), self._outcome)
+
+    def _leave(self, words: LastWords) -> None:
+        if self._folder is not None:
+            rank_files.leave(self._folder, rank_here(), words)
+            return
+        issued = "no collective" if words.collective is None else words.collective.text
+        text = f"{self._outcome.nodeid}: {words.cause}; rank {rank_here()}: in {words.step}; last issued: {issued}"
+        os.write(self._stderr, f"perfguard: {text}\n{words.stack}".encode())
+
+
+def _device_of_rank(name: str) -> Device:
+    """The device that belongs to this rank: one of its own, or the CPU, which all share.
+
+    Raises:
+        DeviceError: the device is absent.
+        UsageError: there are fewer devices than ranks on this host.
+    """
+    names = list(find_devices(name))
+    if len(names) == 1 and local_rank() > 0:
+        device = open_device(names[0])
+        if device.holds_cpu_tensors:
+            return device
+    if local_rank() >= len(names):
+        raise UsageError(f"rank {rank_here()}: this host has {len(names)} devices for {name!r}; start as many ranks")
+    return open_device(names[local_rank()])
+
+
+def _other_order(lists: list[list[str]]) -> str:
+    first = lists[0]
+    rank, other = next((rank, each) for rank, each in enumerate(lists) if each != first)
+    differing = [test for test in first if test not in other] + [test for test in other if test not in first]
+    where = f"only one of them has {differing[0]}" if differing else "they have them in another order"
+    return (
+        f"ranks 0 and {rank} collected different tests: {where}; parameters and the order of tests must not depend on "
+        "the rank, on time or on chance"
+    )

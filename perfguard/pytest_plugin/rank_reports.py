@@ -1,0 +1,175 @@
+"""From what the ranks said of one test to the one report of each of its phases."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from perfguard.judge.across_ranks import merge_ranks, ranks_of
+from perfguard.model.records import CaseResult
+from perfguard.pytest_plugin.ending import OTHERWISE, failed_report
+from perfguard.session.ranks.launch import Ended, Lost
+from perfguard.session.ranks.rank_files import LastWords, Outcome
+
+_PHASES = ("setup", "call", "teardown")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One test, all ranks together.
+
+    Attributes:
+        reports: one of each phase that a rank has reached.
+        results: of its guarded calls, merged, not judged.
+        broken: why it is BROKEN; empty if it is not.
+        unsupported: why this hardware cannot run it; empty if it can.
+    """
+
+    reports: list[pytest.TestReport]
+    results: list[CaseResult] = field(default_factory=list)
+    broken: str = ""
+    unsupported: str = ""
+
+
+def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
+    """The test's reports and results from those of `ranks` ranks."""
+    reports = {rank: _decoded(item.config, outcome) for rank, outcome in ended.outcomes.items()}
+    phases = [_phase(item, when, reports, ended, ranks) for when in _PHASES]
+    found = [report for report in phases if report is not None]
+    if ended.lost is not None:
+        text = describe_lost(ended, ended.lost, ranks)
+        failed = next((report for report in found if report.failed), None)
+        if failed is None:
+            failed = failed_report(item.nodeid, item.location, text)
+            found = [report for report in found if report.when == "setup"] + [failed]
+        else:
+            _add(failed, text)
+        setattr(failed, OTHERWISE, True)
+        return Merged(found, broken=text.splitlines()[0])
+    outcomes = [ended.outcomes[rank] for rank in range(ranks)]
+    raised = [rank for rank, outcome in enumerate(outcomes) if outcome.broken]
+    return Merged(
+        found,
+        merge_ranks([outcome.results for outcome in outcomes]),
+        f"{outcomes[raised[0]].broken} (on {ranks_of(raised, ranks)})" if raised else "",
+        next((outcome.unsupported for outcome in outcomes if outcome.unsupported), ""),
+    )
+
+
+def _decoded(config: pytest.Config, outcome: Outcome) -> dict[str, pytest.TestReport]:
+    """Phase -> its report. pytest changes the dictionary that it decodes."""
+    decoded = [
+        config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(data)) for data in outcome.reports
+    ]
+    return {report.when: report for report in decoded}
+
+
+def _phase(
+    item: pytest.Item, when: str, reports: Mapping[int, Mapping[str, pytest.TestReport]], ended: Ended, ranks: int
+) -> pytest.TestReport | None:
+    """The report of one phase: of the lowest rank that failed, otherwise of one that was skipped, otherwise of any."""
+    having = {rank: own[when] for rank, own in reports.items() if when in own}
+    if not having:
+        return None
+    failed = [rank for rank, report in having.items() if report.failed]
+    skipped = [rank for rank, report in having.items() if report.skipped]
+    shown = having[min(failed or skipped or having)]
+    shown.duration = max(report.duration for report in having.values())
+    if failed and ranks > 1:
+        which = ranks_of(failed, ranks)
+        others = _other_failures({rank: having[rank] for rank in failed})
+        _add(shown, "\n".join([f"failed on {which}; shown: rank {min(failed)}", *others]), which)
+    elif skipped and len(skipped) < len(having):
+        text = f"skipped on {ranks_of(skipped, ranks)} only; every rank must make the same calls"
+        failure = failed_report(item.nodeid, item.location, text, when)
+        setattr(failure, OTHERWISE, True)
+        return failure
+    return shown
+
+
+def _other_failures(failed: Mapping[int, pytest.TestReport]) -> list[str]:
+    """A line for each rank whose failure differs from the first one's."""
+    messages = {rank: _message(report) for rank, report in failed.items()}
+    first = messages[min(messages)]
+    return [f"rank {rank}: {message}" for rank, message in messages.items() if message != first]
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr).partition("\n")[0]
+
+
+def _add(report: pytest.TestReport, text: str, which: str = "") -> None:
+    """Add a text below a failure, and the ranks in front of its line in pytest's summary."""
+    shown: Any = report.longrepr
+    if hasattr(shown, "addsection"):
+        shown.addsection("perfguard", text, "-")
+        if which and shown.reprcrash is not None:
+            shown.reprcrash.message = f"{which}: {shown.reprcrash.message}"
+    else:
+        report.longrepr = f"{shown}\n{text}"
+
+
+def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
+    """Why ranks did not end a test: one line of cause, then where each rank was, then stacks and output."""
+    if not lost.nodeid:
+        exits = [f"rank {rank}: {said}" for rank, said in lost.exits.items()]
+        return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])
+    first = next(iter(lost.exits), None)
+    waiting = {rank: words for rank, words in ended.words.items() if rank not in ended.outcomes}
+    if waiting:
+        lines = [_cause(ended, waiting, ranks)]
+    elif first is not None:
+        lines = [f"rank {first} of {ranks}: {lost.exits[first]} in the middle of the test"]
+    else:
+        lines = [lost.output.partition("\n")[0] or "the ranks ended in the middle of the test"]
+    for rank in range(ranks):
+        said = [_issued(ended.words[rank])] if rank in ended.words else []
+        if rank in ended.outcomes:
+            said.insert(0, _ended(ended.outcomes[rank]))
+        elif rank in waiting:
+            said.insert(0, f"in {waiting[rank].step}")
+        elif rank in lost.exits:
+            said.append(lost.exits[rank])
+        lines.append(f"  rank {rank}: {'; '.join(said) or 'said nothing'}")
+    for rank, words in waiting.items():
+        lines += [f"stack of rank {rank}, the innermost call last:", words.stack.rstrip()]
+    if first is not None and first not in ended.words and lost.output:
+        lines += [f"last output of rank {first}:", lost.output]
+    return "\n".join(lines)
+
+
+def _cause(ended: Ended, waiting: Mapping[int, LastWords], ranks: int) -> str:
+    """The line that names the ranks to look at: those that did not answer, that have left the test, or that are behind
+    the others in the sequence of collectives."""
+    said = "; ".join(dict.fromkeys(words.cause for words in waiting.values()))
+    issued = {rank: words.collective.number if words.collective else 0 for rank, words in waiting.items()}
+    pending = {words.collective.name for words in waiting.values() if words.collective and words.collective.pending}
+    silent = [rank for rank in range(ranks) if rank not in waiting and rank not in ended.outcomes]
+    behind = [rank for rank, number in issued.items() if number < max(issued.values())]
+    if silent:
+        return f"{said}; {ranks_of(silent, ranks)} did not answer"
+    if ended.outcomes and pending:
+        return f"{said}: {ranks_of(ended.outcomes, ranks)} did not come to {', '.join(sorted(pending))}"
+    if behind:
+        return f"{said}: {ranks_of(behind, ranks)} did not come to {', '.join(sorted(pending)) or 'a collective'}"
+    if len(pending) > 1:
+        return f"{said}: ranks wait in different collectives: {', '.join(sorted(pending))}"
+    return said
+
+
+def _issued(words: LastWords) -> str:
+    if words.collective is None:
+        return "issued no collective"
+    return f"{'waits in' if words.collective.pending else 'last collective:'} {words.collective.text}"
+
+
+def _ended(outcome: Outcome) -> str:
+    if outcome.broken:
+        return outcome.broken
+    worst = next((word for word in ("failed", "skipped") if word in outcome.words), "passed")
+    return f"ended the test: {worst}"

@@ -1,0 +1,145 @@
+"""pytest's hooks for tests of several ranks in the process that the user started: one launch for each number of ranks,
+and the reports of each test as if it had run here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from filelock import FileLock, Timeout
+
+from perfguard._compat.pytest_internals import worker_input
+from perfguard.model.config import read_settings
+from perfguard.model.errors import GuardFailure
+from perfguard.pytest_plugin.fixture import RUN, raise_for
+from perfguard.pytest_plugin.items import case_of
+from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.rank_reports import Merged, merge
+from perfguard.session.child import ChildCommand, Request, child_command
+from perfguard.session.ranks.launch import Ended, Launched
+
+_XFAIL_STRICT = "[XPASS(strict)]"
+
+
+class RankedItems:
+    """Registered where tests are marked with `ranks=N` and this process is none of them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._worker = worker_input(config) if hasattr(config, "workerinput") else None
+        self._folder = _shared_folder(self._worker)
+        self._groups: dict[int, Launched] = {}
+        self._locks: list[FileLock] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Report a test of several ranks."""
+        ranks = mark_of(item).ranks
+        if not ranks:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in replay(item, self._wait(item, ranks)):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _wait(self, item: pytest.Item, ranks: int) -> Ended:
+        group = self._groups.get(ranks)
+        if group is None:
+            for other in self._groups.values():
+                other.join()  # one launch at a time: they would share the devices
+            group = self._groups[ranks] = self._start(item.session, ranks)
+        return group.wait(item.nodeid)
+
+    def _start(self, session: pytest.Session, ranks: int) -> Launched:
+        """Start the tests of one number of ranks. Of several workers of pytest-xdist the first one does."""
+        config = self._config
+        tests = [item.nodeid for item in session.items if mark_of(item).ranks == ranks]
+        request = Request(measure=RUN in config.stash)
+        folder = self._folder / f"ranks-{ranks}"
+        folder.mkdir(parents=True, exist_ok=True)
+        group = Launched(folder, ranks, tests, self._command(), request)
+        lock = FileLock(folder / "lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            return group
+        self._locks.append(lock)
+        if not (folder / "done").exists():
+            group.start()
+        return group
+
+    def _command(self) -> ChildCommand:
+        config = self._config
+        given = [str(argument) for argument in config.invocation_params.args]
+        device = read_settings(config.rootpath, device=config.option.perfguard_device).device
+        return child_command(given, config.invocation_params.dir, device)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
+        """After the last test: another worker may still read what this one has started. After an early end: stop."""
+        ended = False
+        try:
+            answer = yield
+            ended = not (session.shouldstop or session.shouldfail)
+        finally:
+            for group in self._groups.values():
+                if ended:
+                    group.join()
+                else:
+                    group.stop()
+        return answer
+
+    def pytest_unconfigure(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        if self._worker is not None:  # the last worker that leaves removes the folder
+            if not self._folder.is_dir():
+                return
+            (self._folder / f"left-{self._worker['workerid']}").touch()
+            if len(list(self._folder.glob("left-*"))) < int(self._worker["workercount"]):
+                return
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def replay(item: pytest.Item, ended: Ended) -> list[pytest.TestReport]:
+    """The reports of a test that ranks have run, judged if this run measures."""
+    merged = merge(item, ended, mark_of(item).ranks)
+    run = item.config.stash.get(RUN, None)
+    if run is None:
+        return merged.reports
+    run.forget(item.nodeid)
+    if merged.unsupported:
+        run.unsupported(case_of(item), merged.unsupported)
+    judged = [run.take(result) for result in merged.results]
+    if merged.broken:
+        run.broken(case_of(item), merged.broken)
+    try:
+        raise_for(run, judged)
+    except GuardFailure as failure:
+        _fail(merged, str(failure))
+    return merged.reports
+
+
+def _fail(merged: Merged, text: str) -> None:
+    """Let a test fail by verdicts that came after it. A test that is expected to fail then has."""
+    report = next((report for report in merged.reports if report.when == "call"), None)
+    if report is None or (report.failed and not str(report.longrepr).startswith(_XFAIL_STRICT)):
+        return  # it has failed otherwise, before
+    if report.failed:
+        report.outcome, report.wasxfail = "skipped", str(report.longrepr).removeprefix(_XFAIL_STRICT).strip()
+    elif report.skipped or hasattr(report, "wasxfail"):
+        report.outcome = "skipped"
+    else:
+        report.outcome = "failed"
+    report.longrepr = text
+
+
+def _shared_folder(worker: dict[str, str] | None) -> Path:
+    """The folder of all launches; the same for all workers of a run of pytest-xdist."""
+    if worker is None:
+        return Path(tempfile.mkdtemp(prefix="perfguard-ranks-"))
+    return Path(tempfile.gettempdir()) / f"perfguard-ranks-{os.getuid()}-{worker['testrunuid']}"

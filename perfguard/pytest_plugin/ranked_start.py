@@ -1,0 +1,71 @@
+"""After collection: who runs the tests that are marked for several ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfguard.model.errors import ExitStatus, PerfguardError
+from perfguard.pytest_plugin.in_rank import InRank
+from perfguard.pytest_plugin.items import has_fixture
+from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.ranked_items import RankedItems, replay
+from perfguard.pytest_plugin.start import build_config
+from perfguard.session.ranks.world import rank_here, ranks_here
+
+_RANKS = "perfguard-ranks"
+
+
+def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -> None:
+    """Check the marks, and register the hooks for tests of several ranks.
+
+    Such a test runs in the ranks of a launch. Under torchrun it runs here, if it is marked with as many ranks as there
+    are; other guarded tests are deselected, which all ranks would run at once. A process that measures times for
+    another one leaves it out.
+
+    Raises:
+        UsageError: a mark that means nothing.
+    """
+    marks = {item: mark_of(item) for item in items}
+    if config.pluginmanager.has_plugin(_RANKS) or not any(mark.ranks for mark in marks.values()):
+        return
+    here = ranks_here()
+    if config.option.perfguard_session:
+        _keep(config, items, [item for item in items if not marks[item].ranks])
+    elif here:
+        _keep(config, items, [item for item in items if marks[item].ranks == here or not _is_ours(item)])
+        try:
+            built = build_config(config)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.pluginmanager.register(InRank(built, measure=measure, replay=replay), _RANKS)
+        if rank_here():
+            config.pluginmanager.register(Silent(config), "perfguard-silent")
+    else:
+        config.pluginmanager.register(RankedItems(config), _RANKS)
+
+
+class Silent:
+    """Under torchrun, in all ranks but 0: rank 0 has all reports, and tells of them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            config.pluginmanager.unregister(reporter)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A test that failed is rank 0's to tell: the agent names the rank with an exit status as the culprit."""
+        if session.exitstatus == ExitStatus.TESTS_FAILED:
+            session.exitstatus = ExitStatus.PASSED
+
+
+def _is_ours(item: pytest.Item) -> bool:
+    return has_fixture(item) or bool(mark_of(item).ranks)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    chosen = set(kept)
+    left_out = [item for item in items if item not in chosen]
+    items[:] = kept
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)

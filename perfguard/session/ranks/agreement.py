@@ -1,0 +1,72 @@
+"""What ranks of one test tell each other: data, from which all take the same decisions.
+
+Each rank puts its part into the store of the launch, and takes the parts of the others. No collective is issued.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.model.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from perfguard.session.ranks.world import World
+
+END = "the end of the test"
+
+
+class OutOfStep(MeasurementError):
+    """Another rank is elsewhere in the test: at its end, or at another decision."""
+
+
+class Part(Struct, frozen=True):
+    """One rank's part of an exchange: what for, and what."""
+
+    purpose: str
+    data: Any = None
+
+
+@dataclass
+class Agreement:
+    """The exchanges of one rank with the others, numbered alike on all."""
+
+    world: World
+    _number: int = 0
+
+    def exchange(self, purpose: str, data: object = None) -> list[Any]:
+        """Everyone's data, by rank. Returns once every rank has given its part.
+
+        Args:
+            purpose: what for; the same on all ranks.
+            data: anything that JSON can hold.
+
+        Raises:
+            OutOfStep: a rank exchanges for another purpose.
+            DistStoreError: a rank does not come within the limit of a test.
+        """
+        parts = self._parts(Part(purpose, data))
+        if purpose == END:  # others may find only now that this rank has ended
+            while any(part.purpose != END for part in parts):
+                parts = self._parts(Part(purpose, data))
+        for rank, part in enumerate(parts):
+            if part.purpose != purpose:
+                raise OutOfStep(
+                    f"rank {rank} is at {part.purpose}, rank {self.world.rank} at {purpose}; every rank must make the "
+                    "same calls"
+                )
+        return [part.data for part in parts]
+
+    def _parts(self, own: Part) -> list[Part]:
+        world, number = self.world, self._number
+        keys = [f"part-{number}-{rank}" for rank in range(world.ranks)]
+        world.store.set(keys[world.rank], msgspec.json.encode(own))
+        world.store.wait(keys)
+        parts = [msgspec.json.decode(part, type=Part) for part in world.store.multi_get(keys)]
+        if number:  # every rank has begun this exchange, so it has read all of the one before
+            world.store.delete_key(f"part-{number - 1}-{world.rank}")
+        self._number += 1
+        return parts

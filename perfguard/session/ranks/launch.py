@@ -1,0 +1,246 @@
+"""In the parent: one launch of pytest on several ranks, by torch's elastic agent, and what became of each test.
+
+The agent runs on a thread, and tests are read as they end. Where ranks end in the middle of a test, that test is lost,
+and a further launch runs the tests behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.model.atomic_files import write_atomically
+from perfguard.session.child import ChildCommand, Request, write_request
+from perfguard.session.ranks import rank_files
+from perfguard.session.ranks.rank_files import LastWords, Outcome
+
+_POLL_SECONDS = 0.05
+_LAST_LINES = 15
+
+# Set for the ranks where the user has not set it. On a CPU all ranks share the cores.
+_RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}
+_NOT_THEIRS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID", "PYTEST_CURRENT_TEST")
+
+
+class Lost(Struct, frozen=True):
+    """The ranks of a launch ended before a test did.
+
+    Attributes:
+        nodeid: the test; empty if none had begun.
+        launch: the folder of the launch.
+        exits: how the agent says that ranks ended, by rank: `exit status 1`, `killed by SIGKILL`. The first that ended
+            comes first.
+        output: last lines that the first of them wrote.
+    """
+
+    nodeid: str
+    launch: str
+    exits: dict[int, str] = {}
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is known of one test.
+
+    Attributes:
+        outcomes: of the ranks that ended it.
+        lost: why other ranks did not; None if all did.
+        words: last words of ranks that ended themselves.
+    """
+
+    outcomes: dict[int, Outcome]
+    lost: Lost | None = None
+    words: dict[int, LastWords] = field(default_factory=dict)
+
+
+class Launched:
+    """The tests of one number of ranks, in a folder that several processes may read; one of them drives the launches.
+
+    Args:
+        ranks: number of processes.
+        tests: node ids, in the order in which they run.
+        command: starts pytest again.
+        request: what every rank is asked, without its tests.
+    """
+
+    def __init__(self, folder: Path, ranks: int, tests: Sequence[str], command: ChildCommand, request: Request) -> None:
+        self.folder = folder
+        self.ranks = ranks
+        self._tests = list(tests)
+        self._command = command
+        self._request = request
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._run_id = uuid.uuid4().hex
+
+    def start(self) -> None:
+        """Begin to run the tests, on a thread of this process."""
+        self._thread = threading.Thread(target=self._drive, name=f"perfguard: {self.ranks} ranks", daemon=True)
+        self._thread.start()
+
+    def wait(self, nodeid: str) -> Ended:
+        """The test, once all ranks have ended it, or are gone."""
+        while True:
+            final = (self.folder / "done").exists()  # asked first: nothing comes after it
+            found = self._find(nodeid)
+            if found is not None:
+                return found
+            if final:
+                raise RuntimeError(f"{nodeid}: no rank was asked for it")
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End all ranks."""
+        self._stopped = True
+        while self._thread is not None and self._thread.is_alive():
+            for pid in _processes_of(self._run_id):
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGTERM)  # each rank leads a session of its own
+            self._thread.join(1.0)
+
+    def join(self) -> None:
+        """Wait until all tests have ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _find(self, nodeid: str) -> Ended | None:
+        for launch in self._launches():
+            outcomes = {
+                rank: outcome
+                for rank in range(self.ranks)
+                for outcome in rank_files.read(launch, rank)
+                if outcome.nodeid == nodeid and outcome.ended
+            }
+            if len(outcomes) == self.ranks:
+                return Ended(outcomes)
+            lost = _lost(launch)
+            if lost is not None and lost.nodeid in (nodeid, ""):
+                found = ((rank, rank_files.last_words(launch, rank)) for rank in range(self.ranks))
+                return Ended(outcomes, lost, {rank: words for rank, words in found if words is not None})
+        return None
+
+    def _launches(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("launch-*") if path.is_dir())
+
+    def _drive(self) -> None:
+        left = self._tests
+        try:
+            while left and not self._stopped:
+                folder = self.folder / f"launch-{len(self._launches()):03}"
+                folder.mkdir(parents=True)
+                write_request(folder, msgspec.structs.replace(self._request, ranks=self.ranks, tests=left))
+                exits, output = self._launch(folder)
+                lines = [rank_files.read(folder, rank) for rank in range(self.ranks)]
+                ended = set.intersection(*({each.nodeid for each in own if each.ended} for own in lines))
+                begun = {each.nodeid for own in lines for each in own}
+                left = [test for test in left if test not in ended]
+                if left:
+                    lost = Lost(left[0] if left[0] in begun else "", str(folder), exits, output)
+                    write_atomically(folder / "lost.json", msgspec.json.encode(lost))
+                    left = left[1:] if lost.nodeid else []
+        finally:
+            (self.folder / "done").touch()
+
+    def _launch(self, folder: Path) -> tuple[dict[int, str], str]:
+        """Run one launch to its end, and return how ranks ended that did not end well, and what the first of them
+        wrote."""
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        logs = folder / "logs"
+        logs.mkdir()
+        config = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=self.ranks, run_id=self._run_id,
+            rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.05,
+            logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+        )  # fmt: skip
+        try:
+            with _quiet(), _unchanged_environment():
+                elastic_launch(config, "env")(*_variables(self.ranks), *self._command.line(folder))
+        except ChildFailedError as error:
+            failures = sorted(error.failures.items(), key=lambda each: each[1].timestamp)
+            exits = {rank: _said(failure.exitcode) for rank, failure in failures}
+            begun = bool(rank_files.read(folder, failures[0][0]))
+            return exits, _tail(logs, failures[0][0], ["stderr.log"] if begun else ["stderr.log", "stdout.log"])
+        except Exception as error:  # of the agent itself, e.g. no port could be opened
+            return {}, f"the launch failed: {type(error).__name__}: {error}"
+        return {}, ""
+
+
+def _variables(ranks: int) -> list[str]:
+    """The arguments of `env`, which becomes the rank: variables to take away, and to set."""
+    given = dict(_RECORDED_COLLECTIVES, OMP_NUM_THREADS=str(max(1, len(os.sched_getaffinity(0)) // ranks)))
+    added = [f"{name}={value}" for name, value in given.items() if name not in os.environ]
+    return [*(word for name in _NOT_THEIRS for word in ("-u", name)), *added]
+
+
+def _said(status: int) -> str:
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _tail(logs: Path, rank: int, names: Sequence[str]) -> str:
+    """The last lines that a rank wrote to the first of these files that holds any."""
+    for name in names:
+        for path in logs.glob(f"**/{rank}/{name}"):
+            lines = path.read_text(errors="replace").strip().splitlines()
+            if lines:
+                return "\n".join(lines[-_LAST_LINES:])
+    return ""
+
+
+def _lost(launch: Path) -> Lost | None:
+    try:
+        return msgspec.json.decode((launch / "lost.json").read_bytes(), type=Lost)
+    except FileNotFoundError:
+        return None
+
+
+def _processes_of(run_id: str) -> Iterator[int]:
+    """Children of this process that are ranks of the launch."""
+    wanted = f"TORCHELASTIC_RUN_ID={run_id}".encode()
+    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        for child in path.read_text().split():
+            with contextlib.suppress(OSError):
+                if wanted in Path(f"/proc/{child}/environ").read_bytes():
+                    yield int(child)
+
+
+@contextlib.contextmanager
+def _unchanged_environment() -> Iterator[None]:
+    """The agent sets variables of this process."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name not in before and name.startswith("TORCHELASTIC_")]:
+            del os.environ[name]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the agent's log, which says what we say, out of the user's terminal and of captured logs."""
+    loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.distributed.launcher")]
+    nowhere = logging.NullHandler()
+    before = [logger.propagate for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(nowhere)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, propagate in zip(loggers, before, strict=True):
+            logger.removeHandler(nowhere)
+            logger.propagate = propagate

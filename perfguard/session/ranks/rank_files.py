@@ -1,0 +1,103 @@
+"""What each rank of a launch leaves in the launch's folder, for the process that started it.
+
+`rank-0.jsonl` has two lines a test: its start, and its outcome. `last-words-0.json` is written by a rank that ends in
+the middle of a test.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.records import CaseResult
+
+
+class Outcome(Struct, omit_defaults=True):
+    """One test on one rank.
+
+    Attributes:
+        nodeid: the test.
+        ended: False in the line that its start writes.
+        reports: pytest's reports of its phases, serialised by pytest.
+        results: of its guarded calls, not judged.
+        broken: why it raised, if other than by a verdict.
+        unsupported: why it declared that this hardware cannot run it.
+    """
+
+    nodeid: str
+    ended: bool = False
+    reports: list[dict[str, Any]] = []
+    results: list[CaseResult] = []
+    broken: str = ""
+    unsupported: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The outcomes of its phases: passed, failed, skipped."""
+        return [str(report["outcome"]) for report in self.reports]
+
+
+class Collective(Struct, frozen=True, omit_defaults=True):
+    """A collective that a rank has issued: its number within the process group, the shapes that it moves, the group's
+    name, and whether it still waits."""
+
+    number: int
+    name: str
+    sizes: str = ""
+    group: str = ""
+    pending: bool = False
+
+    @property
+    def text(self) -> str:
+        """`#3 all_reduce of [[4]]`."""
+        return f"#{self.number} {self.name}{f' of {self.sizes}' if self.sizes else ''}"
+
+
+class LastWords(Struct, frozen=True, omit_defaults=True):
+    """Where a rank was when it ended itself in the middle of a test.
+
+    Attributes:
+        cause: why it ended.
+        step: the step of perfguard and the user's line, as `describe_step` gives them.
+        stack: of all its threads.
+        collective: the last one that it issued; None if it issued none.
+        arrived: whether it had ended the test, and waited for the other ranks.
+    """
+
+    cause: str
+    step: str
+    stack: str = ""
+    collective: Collective | None = None
+    arrived: bool = False
+
+
+def append(folder: Path, rank: int, outcome: Outcome) -> None:
+    """In a rank: add a line to its file."""
+    with (folder / f"rank-{rank}.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(outcome) + b"\n")
+
+
+def read(folder: Path, rank: int) -> list[Outcome]:
+    """The whole lines of a rank's file."""
+    try:
+        lines = (folder / f"rank-{rank}.jsonl").read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [msgspec.json.decode(line, type=Outcome) for line in lines[:-1]]
+
+
+def leave(folder: Path, rank: int, words: LastWords) -> None:
+    """In a rank: write its last words."""
+    write_atomically(folder / f"last-words-{rank}.json", msgspec.json.encode(words))
+
+
+def last_words(folder: Path, rank: int) -> LastWords | None:
+    """A rank's last words, if it has left any."""
+    try:
+        return msgspec.json.decode((folder / f"last-words-{rank}.json").read_bytes(), type=LastWords)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,134 @@
+"""In a rank: ends it where a test hangs, or where another rank has failed the test and this one still waits for it.
+
+Such a rank cannot be interrupted, as it waits inside a collective. It says where it is, and ends itself; the agent then
+ends the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from perfguard.session.ranks.rank_files import Collective, LastWords
+from perfguard.session.ranks.world import World
+from perfguard.session.watchdog import describe_step
+
+STATUS = 3  # exit status of a rank that ends itself: pytest's for an internal error
+_POLL_SECONDS = 0.2
+GRACE_SECONDS = 5.0  # until a rank whose peer has failed ends itself
+_OTHERS_SECONDS = 10.0  # limit for the others to say where they are, before the agent ends them
+_WAITING_SECONDS = 2.0  # the same for those that wait for a rank that has failed: it does not say more
+_RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
+
+
+@dataclass
+class Watch:
+    """Watches the tests of this rank, one after another.
+
+    Args:
+        leave: called with the last words, before the process ends.
+    """
+
+    world: World
+    leave: Callable[[LastWords], None]
+    _number: int = 0
+    _arrived: bool = False
+
+    @contextlib.contextmanager
+    def over(self) -> Iterator[None]:
+        """The body, one test up to its common end, must end within the limit."""
+        self._number += 1
+        self._arrived = False
+        ended = threading.Event()
+        main = threading.get_ident()
+        thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def arrive(self, failed: bool) -> None:
+        """This rank has ended the test, and will wait for the others.
+
+        Args:
+            failed: whether it left the test early, so that others may wait for it in a collective.
+        """
+        self._arrived = True
+        if failed:
+            self.world.store.set(f"failed-{self._number}", str(self.world.rank))
+
+    def _watch(self, main: int, ended: threading.Event) -> None:
+        store, key = self.world.store.clone(), f"failed-{self._number}"
+        parent, started, failed = os.getppid(), time.monotonic(), 0.0
+        while not ended.wait(_POLL_SECONDS):
+            now = time.monotonic()
+            if os.getppid() != parent:
+                os._exit(STATUS)  # whoever started the ranks is gone
+            if now - started > 60 * self.world.minutes:
+                self._end(main, store, f"took longer than {self.world.minutes:g} minutes", _OTHERS_SECONDS)
+            if self._arrived:
+                continue
+            if failed == 0.0 and store.check([key]):
+                failed = now
+            if failed and now - failed > GRACE_SECONDS:
+                rank = int(store.get(key))
+                self._end(main, store, f"rank {rank} had left the test", _WAITING_SECONDS)
+
+    def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
+        frame = sys._current_frames().get(main)
+        try:
+            self.leave(
+                LastWords(
+                    cause=cause,
+                    step=describe_step(frame),
+                    stack=_stack(frame),
+                    collective=last_collective(),
+                    arrived=self._arrived,
+                )
+            )
+            said = [f"said-{rank}" for rank in range(self.world.ranks)]
+            store.set(said[self.world.rank], "")
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not store.check(said):
+                time.sleep(_POLL_SECONDS)
+        finally:
+            os._exit(STATUS)
+
+
+def last_collective() -> Collective | None:
+    """The last collective that this rank has issued; None if there was none, or none was recorded."""
+    from perfguard._compat.torch_distributed import issued_collectives
+
+    try:
+        entries = issued_collectives()
+    except Exception:  # last words must not fail for lack of a detail
+        return None
+    if not entries:
+        return None
+    entry = entries[-1]
+    p2p = entry.get("is_p2p", False)
+    return Collective(
+        number=int(entry.get("p2p_seq_id" if p2p else "collective_seq_id", 0)),
+        name=str(entry.get("profiling_name", "?")).partition(":")[2] or str(entry.get("profiling_name", "?")),
+        sizes=str(entry.get("input_sizes", "")),
+        group=str((entry.get("process_group") or ("", ""))[1]),
+        pending=not entry.get("retired", False),
+    )
+
+
+def _stack(frame: FrameType | None) -> str:
+    """The calls of a thread below pytest's own."""
+    frames = traceback.extract_stack(frame)
+    ours = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
+    return "".join(traceback.format_list(frames[ours + 1 :]))

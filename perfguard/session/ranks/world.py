@@ -1,0 +1,165 @@
+"""The process group of a test on several ranks: how a rank joins it, its meshes, and the group of a layout, in which
+one process stands for one rank of many."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perfguard.model.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+# Set by torchrun and by our own launch, which is torchrun's agent.
+_RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"
+
+_BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
+# How much later than a test's limit a collective of it gives up: the watch of a test ends first, and tells more.
+_LATER_SECONDS = 60.0
+
+
+def ranks_here() -> int:
+    """Number of ranks that torchrun has started; 0 if this process is not one of them."""
+    return int(os.environ.get(_WORLD, 0)) if _RANK in os.environ else 0
+
+
+def rank_here() -> int:
+    """This process's rank; 0 if torchrun has not started it."""
+    return int(os.environ.get(_RANK, 0))
+
+
+def local_rank() -> int:
+    """This process's number among the ranks of its host."""
+    return int(os.environ.get(_LOCAL, 0))
+
+
+@dataclass
+class World:
+    """The ranks of a launch, as one of them sees them. Create it with `join`.
+
+    Attributes:
+        rank: this process's number.
+        ranks: number of processes.
+        device_type: cpu, cuda or xpu.
+        store: shared by all ranks; perfguard's own talk passes through it, so that no collective of ours appears among
+            the test's.
+        minutes: limit of a test.
+    """
+
+    rank: int
+    ranks: int
+    device_type: str
+    store: Any  # torch.distributed.Store
+    minutes: float
+    _began: int = 0
+    _meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Begin the default process group, or a new one in place of one whose ranks are out of step."""
+        import torch.distributed as dist
+
+        self.end()
+        self._began += 1
+        dist.init_process_group(
+            _BACKENDS[self.device_type],
+            store=_prefixed(f"group-{self._began}", self.store),
+            rank=self.rank,
+            world_size=self.ranks,
+            timeout=_limit(self.minutes),
+        )
+
+    def end(self) -> None:
+        """End the process group, if there is one."""
+        import torch.distributed as dist
+
+        self._meshes.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
+        """The mesh with these dimensions; the same object for the same dimensions, whose groups are made once.
+
+        Raises:
+            UsageError: the product of the dimensions is not the number of ranks.
+        """
+        _check(dimensions, self.ranks, f"ranks={self.ranks}")
+        key = tuple(dimensions.items())
+        if key not in self._meshes:
+            self._meshes[key] = _made(self.device_type, dimensions)
+        return self._meshes[key]
+
+
+def join(device: torch.device, minutes: float) -> World:
+    """Find the other ranks that torchrun's agent has started, and begin a process group with them.
+
+    Args:
+        device: this rank's.
+        minutes: limit of a test.
+    """
+    import torch
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, ranks = next(rendezvous("env://", timeout=_limit(minutes)))
+    store = _prefixed(f"perfguard-{os.environ.get(_RESTARTS, 0)}", store)
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+    world = World(rank, ranks, device.type, store, minutes)
+    world.begin()
+    return world
+
+
+@contextlib.contextmanager
+def layout_of(ranks: int) -> Iterator[World]:
+    """This process as rank 0 of `ranks`, on torch's backend "fake": collectives return at once, and move nothing.
+
+    Raises:
+        UsageError: the process has a process group already.
+    """
+    import torch.distributed as dist
+
+    from perfguard._compat.torch_distributed import fake_store
+
+    if dist.is_initialized():
+        raise UsageError("layout=…: this process has a process group already; end it before the test")
+    store = fake_store()
+    dist.init_process_group("fake", store=store, rank=0, world_size=ranks)
+    try:
+        yield World(0, ranks, "cpu", store, 0.0)
+    finally:
+        dist.destroy_process_group()
+
+
+def _prefixed(prefix: str, store: Any) -> Any:
+    """The part of a store whose keys begin with `prefix`."""
+    import torch.distributed as dist
+
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # public, and not in its stubs
+
+
+def _made(device_type: str, dimensions: Mapping[str, int]) -> DeviceMesh:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions))
+
+
+def _check(dimensions: Mapping[str, int], ranks: int, marked: str) -> None:
+    said = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+    if not dimensions:
+        raise UsageError("perfguard.mesh(): give its dimensions, as mesh(dp=2, tp=2)")
+    for name, size in dimensions.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise UsageError(f"perfguard.mesh({said}): {name} must be a number of ranks, 1 or more")
+    product = math.prod(dimensions.values())
+    if product != ranks:
+        raise UsageError(f"perfguard.mesh({said}): has {product} ranks, the test's mark {marked}; let them agree")
+
+
+def _limit(minutes: float) -> datetime.timedelta:
+    return datetime.timedelta(minutes=minutes, seconds=_LATER_SECONDS)

@@ -1,0 +1,25 @@
+"""Groups of processes for all tests of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import tests.kernels.paths  # noqa: F401 - before anything imports triton
+from tests.distributed.ranks import Ranks
+
+
+@pytest.fixture(scope="session")
+def two_ranks() -> Iterator[Ranks]:
+    group = Ranks(2)
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="session")
+def four_ranks() -> Iterator[Ranks]:
+    """On two cores importing torch alone takes ten seconds: for tests of every night."""
+    group = Ranks(4)
+    yield group
+    group.close()
