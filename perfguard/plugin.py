@@ -64,9 +64,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const=".",
         metavar="PATHS",
         help="also observe tests that do not use the fixture, as they are: operators, launches, copies, reads of the "
-        "host, memory, compilations (default: all collected tests; otherwise those below the paths, a,b)",
+        "host, memory, compilations; without =PATHS (a,b) all collected tests",
     )
     group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
+
+
+def pytest_load_initial_conftests(args: list[str]) -> None:
+    """A path behind a bare `--perfguard-observe` is a path to collect: argparse would take it for the option's."""
+    args[:] = ["--perfguard-observe=." if each == "--perfguard-observe" else each for each in args]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -44,6 +44,11 @@ class Ending:
         if report.failed or report.skipped or (report.passed and report.when == "call"):
             self._outcomes[report.nodeid] = _why_not(report)
 
+    @property
+    def run(self) -> Run | None:
+        """The run, once cases are known and a device is open."""
+        return self._run
+
     def _results(self, nodeid: str) -> list[CaseResult]:
         run = self._run
         return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfguard.model.units import counted
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed
 
 if TYPE_CHECKING:
+    from perfguard._compat.pytest_internals import TerminalReporter
     from perfguard.pytest_plugin.measuring_run import Measuring
 
 
@@ -38,6 +40,12 @@ class Observer:
             answer = yield
         self.ran += 1
         return answer
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """Say so if there was nothing to observe: a green run would tell of no guard."""
+        if self.ran and self._hooks.run is None:
+            tests = counted(self.ran, "test")
+            terminalreporter.write_line(f"perfguard: observed {tests}; none loaded torch, so there was nothing to read")
 
     def _observe(self, item: pytest.Item, observation: ExitStack) -> None:
         """Begin to observe the test; its end is the exit of `observation`. A test that raises is not read."""

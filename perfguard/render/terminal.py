@@ -197,7 +197,7 @@ class _Writer:
         rest = [each for each in told if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
         head = f"{first.word}  {result.case.key}  {one_line(first)}"
-        commands, more = self._commands(result), self._explanation(result, first, others)
+        commands, more = self._commands(result, finding.grouped), self._explanation(result, first, others)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
         return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
@@ -213,14 +213,14 @@ class _Writer:
         said = "\n".join([one_line(first), *more])
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
 
-    def _commands(self, result: CaseResult) -> list[str]:
+    def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
         nodeid, options = result.case.nodeid, options_of(self.report)
         commands = [f"reproduce: {reproduce_command(nodeid, options)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
             commands.append(f"compare:   {compare_command(nodeid)}")
         open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not self.accepted(verdict)}
-        accept = accept_command(open_, nodeid, options)
+        accept = accept_command(open_, "" if grouped else nodeid, options)
         if accept and result.word is not Word.WRONG:
             commands.append(f"accept:    {accept}")
         return commands

@@ -26,7 +26,9 @@ def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[s
         facts, tests = counted(len(unstable), "fact"), counted(len({each.key for each in unstable}), "test")
         named = ", ".join(f"{each.metric} of {each.key}" for each in unstable[:MOST_LINES])
         more = "" if len(unstable) <= MOST_LINES or verbose else ", …"
-        lines.append(f"{facts} of {tests} differ between processes: stored as {UNSTABLE}, never gated: {named}{more}")
+        lines.append(
+            f"{facts} of {tests}, not the same in all processes: stored as {UNSTABLE}, never gated: {named}{more}"
+        )
     known = [change.describe() for change in changes if change.before is not None or change.after is None]
     return [*lines, *_at_most(known, verbose)]
 

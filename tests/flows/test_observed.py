@@ -1,0 +1,257 @@
+"""Tests without the fixture, observed as a stranger would: one command in a repository of which no line is changed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perfguard import ExitStatus
+from tests.flows.conftest import Project
+
+LIBRARY = """
+import torch
+
+KEPT = []
+
+
+def scale(x):
+    y = x * 2
+    return y + 1
+
+
+def power(x):
+    return (x * x).sin()
+
+
+@torch.compile(backend="eager", dynamic=False)
+def compiled(x, name):
+    return x.cos() + len(name)
+"""
+
+TESTS = """
+import random
+
+import pytest
+import torch
+
+import library
+
+
+@pytest.fixture
+def x():
+    return torch.ones(1000)  # outside of what is observed
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_scale(n):
+    x = torch.ones(n)
+    assert torch.equal(library.scale(x), 2 * x + 1)
+
+
+def test_power():
+    x = torch.ones(5, requires_grad=True)
+    library.power(x).sum().backward()
+    assert x.grad.sum() > 0
+
+
+@pytest.mark.parametrize("name", ["a", "bc"])
+def test_compiled(x, name):
+    torch.compiler.reset()
+    for _ in range(2):
+        library.compiled(x, name)
+
+
+def test_varies():
+    for _ in range(random.SystemRandom().randint(1, 1000)):
+        torch.ones(3)
+
+
+def test_fails():
+    assert torch.ones(1) == 2
+
+
+def test_plain():
+    assert 1 + 1 == 2
+
+
+class TestGroup:
+    def test_inside(self, x):
+        library.scale(x)
+
+    @pytest.mark.skip(reason="not today")
+    def test_skipped(self):
+        raise AssertionError
+"""
+
+# What is planted -> what is named: the line, the metric and the test.
+PLANTED = {
+    "copy": ("    y = x * 2\n", "    y = x.clone() * 2\n", "library.py:8 in scale", "copies", "scale[3]"),
+    "saved tensor": (
+        "    return (x * x).sin()", "    y = x * x\n    return (y * y.detach()).sqrt().sin()",
+        "library.py:13 in power", "saved_bytes", "power",
+    ),
+    "host read": (
+        "    return (x * x).sin()", "    y = x * x\n    y.max().item()\n    return y.sin()",
+        "library.py:14 in power", "host_reads", "power",
+    ),
+    "graph break": (
+        "    return x.cos() + len(name)", "    y = x.cos()\n    print(end='')\n    return y + len(name)",
+        "library.py:19 in compiled", "graph_breaks", "compiled[a]",
+    ),
+    "recompilation": (
+        "    return x.cos() + len(name)", "    KEPT.append(name)\n    return x.cos() + len(KEPT)",
+        "library.py:16 in compiled", "recompiles", "compiled[a]",
+    ),
+    "leak": (
+        "    return y + 1", "    KEPT.append(y)\n    return y + 1",
+        "library.py:8 in scale", "residue_bytes", "scale[3]",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def library(project: Project) -> Project:
+    """A stranger's repository, on the CPU."""
+    (project.path / "test_suite.py").unlink()
+    (project.path / "kernel.py").unlink()
+    project.configure(device="cpu", targets=[])
+    (project.path / "library.py").write_text(LIBRARY)
+    (project.path / "test_library.py").write_text(TESTS)
+    project.commit()
+    return project
+
+
+def observe(project: Project, *arguments: str) -> pytest.RunResult:
+    return project.guard("--perfguard-observe", *arguments)
+
+
+def baseline(project: Project) -> str:
+    return (project.path / "baselines" / "targets" / "cpu" / "test_library.yaml").read_text()
+
+
+def test_each_planted_change_is_named_with_its_line_and_its_test(library: Project) -> None:
+    """Recorded in three more processes; then quiet; then one change after another, which fails the run, not a test."""
+    result = observe(library, "--perfguard-update")
+    assert result.ret == ExitStatus.TESTS_FAILED  # a test of theirs fails, as ever
+    result.stdout.fnmatch_lines(["perfguard: fresh process 3 of 3: 7 tests*"])
+    result.stdout.fnmatch_lines(["*1 fact of 1 test, not the same in all processes: stored as unstable, *varies/test"])
+    written = baseline(library)
+    assert set(re.findall(r"^  (\S+)/test:$", written, re.MULTILINE)) == {
+        "scale[3]", "scale[4]", "power", "compiled[a]", "compiled[bc]", "varies", "TestGroup.inside",
+    }  # fmt: skip
+    assert 'operators: "unstable"' in written
+    assert "aten.ones: 1" not in written.partition("TestGroup.inside/test:")[2].partition("compiled")[0]
+
+    for _ in range(2):
+        quiet = observe(library, "--deselect=test_library.py::test_fails", "-p", "no:cacheprovider")
+        assert quiet.ret == ExitStatus.PASSED
+        quiet.stdout.fnmatch_lines(["7 PASS; *"])
+
+    for name, (before, after, line, metric, test) in PLANTED.items():
+        assert before in LIBRARY, name
+        (library.path / "library.py").write_text(LIBRARY.replace(before, after))
+        result = observe(library, "--deselect=test_library.py::test_fails")
+        assert result.ret == ExitStatus.REGRESSED, name
+        result.assert_outcomes(passed=8, skipped=1, deselected=1)
+        said = result.stdout.str()
+        found = [part for part in said.split("CHANGED  ")[1:] if part.startswith(line)]
+        assert found, f"{name}: {line} is not named in\n{said}"
+        assert metric in found[0], name
+        assert test in found[0], name
+    (library.path / "library.py").write_text(LIBRARY)
+
+
+def test_what_is_observed_by_path_mark_or_setting(library: Project) -> None:
+    """One command observes all; a path, a mark and a setting choose; a test with the fixture stays guarded."""
+    (library.path / "other").mkdir()
+    (library.path / "other" / "test_other.py").write_text(
+        "import pytest, torch\n"
+        "def test_seen(): torch.ones(3)\n"
+        "@pytest.mark.perfguard\ndef test_marked(): torch.ones(3)\n"
+        "def test_guarded(perfguard): perfguard(torch.neg, torch.ones(3), reference=torch.neg)\n"
+    )
+    other = "other/test_other.py"
+    assert library.guard(other).ret == ExitStatus.PASSED
+    assert set(cpu_words(library)) == {"marked/test", "guarded/forward"}
+    assert library.guard("--perfguard-observe=other", other, "test_library.py", "-k", "not fails").ret == 0
+    assert set(cpu_words(library)) == {"marked/test", "seen/test", "guarded/forward"}
+    library.configure(observe=["other"])
+    assert library.guard(other, "test_library.py", "-k", "not fails").ret == 0
+    assert set(cpu_words(library)) == {"marked/test", "seen/test", "guarded/forward"}
+    result = library.guard("--perfguard-observe=nowhere", other)
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: */nowhere: not there; name folders and files*"])
+    result = library.run("--perfguard-observe", other)
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: goes with --perfguard; add it or leave both out"])
+
+
+def test_an_edited_test_is_another_measurement(library: Project) -> None:
+    """A new line in a test is no regression of the library; neither is a new decorator, or a line above it."""
+    chosen = "test_library.py::test_power"
+    assert observe(library, chosen, "--perfguard-update=new").ret == ExitStatus.PASSED
+    edited = TESTS.replace("    assert x.grad.sum() > 0", "    assert x.grad.sum() > 0\n    x.clone()")
+    (library.path / "test_library.py").write_text(edited)
+    assert observe(library, chosen).ret == ExitStatus.PASSED
+    assert cpu_words(library)["power/test"] == {"METHOD_CHANGED"}
+    assert "the test was edited since it was recorded" in observe(library, "-v", chosen).stdout.str()
+    moved = TESTS.replace("def test_power", "# a line\n@pytest.mark.filterwarnings('ignore')\ndef test_power")
+    (library.path / "test_library.py").write_text(moved)
+    assert observe(library, chosen).ret == ExitStatus.PASSED
+    assert cpu_words(library)["power/test"] == {"PASS"}
+
+
+def test_without_torch_nothing_is_imported_and_the_run_says_so(library: Project, real_processes: None) -> None:
+    """A suite that uses no torch costs nothing, and a green run would be a lie."""
+    (library.path / "test_plain.py").write_text(
+        "import sys\n"
+        "def test_a(): assert 'torch' not in sys.modules\n"
+        "def test_b(): assert 'triton' not in sys.modules\n"
+    )
+    result = observe(library, "test_plain.py")
+    assert result.ret == ExitStatus.NOTHING_MEASURED
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["perfguard: observed 2 tests; none loaded torch, so there was nothing to read"])
+
+
+def test_torch_that_a_test_imports_itself_is_seen_from_there(library: Project, real_processes: None) -> None:
+    (library.path / "test_late.py").write_text("def test_late():\n    import torch\n    torch.ones(3).clone()\n")
+    assert observe(library, "test_late.py").ret == ExitStatus.PASSED
+    (result,) = library.report(cpu_slug(library))["results"]
+    readings = {reading["metric"]: reading["value"] for reading in result["readings"]}
+    assert readings["operators"] == 2
+    assert readings["copies"] == 1
+
+
+def test_on_the_simulated_gpu_one_kernel_is_told_once(project: Project) -> None:
+    """Launches and memory of a kernel in several tests: one finding, in the terminal and in the report's comment."""
+    test = (
+        "import pytest, torch\nimport kernel\n"
+        "@pytest.mark.parametrize('n', [8, 16, 24])\ndef test_double(n):\n    kernel.double(torch.ones(n))\n"
+    )
+    project.test_file(test)
+    project.commit()
+    assert observe(project, "--perfguard-update").ret == ExitStatus.PASSED
+    assert observe(project).ret == ExitStatus.PASSED
+    project.kernel(launches=2, allocate=1 << 21)
+    result = observe(project)
+    assert result.ret == ExitStatus.REGRESSED
+    (line,) = [line for line in result.outlines if line.startswith("CHANGED")]
+    assert line == "CHANGED  copy_kernel, in 3 tests such as double[8]/test  launches 1 -> 2 (+100.0 %)"
+    result.stdout.fnmatch_lines(
+        ["*peak_tensor_bytes 1 MiB -> 2 MiB*", "*tests: double[[]8], double[[]16], double[[]24]*"]
+    )
+
+
+def cpu_slug(project: Project) -> str:
+    (path,) = (project.path / ".perfguard").glob("report-cpu-*.json")
+    return path.stem.removeprefix("report-")
+
+
+def cpu_words(project: Project) -> dict[str, set[str]]:
+    return {
+        f"{result['case']['name']}/{result['case']['pass']}": {each["word"] for each in result["verdicts"]}
+        - ({"PASS"} if any(each["word"] != "PASS" for each in result["verdicts"]) else set())
+        for result in project.report(cpu_slug(project))["results"]
+    }
