@@ -1,0 +1,214 @@
+"""Observes foreign test suites, unedited: recorded, run again in other orders, with changes planted, and its price.
+
+    python -m benchmarks.observe einops FOLDER [--json FILE]      FOLDER: einops 0.8.2 as its source distribution has it
+    python -m benchmarks.observe liger FOLDER [--json FILE]       Liger 0.8.5, in Triton's interpreter
+
+It copies FOLDER, makes the copy a git repository, and runs pytest there. `--path DIR` adds a folder to PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PRICE_ROUNDS, _QUIET_RUNS = 3, 3
+_OBSERVE = ["--perfguard", "--perfguard-observe"]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A change of the library: line `at` of `file` becomes `code`; a finding that begins with `said` has to name
+    `metric`. An empty `said`: a test of the suite fails by itself."""
+
+    name: str
+    file: str
+    at: int
+    code: str
+    said: str
+    metric: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A foreign suite.
+
+    Attributes:
+        tests: its test files, or patterns of them.
+        variables: of its environment.
+        targets: architectures that its Triton kernels are compiled for.
+        deselected: tests that fail by themselves on a machine without a GPU.
+    """
+
+    tests: list[str]
+    planted: list[Planted]
+    variables: dict[str, str] = field(default_factory=dict)
+    targets: list[str] = field(default_factory=list)
+    deselected: list[str] = field(default_factory=list)
+
+
+_BACKENDS, _LAYERS = "einops/_backends.py", "einops/layers/torch.py"
+_RELU, _SOFTMAX = "src/liger_kernel/ops/relu_squared.py", "src/liger_kernel/ops/softmax.py"
+SUITES = {
+    "einops": Suite(
+        tests=["einops/tests/test_*.py"],
+        variables={"EINOPS_TEST_BACKENDS": "numpy,torch"},
+        planted=[
+            Planted(
+                "copy", _BACKENDS, 261, "        return x.permute(axes).contiguous()",
+                "einops/_backends.py:261 in transpose", "copies",
+            ),
+            Planted(
+                "saved tensor", _BACKENDS, 251,
+                "            return (x * self.torch.ones_like(x)).mean(dim=reduced_axes)",
+                "einops/_backends.py:251 in reduce", "saved_bytes",
+            ),
+            Planted(
+                "host read", _BACKENDS, 264,
+                "        return self.torch.stack([each for each in tensors if bool((each == each).sum() >= 0)])",
+                "einops/_backends.py:264 in ", "host_reads",
+            ),
+            Planted("graph break", _LAYERS, 25, "        torch._dynamo.graph_break()", ""),
+            Planted(
+                "recompilation", _LAYERS, 25,
+                "        self.calls = getattr(self, 'calls', 0) + 1\n        recipe = self._multirecipe[input.ndim]",
+                "container.py:", "recompiles",
+            ),
+            Planted(
+                "leak", _BACKENDS, 277,
+                "        self.last = self.torch.cat(tensors, dim=axis)\n        return self.last",
+                "einops/_backends.py:277 in concat", "residue_bytes",
+            ),
+        ],
+    ),
+    "liger": Suite(
+        tests=[f"test/transformers/test_{name}.py" for name in ("relu_squared", "softmax")],
+        variables={"TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
+        targets=["sm_90", "gfx942"],
+        planted=[],
+    ),
+}  # fmt: skip
+
+
+class Checkout:
+    """A copy of a suite in a repository of its own."""
+
+    def __init__(self, suite: Suite, folder: Path, paths: list[str]) -> None:
+        self.suite, self.folder = suite, folder
+        own = suite.variables.get("PYTHONPATH", ".")
+        path = os.pathsep.join([own, *paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+        bin_ = str(Path(sys.executable).parent)
+        self._environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", **suite.variables, "PYTHONPATH": path,
+            "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
+        }  # fmt: skip
+        pyproject = folder / "pyproject.toml"
+        pyproject.write_text(f"{pyproject.read_text()}\n[tool.perfguard]\ntargets = {json.dumps(suite.targets)}\n")
+        for line in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "as it is"]):
+            who = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
+            subprocess.run(["git", *who, *line], cwd=folder, check=True)
+
+    def pytest(self, *options: str, seed: int | None = None) -> tuple[int, str, float]:
+        """Exit status, output, processor seconds. `seed` draws the order of the files and Python's hash seed."""
+        files = sorted(
+            str(path.relative_to(self.folder)) for each in self.suite.tests for path in self.folder.glob(each)
+        )
+        environment = self._environment
+        if seed is not None:
+            random.Random(seed).shuffle(files)
+            environment = {**environment, "PYTHONHASHSEED": str(seed)}
+        left_out = [f"--deselect={each}" for each in self.suite.deselected]
+        before = _seconds()
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, *options, *files],
+            cwd=self.folder, env=environment, capture_output=True, text=True, errors="replace",
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr, _seconds() - before
+
+    def planted(self, change: Planted) -> str:
+        """Make the change; returns the file's text before."""
+        path = self.folder / change.file
+        text = path.read_text()
+        lines = text.splitlines(keepends=True)
+        lines[change.at - 1] = f"{change.code}\n"
+        path.write_text("".join(lines))
+        return text
+
+
+def _seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--path", action="append", default=[], help="folder for PYTHONPATH")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    suite = SUITES[given.suite]
+    with tempfile.TemporaryDirectory(prefix="perfguard-observe-") as name:
+        folder = Path(name) / given.suite
+        shutil.copytree(given.folder, folder, ignore=shutil.ignore_patterns(".git", "baselines", ".perfguard"))
+        found = measure(Checkout(suite, folder, given.path), suite)
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measure(checkout: Checkout, suite: Suite) -> dict[str, object]:
+    """Record, run quietly, plant, and measure the price."""
+    checkout.pytest()  # compilers' caches
+    plain, observed = [], []
+    for _ in range(_PRICE_ROUNDS):
+        plain.append(checkout.pytest()[2])
+        observed.append(checkout.pytest(*_OBSERVE)[2])
+    price = statistics.median(two / one for one, two in zip(plain, observed, strict=True))
+    print(
+        f"processor seconds, by turns: {_told(plain)} plain, {_told(observed)} observed; ratio {price:.2f}", flush=True
+    )
+    status, output, _ = checkout.pytest(*_OBSERVE, "--perfguard-update")
+    recorded = re.findall(r"(\d+) NEW", output)
+    unstable = re.findall(r"update: (\d+ facts? of .*?), not the same", output)
+    print(f"recorded: status {status}, {recorded} tests, unstable: {unstable}", flush=True)
+    quiet = []
+    for seed in range(1, _QUIET_RUNS + 1):
+        status, output, _ = checkout.pytest(*_OBSERVE, seed=seed)
+        (counts,) = re.findall(r"^(\d+ [A-Z]+.*?);", output, re.MULTILINE)[:1] or ["?"]
+        quiet.append({"seed": seed, "status": status, "verdicts": counts})
+        print(f"seed {seed}: status {status}, {counts}", flush=True)
+    changes = []
+    for change in suite.planted:
+        text = checkout.planted(change)
+        status, output, _ = checkout.pytest(*_OBSERVE)
+        (checkout.folder / change.file).write_text(text)
+        head = _finding(change, output)
+        changes.append({"change": change.name, "status": status, "named": bool(head), "finding": head})
+        print(f"{change.name}: status {status}, {head or 'not named'}", flush=True)
+    return {"plain": plain, "observed": observed, "price": price, "quiet": quiet, "planted": changes}
+
+
+def _finding(change: Planted, output: str) -> str:
+    """The first line that names the change; empty if none does."""
+    if not change.said:
+        return next((line for line in output.splitlines() if line.startswith("FAILED ")), "")
+    blocks = [each for each in output.split("CHANGED  ")[1:] if each.startswith(change.said)]
+    return next((each.splitlines()[0] for each in blocks if change.metric in each), "")
+
+
+def _told(seconds: list[float]) -> str:
+    return ", ".join(f"{each:.1f}" for each in seconds)
+
+
+if __name__ == "__main__":
+    main()
