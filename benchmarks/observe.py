@@ -58,7 +58,7 @@ class Suite:
 
 
 _BACKENDS, _LAYERS = "einops/_backends.py", "einops/layers/torch.py"
-_RELU, _SOFTMAX = "src/liger_kernel/ops/relu_squared.py", "src/liger_kernel/ops/softmax.py"
+_RELU = "src/liger_kernel/ops/relu_squared.py"
 SUITES = {
     "einops": Suite(
         tests=["einops/tests/test_*.py"],
@@ -78,7 +78,9 @@ SUITES = {
                 "        return self.torch.stack([each for each in tensors if bool((each == each).sum() >= 0)])",
                 "einops/_backends.py:264 in ", "host_reads",
             ),
-            Planted("graph break", _LAYERS, 25, "        torch._dynamo.graph_break()", ""),
+            Planted("graph break", _LAYERS, 25,
+                "        torch._dynamo.graph_break()\n        recipe = self._multirecipe[input.ndim]", "",
+            ),
             Planted(
                 "recompilation", _LAYERS, 25,
                 "        self.calls = getattr(self, 'calls', 0) + 1\n        recipe = self._multirecipe[input.ndim]",
@@ -95,7 +97,29 @@ SUITES = {
         tests=[f"test/transformers/test_{name}.py" for name in ("relu_squared", "softmax")],
         variables={"TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
         targets=["sm_90", "gfx942"],
-        planted=[],
+        planted=[
+            Planted("copy", _RELU, 90, "    dX = dY_2d.clone()", f"{_RELU}:90 in ", "copies"),
+            Planted(
+                "saved tensor", _RELU, 112, "        ctx.doubled = X * 2\n        ctx.save_for_backward(X)",
+                f"{_RELU}:112 in forward", "saved_bytes",
+            ),
+            Planted(
+                "host read", _RELU, 66, "    n_rows = X_2d.shape[0] if X_2d.sum().item() < 1e30 else 0",
+                f"{_RELU}:66 in ", "host_reads",
+            ),
+            Planted(
+                "float64", _RELU, 56, "    relu_x = tl.maximum(x_row.to(tl.float64), 0).to(x_row.dtype)",
+                "_relu_squared_backward_kernel", "fp64",
+            ),
+            Planted(
+                "launch", _RELU, 119, "        dX = relu_squared_backward(X, relu_squared_backward(X, dY) * 0 + dY)",
+                "_relu_squared_backward_kernel", "launches",
+            ),
+            Planted(
+                "leak", _RELU, 104, "    relu_squared_backward.last = dX\n    return dX.view(*ori_shape)",
+                f"{_RELU}:90 in ", "residue_bytes",
+            ),
+        ],
     ),
 }  # fmt: skip
 
@@ -177,7 +201,7 @@ def measure(checkout: Checkout, suite: Suite) -> dict[str, object]:
     print(
         f"processor seconds, by turns: {_told(plain)} plain, {_told(observed)} observed; ratio {price:.2f}", flush=True
     )
-    status, output, _ = checkout.pytest(*_OBSERVE, "--perfguard-update")
+    status, output, _ = checkout.pytest(*_OBSERVE, "--perfguard-update=all")
     recorded = re.findall(r"(\d+) NEW", output)
     unstable = re.findall(r"update: (\d+ facts? of .*?), not the same", output)
     print(f"recorded: status {status}, {recorded} tests, unstable: {unstable}", flush=True)

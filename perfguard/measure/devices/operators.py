@@ -62,7 +62,7 @@ class Operators(DispatchMode):
     Subclasses say what is kept of what was seen.
 
     Args:
-        kind: device type whose tensors count as read.
+        kind: device type whose tensors count: their memory, and what the host reads of them.
         recorder: of exchanges with other ranks; None: there are none.
     """
 
@@ -166,7 +166,7 @@ class Operators(DispatchMode):
         """Count new storages until they are freed; storages of the caller's tensors are never counted."""
         old: set[int] | None = None
         for tensor in returned:
-            if not _has_memory(tensor):
+            if tensor.device.type != self.kind or not _has_memory(tensor):
                 continue
             storage = tensor.untyped_storage()
             address = storage_address(tensor)
