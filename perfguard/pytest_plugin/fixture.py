@@ -11,6 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
@@ -25,9 +26,9 @@ from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, 
 from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.model.records import Case, CaseResult, Word
-from perfguard.pytest_plugin.items import case_of
+from perfguard.model.suite_names import name_of, suite_of
 from perfguard.pytest_plugin.marks import mark_of
-from perfguard.render.words import compare_command, describe_verdict, options_of, reproduce_command
+from perfguard.render.words import compare_command, describe_verdict, lane_of, reproduce_command
 from perfguard.session.run import Run
 
 if TYPE_CHECKING:
@@ -35,13 +36,23 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from perfguard.measure.devices.device import Device
+    from perfguard.session.ranks.layout import Layout
     from perfguard.session.ranks.rank_guard import RankGuard
-    from perfguard.session.ranks.world import World
 
 RUN = pytest.StashKey[Run]()
 OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
 RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
 LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
+
+
+def case_of(item: pytest.Item) -> Case:
+    """The forward case of a test."""
+    return Case(
+        suite=suite_of(item.path, item.config.rootpath),
+        name=name_of(item.nodeid),
+        direction="forward",
+        nodeid=item.nodeid,
+    )
 
 
 def seed_of(case: Case, purpose: str = "inputs") -> int:
@@ -65,12 +76,13 @@ class Guarded:
         hard_share: float = 0.0,
         *,
         ranked: RankGuard | None = None,
-        layout: World | None = None,
+        layout: Layout | None = None,
     ) -> None:
         self._case = case
         self._device = device
         self._run = run
         self._ranked = ranked  # the ranks that run the test
+        self._layout = layout  # the ranks of which this process stands for one
         self._among = ranked or layout
         self._every = every  # whether all configurations are checked
         self._hard_share = hard_share
@@ -216,6 +228,8 @@ class Guarded:
         if self._ranked is not None:
             self._ranked.guard(call, case)
             return
+        if self._layout is not None:  # tensors without data have no times, and no values to derive others from
+            call = replace(call, mesh=self._layout.dimensions, timed=False, hard=None)
         if self._run is None:
             from perfguard.check.all_configs import check_configurations
             from perfguard.check.hard_inputs.search import run_hard
@@ -305,7 +319,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
             lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
     if lines:
         nodeid = results[0].case.nodeid
-        lines.append(f"  reproduce: {reproduce_command(nodeid, options_of(run.report))}")
+        lines.append(f"  reproduce: {reproduce_command(nodeid, lane_of(run.report))}")
         if any(v.word is Word.SLOWER and v.storable for result in results for v in run.failing(result)):
             lines.append(f"  compare:   {compare_command(nodeid)}")
     return lines
@@ -335,13 +349,13 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     device, hard_share = config.stash[OPENED] if run is None else (run.device, 0.0)
     try:
         with contextlib.ExitStack() as stack:
-            world = None
-            if mark.layout:
-                from perfguard.session.ranks.world import layout_of
-
-                world = stack.enter_context(layout_of(mark.layout))
             stack.enter_context(seeded(seed_of(case), device))
-            yield Guarded(case, device, run, every, hard_share, layout=world)
+            layout = None
+            if mark.layout:
+                from perfguard.session.ranks.layout import layout_of
+
+                layout = stack.enter_context(layout_of(mark.layout))
+            yield Guarded(case, device, run, every, hard_share, layout=layout)
     except Exception:
         if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
             raise

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,8 @@ import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.metrics import read_exact, read_timed
-from perfguard.measure.metrics.compilation import observed_compilations
-from perfguard.measure.metrics.subject import Observed, Subject
+from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.replay import (
     backward,
@@ -31,7 +28,7 @@ from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
 from perfguard.model.config import Settings
-from perfguard.model.mesh import in_group
+from perfguard.model.mesh import in_group, is_layout
 from perfguard.model.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.model.units import format_bandwidth, format_percent
 from perfguard.tensors.step import Step, walk
@@ -117,28 +114,6 @@ class Runner:
         """
         self._preheat()
         return self._on_hard_inputs(call, self._measured(call, case))
-
-    @contextlib.contextmanager
-    def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
-        """Observe what runs inside, and pass its exact readings on to `take`. Nothing is read of what raises.
-
-        Args:
-            body: hash of the test's own code.
-        """
-        started = time.monotonic()
-        binaries = self.hands.binaries
-        launches = None if binaries is None else ObservedLaunches(binaries, self.device)
-        with (
-            self.device.observed(None if launches is None else launches.note) as seen,
-            observed_compilations() as (compiled, generated),
-        ):
-            yield
-        kernels = [] if launches is None else launches.compiled(seen)
-        subject = Subject.of_test(Observed(seen, compiled, generated, kernels))
-        readings = read_exact(subject, self.device)
-        if self.plan.exact_only:
-            readings = [each for each in readings if each.portable or each.target]
-        take(CaseResult(case=case, inputs=body, readings=readings, seconds=round(time.monotonic() - started, 3)))
 
     def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
         """Add the verdicts on derived inputs. They run last, so that nothing of them is compiled, counted or timed with
@@ -230,7 +205,7 @@ class Runner:
             forget_compiled()  # code compiled for one backward pass cannot be replayed
         put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
         run = _pass_of(call, case.direction)
-        timed = call.timed and not self.plan.exact_only
+        timed = call.timed and not self.plan.exact_only and not in_group()  # ranks that time start together
         # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
         made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
         return Subject(
@@ -246,13 +221,13 @@ class Runner:
             bytes=touched_bytes(call, run()) if timed else 0,  # only timers use it
             collect=self.hands.collect(case),
             call=call,
-            binaries=self.hands.binaries,
+            binaries=None if in_group() else self.hands.binaries,  # kernels are guarded where they run alone
             # The parent counts over the steps; fresh processes only measure times.
             steps=_steps(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed else None,
             cold=self._cold(call, case),
-            warm=made,
+            warm=made or is_layout(),  # where nothing is compiled or tuned
             differentiated=made and checked is not None and checked.backward is not None,
             put_back=put_back,
         )
@@ -324,6 +299,8 @@ def _pass_of(call: Call, direction: Pass) -> Callable[[], Outputs]:
 
 
 def _steps(call: Call) -> Sequence[Callable[[], object]]:
+    if is_layout():  # where fake tensors cannot be compiled
+        return ()
     return walk(call) if in_group() else steps(call)
 
 

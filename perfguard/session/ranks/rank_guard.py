@@ -12,6 +12,7 @@ from perfguard.judge.across_ranks import said_of_ranks
 from perfguard.model.call import Call, Together
 from perfguard.model.config import Config
 from perfguard.model.errors import WrongResult
+from perfguard.model.mesh import described
 from perfguard.model.records import Case, CaseResult
 from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.ranks.agreement import Agreement
@@ -77,8 +78,7 @@ class RankGuard:
 
     def _with_mesh(self, result: CaseResult) -> CaseResult:
         """Another mesh is another measurement, so it belongs to the inputs."""
-        where = " x ".join(f"{name} {size}" for name, size in self._dimensions.items())
-        return msgspec.structs.replace(result, inputs=f"{where}; {result.inputs}")
+        return msgspec.structs.replace(result, inputs=f"{described(self._dimensions)}; {result.inputs}")
 
 
 def rank_runner(config: Config, device: Device) -> Runner:

@@ -1,13 +1,11 @@
-"""The process group of a test on several ranks: how a rank joins it, its meshes, and the group of a layout, in which
-one process stands for one rank of many."""
+"""The process group of a test on several ranks: how a rank joins it, and its meshes."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -113,27 +111,6 @@ def join(device: torch.device, minutes: float) -> World:
     world = World(rank, ranks, device.type, store, minutes)
     world.begin()
     return world
-
-
-@contextlib.contextmanager
-def layout_of(ranks: int) -> Iterator[World]:
-    """This process as rank 0 of `ranks`, on torch's backend "fake": collectives return at once, and move nothing.
-
-    Raises:
-        UsageError: the process has a process group already.
-    """
-    import torch.distributed as dist
-
-    from perfguard._compat.torch_distributed import fake_store
-
-    if dist.is_initialized():
-        raise UsageError("layout=…: this process has a process group already; end it before the test")
-    store = fake_store()
-    dist.init_process_group("fake", store=store, rank=0, world_size=ranks)
-    try:
-        yield World(0, ranks, "cpu", store, 0.0)
-    finally:
-        dist.destroy_process_group()
 
 
 def _prefixed(prefix: str, store: Any) -> Any:
