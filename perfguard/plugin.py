@@ -58,6 +58,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="check every configuration of every kernel, however long that takes",
     )
+    group.addoption(
+        "--perfguard-observe",
+        nargs="?",
+        const=".",
+        metavar="PATHS",
+        help="also observe tests that do not use the fixture, as they are: operators, launches, copies, reads of the "
+        "host, memory, compilations (default: all collected tests; otherwise those below the paths, a,b)",
+    )
     group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
 
 
@@ -77,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "perfguard(ranks=N | layout=N): run the test on N ranks at once, or in one process as one rank of N that "
-        "exchange nothing",
+        "exchange nothing; without either: observe the test as it is, under --perfguard",
     )
     if option.perfguard_session:
         from perfguard.pytest_plugin.start import drop_plugins
@@ -87,6 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (_measures(option) or option.perfguard_session):
         if option.perfguard_reason and not worker:
             raise pytest.UsageError("--perfguard-reason: goes with --perfguard-update; add it or leave both out")
+        if option.perfguard_observe is not None and not worker:
+            raise pytest.UsageError("--perfguard-observe: goes with --perfguard; add it or leave both out")
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return

@@ -47,7 +47,7 @@ class MoE(nn.Module):
         loop: experts one by one, in x's own dtype.
         recompute: the bf16 experts save x and the two products before silu, and count the rest again in the backward
             pass (`recompute.py`); False: every step saves what autograd needs of it. So it does with `group`.
-        group: the ranks that experts lie on; None: all experts are here. `parallel.shard_experts` sets it.
+        group: the ranks that experts lie on; None: all experts are here. `parallel.experts.shard_experts` sets it.
     """
 
     expert_bias: Tensor
@@ -100,16 +100,21 @@ class MoE(nn.Module):
         self.tokens_per_expert.zero_()
 
     def forward(self, x_TD: Tensor) -> Tensor:
+        weights_TK, dispatch = self.route(x_TD)
+        out_TD = self._routed(x_TD, weights_TK, dispatch)
+        if self.shared is None:
+            return out_TD
+        return out_TD + self.shared(x_TD, loop=self.loop)
+
+    def route(self, x_TD: Tensor) -> tuple[Tensor, Dispatch]:
+        """The weights (T, K) of each token's experts, and where its rows go; counted in training mode."""
         self._check(x_TD)
         routing = self.router(x_TD, self.expert_bias)
         dispatch = plan(routing.ids, self.config.experts)
         if self.training:
             with torch.no_grad():
                 count_tokens(self.tokens_per_expert, dispatch.counts)
-        out_TD = self._routed(x_TD, routing.weights, dispatch)
-        if self.shared is None:
-            return out_TD
-        return out_TD + self.shared(x_TD, loop=self.loop)
+        return routing.weights, dispatch
 
     def _routed(self, x_TD: Tensor, weights_TK: Tensor, dispatch: Dispatch) -> Tensor:
         """What the routed experts say of each token, by weight."""

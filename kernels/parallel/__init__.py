@@ -1,8 +1,7 @@
-"""Models of `kernels.layers` over several ranks: experts, heads and widths, data."""
+"""Models of `kernels.layers` over several ranks: experts, heads and widths, data, and pipelines.
 
-from kernels.parallel.data import shard_data
-from kernels.parallel.experts import shard_experts
-from kernels.parallel.model import parallelize
-from kernels.parallel.tensors import split_attention, split_hidden
+    from kernels.parallel.model import parallelize        FSDP2 with experts, heads and widths over ranks
+    from kernels.parallel.pipeline import build_stages, dual_pipe_v
 
-__all__ = ["parallelize", "shard_data", "shard_experts", "split_attention", "split_hidden"]
+Imports nothing by itself: torch's distributed tensors and pipelines take a second.
+"""

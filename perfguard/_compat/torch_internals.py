@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from perfguard._compat.private import Private, privates
 
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload as OpOverload  # noqa: PLC0414  # for others
 
 _SEEN = "seeing the operators inside a library's operator"
+_SCRIPT = "leaving TorchScript alone"
 _CAPTURE = "leaving the pool of a capture that failed"
 
 OVERLOAD = Private("torch._ops", "OpOverload", "naming operators")
 MODES = Private("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack", _SEEN)
+WITHOUT_TOP = Private("torch.utils._python_dispatch", "_pop_mode_temporarily", _SCRIPT)
+SCRIPT_METHOD = Private("torch", "_C.ScriptMethod", _SCRIPT)
 KEYS = Private("torch", "_C._dispatch_keys", _SEEN)
 KEYSET_AFTER = Private("torch", "_C._dispatch_keyset_full_after", _SEEN)
 DISPATCH_KEY = Private("torch", "_C.DispatchKey", _SEEN)
@@ -24,6 +28,7 @@ CUSTOM = Private("torch._library.custom_ops", "OPDEFS", "following operators tha
 EVENT = Private("torch._C._profiler", "_EventType", "reading the profiler's allocations")
 DEVICE_TYPE = Private("torch.autograd", "DeviceType", "telling the profiler's device work from the host's")
 END_ALLOCATE = Private("torch", "_C._cuda_endAllocateToPool", _CAPTURE)
+RUN_BACKWARD = Private("torch.autograd", "_engine_run_backward", "seeing the graphs that a test differentiates")
 RELEASE_POOL = Private("torch", "_C._cuda_releasePool", _CAPTURE)
 
 #: Only a torch that is built for a GPU has these.
@@ -38,6 +43,7 @@ NAMES = (
     *privates("torch._ops", _SEEN, "OpOverload.has_kernel_for_dispatch_key OpOverload.redispatch"),
     Private("torch", "ops.aten.add.Tensor._schema", "names of an operator's arguments"),
     Private("torch", "UntypedStorage._cdata", "telling storages apart"),
+    *privates("torch._C._autograd", "counting what a graph has saved", "SavedTensor.data"),
     Private("torch._C._profiler", "_EventType.Allocation", "reading the profiler's allocations"),
 )
 
@@ -69,6 +75,45 @@ def own_implementation(operator: Any) -> Any:
         return None
     found = getattr(definition, "_backend_fns", {})
     return found.get("cuda") or found.get(None)
+
+
+@contextlib.contextmanager
+def unseen_by_torchscript(mode: Any) -> Iterator[None]:
+    """Leave a dispatch mode while TorchScript traces or runs a function. Neither works under one: a tracer meets each
+    operator twice, and the interpreter passes wrong arguments."""
+    import torch
+
+    def outside(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if MODES.get()()[-1:] != [mode]:
+                return original(*args, **kwargs)
+            with WITHOUT_TOP.get()():
+                return original(*args, **kwargs)
+
+        return run
+
+    entries = [(torch.jit, "trace"), (torch.jit, "trace_module"), (torch.jit.ScriptFunction, "__call__")]
+    entries.append((SCRIPT_METHOD.get(), "__call__"))
+    with contextlib.ExitStack() as patches:
+        for owner, name in entries:
+            patches.enter_context(mock.patch.object(owner, name, outside(getattr(owner, name))))
+        yield
+
+
+@contextlib.contextmanager
+def backward_noted(note: Callable[[Any], None]) -> Iterator[None]:
+    """Call `note` with the outputs of every backward pass that begins while inside."""
+    import torch
+
+    original = RUN_BACKWARD.get()
+
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            note(outputs)
+        return original(outputs, *args, **kwargs)
+
+    with mock.patch.object(torch.autograd, RUN_BACKWARD.name, run):
+        yield
 
 
 def leave_pool(index: int, pool: Any) -> None:

@@ -39,7 +39,11 @@ NAMES = (
     Private("triton.runtime.jit", "JITFunction.preload", "compiling a kernel that another process has launched"),
     *privates("triton.runtime", _DRIVE, "driver.set_active driver._active"),
     Private("triton.runtime.autotuner", "Autotuner.run", _TUNERS),
-    *privates("triton.runtime.interpreter", _INTERPRET, "InterpretedFunction.run GridExecutor.__call__"),
+    *privates(
+        "triton.runtime.interpreter",
+        _INTERPRET,
+        "InterpretedFunction.run InterpretedFunction.rewritten_fn GridExecutor.__call__",
+    ),
     Private("triton.compiler.compiler", "CompiledKernel.launch_metadata", "reading the scalars of a launch"),
     Private("triton.knobs", "runtime.jit_cache_hook", _FOLLOW),
     *privates("triton.knobs", "listing launches", "runtime.launch_enter_hook.add runtime.launch_enter_hook.remove"),
@@ -80,6 +84,37 @@ def was_imported_as_interpreter() -> bool:
     """Whether Triton's own functions are for its interpreter. Its other modules must then be imported like that."""
     standard = importlib.import_module("triton.language.standard")
     return not isinstance(standard.cdiv, FUNCTION.get())
+
+
+def original_of(executor: Any) -> Any:
+    """The user's function behind a launch in the interpreter, which runs a rewritten one."""
+    rewritten = INTERPRETED.get().rewritten_fn
+    return next((function for function, other in rewritten.items() if other is executor.fn), executor.fn)
+
+
+@contextmanager
+def launches_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call `note` with the compiled kernel and the grid of every launch by Triton's launcher while inside."""
+    kind: Any = COMPILED.loaded()
+    chain: Any = getattr(KNOBS.loaded(), "launch_enter_hook", None)
+    original = getattr(kind, "launch_metadata", None)
+    if original is None or not hasattr(chain, "add"):
+        yield
+        return
+
+    def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        note(kernel, grid)
+        return original(kernel, grid, stream, *args)
+
+    def listening(metadata: Any) -> None:
+        """Without a hook, some launchers describe no launch."""
+
+    chain.add(listening)
+    try:
+        with mock.patch.object(kind, "launch_metadata", launch_metadata):
+            yield
+    finally:
+        chain.remove(listening)
 
 
 def tuned_configurations(run: Callable[[], object]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from perfguard.judge.pair_test import judge_rival
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
 from perfguard.judge.statistics import remember
 from perfguard.model.records import Better, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
+from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.units import Unit, format_change
 
 _WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause
@@ -90,6 +91,8 @@ class _Case:
             return _unjudged(Word.PASS, reading, f"not gated: {self.lane.hardware.slug} has no record of its own")
         if entry is None:
             return self._unknown(reading, record)
+        if entry == UNSTABLE and self.result.case.direction == "test":
+            return _unjudged(Word.PASS, reading, "not gated: it differed between processes when it was recorded")
         changed = self._other_method(record, entry)
         if changed or isinstance(entry, TimedEntry):
             return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
@@ -224,6 +227,8 @@ class _Case:
     def _other_method(self, record: Record, entry: Entry) -> str:
         stored, inputs = record.case, self.result.inputs
         if stored is not None and stored.inputs and stored.inputs != inputs:
+            if self.result.case.direction == "test":
+                return "the test was edited since it was recorded"
             return f"other inputs: {stored.inputs} -> {inputs or 'unknown'}"
         before, now = _method(entry), _method(record.reading)
         return f"read otherwise: {before} -> {now}" if before != now else ""

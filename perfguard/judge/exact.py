@@ -28,7 +28,7 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
     """
     before, after = _parts(stored), _parts(reading.value)
     words = {name: _word(reading, before.get(name), after.get(name)) for name in _names(before, after)}
-    if before and reading.tells_of_nothing:
+    if stored and reading.tells_of_nothing:
         words = dict.fromkeys(before, Word.CHANGED)
     word = next((each for each in _URGENCY if each in words.values()), Word.PASS)
     reason = _describe(reading, before, after, [name for name, each in words.items() if each is word])
@@ -97,6 +97,7 @@ def _difference(reading: Reading, name: str, before: Part | None, after: Part | 
         return ""
     if after is None:
         return f"- {name}"
+    name = reading.lines.get(name, name)
     if before is None:
         error = isinstance(after, str) and reading.better is Better.LOWER
         return f"{'' if error else '+ '}{name} {format_value(after, reading.unit)}"

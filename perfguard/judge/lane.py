@@ -27,6 +27,10 @@ CaseId = tuple[str, str]  # suite, case key
 ReadingId = tuple[str, str, str]  # suite, case key, metric
 
 
+#: What the absence of a reading from the record of an observed test stands for, by its type.
+NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}
+
+
 @dataclass(frozen=True)
 class Record:
     """What is stored of one reading of a case.
@@ -52,9 +56,16 @@ class Record:
         return None if self.case is None else self.case.entries.get(self.reading.metric)
 
     @property
+    def is_of_test(self) -> bool:
+        """Whether the case is an observed test, of which nothing is stored where there is nothing."""
+        return self.key.endswith("/test") and not self.reading.target
+
+    @property
     def implied(self) -> Entry | None:
         """The stored value, or the one that a record without the metric implies."""
         value, implied = self.reading.value, self.reading.unrecorded
+        if self.case is not None and self.entry is None and self.is_of_test:
+            return NOTHING.get(type(value))
         if self.case is None or self.entry is not None or implied is None:
             return self.entry
         return dict.fromkeys(value, implied) if isinstance(value, dict) else implied

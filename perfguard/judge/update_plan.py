@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import Lane, Record, folder_of
+from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
@@ -30,12 +30,12 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
-from perfguard.model.records.baseline import as_stored
+from perfguard.model.records.baseline import UNSTABLE, as_stored
 from perfguard.model.records.change import Change, category_of, level, relevant, show
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
-UNSTABLE = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
+_WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
 
 
 class Remembered(Protocol):
@@ -119,8 +119,10 @@ def _category(result: CaseResult, reading: Reading) -> Category | None:
     return None if category == "stale" else category
 
 
-def _goes_unsaid(reading: Reading) -> bool:
+def goes_unsaid(result: CaseResult, reading: Reading) -> bool:
     """Whether a record without the metric implies the reading's value."""
+    if Record(None, result.case.key, reading).is_of_test and reading.value == NOTHING.get(type(reading.value)):
+        return True
     values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
     if reading.tells_of_nothing:
         return True
@@ -155,7 +157,9 @@ class _Planner:
     paired: bool
 
     def changes(self) -> list[Change]:
-        readings = [each for each in self.result.readings if self.before(each) is not None or not _goes_unsaid(each)]
+        readings = [
+            each for each in self.result.readings if self.before(each) is not None or not goes_unsaid(self.result, each)
+        ]
         moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
         # Metrics that are not gated explain the others (kernel names …). They are written with them, or would explain
         # older values.
@@ -197,14 +201,19 @@ class _Planner:
 
     def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
         """The change of an exact metric. `verdict`: the one that leads to it, if any."""
-        change = self.entry(reading, category, as_stored(reading.value))
+        again = self.read_again(reading)
+        value = reading.value
+        observed = self.result.case.direction == "test" and reading.gated
+        if observed and any(_differs(reading, value, other) for other in again):
+            value = UNSTABLE
+        change = self.entry(reading, category, as_stored(value))
         before, word = change.before, verdict.word if verdict else None
         drifted = word in (Word.METHOD_CHANGED, Word.DRIFT)
         worse = drifted and is_worse(reading, before, as_stored(reading.value))
         return replace(
             change,
             needs_reason=word in (Word.SLOWER, Word.CHANGED) or worse,
-            refused=_no_fact(reading, self.read_again(reading)),
+            refused="" if value == UNSTABLE else _no_fact(reading, again),
             together=word in OTHER_CONDITIONS and before is not None,  # older values of the case do not go with it
         )
 
@@ -276,10 +285,10 @@ class _Planner:
         """Notes on the sessions of a time, and the reason why they may not be stored, if any."""
         alike = without_wild(values)  # a wild session is stored with the others, but not counted by the judge
         notes, refused = [], ""
-        if max(alike) > UNSTABLE * min(alike):
+        if max(alike) > _WIDEST_SESSIONS * min(alike):
             unstable = (
                 f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
-                f"{format_percent(UNSTABLE - 1, 0)} apart; free the machine and record again"
+                f"{format_percent(_WIDEST_SESSIONS - 1, 0)} apart; free the machine and record again"
             )
             # A CPU shares its cores with other processes. Its noise is stored, and the judge takes it into account.
             if self.hardware.target is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from perfguard.measure.compiled.settings import replayable, replayed
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Pass
+from perfguard.tensors.graph import graph_nodes
 
 if TYPE_CHECKING:
     import torch
@@ -55,17 +56,6 @@ def backward(call: Call) -> Callable[[], object]:
     # The cost of an eager pass must not depend on what else the process compiled.
     compiled = any("CompiledFunction" in node.name() for node in graph_nodes(outputs))
     return replayed(run) if compiled else run
-
-
-def graph_nodes(outputs: Iterable[torch.Tensor]) -> Iterator[torch.autograd.graph.Node]:
-    """Every node of the autograd graph behind `outputs`, once."""
-    waiting, seen = [output.grad_fn for output in outputs], set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-            yield node
 
 
 def steps(

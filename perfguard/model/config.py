@@ -22,6 +22,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     baselines: str = "baselines"  # folder, relative to the root directory
     reports: str = ".perfguard"  # folder of report-<slug>.json
     device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
+    observe: bool | list[str] = False  # tests without the fixture are observed: all, or those below these paths
     strict: bool = False  # cases that are not guarded fail
     sessions: Annotated[int, Meta(ge=1, le=20)] = 5  # fresh processes for a recorded baseline
     base: str = ""  # branch, tag or commit whose merge base with HEAD times are compared with; "": HEAD

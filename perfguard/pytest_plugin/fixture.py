@@ -26,9 +26,9 @@ from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, 
 from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.model.records import Case, CaseResult, Word
-from perfguard.model.suite_names import name_of, suite_of
+from perfguard.pytest_plugin.items import case_of
 from perfguard.pytest_plugin.marks import mark_of
-from perfguard.render.words import compare_command, describe_verdict, lane_of, reproduce_command
+from perfguard.render.words import compare_command, describe_verdict, options_of, reproduce_command
 from perfguard.session.run import Run
 
 if TYPE_CHECKING:
@@ -43,16 +43,6 @@ RUN = pytest.StashKey[Run]()
 OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
 RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
 LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
-
-
-def case_of(item: pytest.Item) -> Case:
-    """The forward case of a test."""
-    return Case(
-        suite=suite_of(item.path, item.config.rootpath),
-        name=name_of(item.nodeid),
-        direction="forward",
-        nodeid=item.nodeid,
-    )
 
 
 def seed_of(case: Case, purpose: str = "inputs") -> int:
@@ -319,7 +309,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
             lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
     if lines:
         nodeid = results[0].case.nodeid
-        lines.append(f"  reproduce: {reproduce_command(nodeid, lane_of(run.report))}")
+        lines.append(f"  reproduce: {reproduce_command(nodeid, options_of(run.report))}")
         if any(v.word is Word.SLOWER and v.storable for result in results for v in run.failing(result)):
             lines.append(f"  compare:   {compare_command(nodeid)}")
     return lines

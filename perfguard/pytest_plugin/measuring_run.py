@@ -22,7 +22,8 @@ from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
 from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
 from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
-from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, case_of, raise_for
+from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
+from perfguard.pytest_plugin.items import case_of, has_fixture, is_guarded
 from perfguard.pytest_plugin.marks import mark_of
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
@@ -32,7 +33,6 @@ from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.session.watchdog import stop_children, watched
 
-FIXTURES = ("perfguard", "benchmark")
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
 
@@ -124,6 +124,18 @@ class Measuring(Ending):
         if not guarded or session.config.option.collectonly:
             return
         self._collected.selected = [case_of(item) for item in guarded]
+        # Tests that are only observed need no device before they load torch, and may never do so.
+        if any(map(has_fixture, guarded)) or "torch" in sys.modules:
+            self._begin(session, device)
+
+    def run_of(self, session: pytest.Session) -> Run:
+        """The run, for a test that has loaded torch."""
+        if self._run is None:
+            self._begin(session, None)
+        assert self._run is not None
+        return self._run
+
+    def _begin(self, session: pytest.Session, device: Device | None) -> None:
         suites = sorted({case.suite for case in self._collected.selected})
         device = device or self._open()
         try:
@@ -155,7 +167,8 @@ class Measuring(Ending):
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
-        if self._config.session_folder is None and not self._config.untimed:
+        alone = key != "cpu" or any(map(has_fixture, session.items))  # nothing else that is observed is timed
+        if self._config.session_folder is None and not self._config.untimed and alone:
             self._lock = DeviceLock(key)
             self._lock.acquire(self._config.settings.lock_minutes, teller(session))
 
@@ -226,7 +239,7 @@ class Measuring(Ending):
         """Guard the host time of a test with pytest-benchmark's fixture, after its body."""
         answer = yield
         run = self._run
-        timed = run is not None and not run.report.exact_only
+        timed = run is not None and not run.report.exact_only and has_fixture(item)
         result = benchmark_result(item, case_of(item)) if timed else None
         if run is not None and result is not None:
             judged = run.take(result)
@@ -304,14 +317,9 @@ class Measuring(Ending):
             raise pytest.UsageError(str(error)) from error
 
 
-def is_guarded(item: pytest.Item) -> bool:
-    """Whether a test uses a fixture that perfguard guards."""
-    return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
-
-
 def _is_guarded_here(item: pytest.Item) -> bool:
     """Whether this process runs the guarded test alone: those of several ranks have their own hooks."""
-    return is_guarded(item) and not mark_of(item).ranks
+    return has_fixture(item) and not mark_of(item).ranks
 
 
 def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:

@@ -14,7 +14,8 @@ from filelock import FileLock, Timeout
 from perfguard._compat.pytest_internals import worker_input
 from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure
-from perfguard.pytest_plugin.fixture import RUN, case_of, raise_for
+from perfguard.pytest_plugin.fixture import RUN, raise_for
+from perfguard.pytest_plugin.items import case_of
 from perfguard.pytest_plugin.marks import mark_of
 from perfguard.pytest_plugin.rank_reports import Merged, merge
 from perfguard.session.child import ChildCommand, Request, child_command

@@ -6,8 +6,8 @@ import pytest
 
 from perfguard.model.errors import ExitStatus, PerfguardError
 from perfguard.pytest_plugin.in_rank import InRank
+from perfguard.pytest_plugin.items import has_fixture
 from perfguard.pytest_plugin.marks import mark_of
-from perfguard.pytest_plugin.measuring_run import is_guarded
 from perfguard.pytest_plugin.ranked_items import RankedItems, replay
 from perfguard.pytest_plugin.start import build_config
 from perfguard.session.ranks.world import rank_here, ranks_here
@@ -60,7 +60,7 @@ class Silent:
 
 
 def _is_ours(item: pytest.Item) -> bool:
-    return is_guarded(item) or bool(mark_of(item).ranks)
+    return has_fixture(item) or bool(mark_of(item).ranks)
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:

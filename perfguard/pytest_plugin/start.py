@@ -20,7 +20,9 @@ from perfguard.measure.devices import find_devices, vendors
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.pytest_plugin.in_rank import InRank
+from perfguard.pytest_plugin.items import OBSERVED, observed_paths
 from perfguard.pytest_plugin.measuring_run import Measuring
+from perfguard.pytest_plugin.observing import Observer
 from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, Worker
 from perfguard.session.child import read_request
 
@@ -51,14 +53,13 @@ def start(config: pytest.Config) -> None:
             for each in kind.installed():
                 each.load()  # so that one error ends the run instead of one in every case
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
-        hooks: Controller | Measuring
         if workers:
-            hooks = Controller(built, _devices(built, workers), workers)
+            config.pluginmanager.register(Controller(built, _devices(built, workers), workers), "perfguard-hooks")
         else:
-            hooks = Measuring(built, os.dup(2))  # pytest captures nothing yet; hanging cases are reported there
+            # pytest captures nothing yet; hanging cases are reported to its stderr
+            _register(config, built, Measuring(built, os.dup(2)))
     except PerfguardError as error:
         raise pytest.UsageError(str(error)) from error
-    config.pluginmanager.register(hooks, "perfguard-hooks")
 
 
 def start_worker(config: pytest.Config) -> None:
@@ -68,8 +69,18 @@ def start_worker(config: pytest.Config) -> None:
         return  # the controlling process measures nothing
     built = build_config(config)
     settings = msgspec.structs.replace(built.settings, device=given[DEVICE], reports=given[FOLDER])
-    hooks = Worker(msgspec.structs.replace(built, settings=settings), os.dup(2))
+    _register(config, built, Worker(msgspec.structs.replace(built, settings=settings), os.dup(2)))
+
+
+def _register(config: pytest.Config, built: Config, hooks: Measuring) -> None:
+    """The hooks of a run that measures in this process, and what it observes."""
+    option, setting = config.option.perfguard_observe, built.settings.observe
+    if option is not None:
+        config.stash[OBSERVED] = observed_paths(option, config.invocation_params.dir)
+    elif setting:
+        config.stash[OBSERVED] = observed_paths("." if setting is True else setting, config.rootpath)
     config.pluginmanager.register(hooks, "perfguard-hooks")
+    config.pluginmanager.register(Observer(hooks), "perfguard-observer")
 
 
 def build_config(config: pytest.Config) -> Config:

@@ -16,6 +16,7 @@ from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overv
 from perfguard.model.records import Case, CaseResult, Provenance, Report, Verdict, Word
 from perfguard.model.records.case import is_guarded
 from perfguard.model.units import counted
+from perfguard.render.causes import by_cause
 from perfguard.render.words import NOT_TIMED, most_common, next_step
 
 SIGNS = {
@@ -37,11 +38,13 @@ UNMEASURED = "has a baseline, but the report does not hold it"
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict that no baseline edit covers, with its case and lane."""
+    """A verdict that no baseline edit covers, with its case and lane. `grouped`: it stands for the observed tests with
+    one cause."""
 
     lane: str
     result: CaseResult
     verdict: Verdict
+    grouped: bool = False
 
     @property
     def urgency(self) -> tuple[float, float]:
@@ -266,12 +269,16 @@ def survey(overview: Overview) -> Survey:
 
 
 def _survey_lane(lane: LaneView) -> LaneSurvey:
-    findings, cases, accepted = [], [], {}
+    found, cases, accepted = [], [], {}
     for result, uncovered, covered in lane.judged:
-        findings += [Finding(lane.name, result, verdict) for verdict in uncovered if verdict.word not in QUIET]
+        found += [(result, verdict) for verdict in uncovered if verdict.word not in QUIET]
         words = [verdict.word for verdict in uncovered]
         cases.append((result, min(words, key=URGENCY.__getitem__, default=Word.PASS)))
         accepted[result.case] = covered
+    observed = [each for each in found if each[0].case.direction == "test" and each[1].word in MOVED]
+    rest = [each for each in found if not any(each is other for other in observed)]
+    findings = [Finding(lane.name, *each) for each in rest]
+    findings += [Finding(lane.name, *each, grouped=True) for each in by_cause(observed)]
     missing = [
         (finding.result.case.key, finding.verdict.reason) for finding in findings if finding.verdict.word is Word.BROKEN
     ]

@@ -21,10 +21,10 @@ from perfguard.render.words import (
     describe_verdict,
     environment,
     folded,
-    lane_of,
     more_lines,
     most_common,
     one_line,
+    options_of,
     rates,
     reproduce_command,
     tally,
@@ -186,7 +186,7 @@ class _Writer:
         cases = {result.case for result, worst in self.found.cases if worst is word}
         worst: dict[Case, Finding] = {}
         for finding in self.found.findings:
-            if finding.verdict.word is word and finding.result.case in cases:
+            if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
                 worst.setdefault(finding.result.case, finding)
         return list(worst.values())
 
@@ -214,13 +214,13 @@ class _Writer:
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
 
     def _commands(self, result: CaseResult) -> list[str]:
-        nodeid, lane = result.case.nodeid, lane_of(self.report)
-        commands = [f"reproduce: {reproduce_command(nodeid, lane)}"]
+        nodeid, options = result.case.nodeid, options_of(self.report)
+        commands = [f"reproduce: {reproduce_command(nodeid, options)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
             commands.append(f"compare:   {compare_command(nodeid)}")
         open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not self.accepted(verdict)}
-        accept = accept_command(open_, nodeid, lane)
+        accept = accept_command(open_, nodeid, options)
         if accept and result.word is not Word.WRONG:
             commands.append(f"accept:    {accept}")
         return commands
@@ -270,7 +270,7 @@ class _Writer:
             return lines
         reasons = [verdict.reason for verdicts in open_.values() for verdict in verdicts if verdict.reason]
         why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
-        accept = accept_command({word}, lane=lane_of(self.report))
+        accept = accept_command({word}, options=options_of(self.report))
         command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
         lines.append(Line(f"{word}  {counted(len(open_), 'case')}: {text}{why}{command}", "yellow"))
         return lines + self._names([(key, each) for (_, key), verdicts in open_.items() for each in folded(verdicts)])
@@ -282,7 +282,7 @@ class _Writer:
         hidden = len(cases) - len(lines)
         open_ = [each for each in cases if each.verdict.storable and not self.accepted(each.verdict)]
         said = [f"… and {hidden} more FASTER"] if hidden else []
-        said += [f"accept: {accept_command({Word.FASTER}, lane=lane_of(self.report))}"] if open_ else []
+        said += [f"accept: {accept_command({Word.FASTER}, options=options_of(self.report))}"] if open_ else []
         return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
 
     def _names(self, verdicts: Sequence[tuple[str, Verdict]]) -> list[Line]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from perfguard.model.records import CaseResult, TimedEntry, Verdict, Word
+from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.records.change import Change
 from perfguard.model.units import counted, format_value
 
@@ -20,6 +21,12 @@ def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[s
     lines = _cases(new)
     if len(lines) > MOST_LINES and not verbose:
         lines = _at_most([*_suites(new), "each new case: -v"], verbose)
+    unstable = [change for change in changes if change.after == UNSTABLE]
+    if unstable:
+        facts, tests = counted(len(unstable), "fact"), counted(len({each.key for each in unstable}), "test")
+        named = ", ".join(f"{each.metric} of {each.key}" for each in unstable[:MOST_LINES])
+        more = "" if len(unstable) <= MOST_LINES or verbose else ", …"
+        lines.append(f"{facts} of {tests} differ between processes: stored as {UNSTABLE}, never gated: {named}{more}")
     known = [change.describe() for change in changes if change.before is not None or change.after is None]
     return [*lines, *_at_most(known, verbose)]
 

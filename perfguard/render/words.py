@@ -233,18 +233,17 @@ def environment(report: Report) -> str:
     return " · ".join(filter(None, parts))
 
 
-def lane_of(report: Report) -> str:
-    """The lane that commands must name, because its runs read fewer metrics on the same machine; else empty."""
-    return report.lane if report.exact_only else ""
+def options_of(report: Report) -> str:
+    """Options without which commands would read something else on the same machine: the lane that reads fewer metrics,
+    and the observation of tests."""
+    lane = f" --perfguard-lane={shlex.quote(report.lane)}" if report.exact_only else ""
+    observes = any(result.case.direction == "test" for result in report.results)
+    return lane + " --perfguard-observe=." * observes
 
 
-def _measure(lane: str) -> str:
-    return f"pytest --perfguard --perfguard-lane={shlex.quote(lane)}" if lane else "pytest --perfguard"
-
-
-def reproduce_command(nodeid: str, lane: str = "") -> str:
+def reproduce_command(nodeid: str, options: str = "") -> str:
     """The command that measures one test again."""
-    return f"{_measure(lane)} {shlex.quote(nodeid)}"
+    return f"pytest --perfguard{options} {shlex.quote(nodeid)}"
 
 
 def compare_command(nodeid: str) -> str:
@@ -252,12 +251,12 @@ def compare_command(nodeid: str) -> str:
     return f"perfguard compare -- {shlex.quote(nodeid)}"
 
 
-def accept_command(words: set[Word], nodeid: str = "", lane: str = "") -> str:
+def accept_command(words: set[Word], nodeid: str = "", options: str = "") -> str:
     """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
     categories = sorted({part for word in words for part in CATEGORY_HINT.get(word, "").split(",") if part})
     if not categories:
         return ""
-    command = f"{_measure(lane)} --perfguard-update={','.join(categories)}"
+    command = f"pytest --perfguard{options} --perfguard-update={','.join(categories)}"
     if words & {Word.SLOWER, Word.CHANGED}:
         command += " --perfguard-reason 'why'"
     return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,10 @@ import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.metrics import read_exact, read_timed
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.compilation import observed_compilations
+from perfguard.measure.metrics.subject import Observed, Subject
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.replay import (
     backward,
@@ -114,6 +117,28 @@ class Runner:
         """
         self._preheat()
         return self._on_hard_inputs(call, self._measured(call, case))
+
+    @contextlib.contextmanager
+    def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
+        """Observe what runs inside, and pass its exact readings on to `take`. Nothing is read of what raises.
+
+        Args:
+            body: hash of the test's own code.
+        """
+        started = time.monotonic()
+        binaries = self.hands.binaries
+        launches = None if binaries is None else ObservedLaunches(binaries, self.device)
+        with (
+            self.device.observed(None if launches is None else launches.note) as seen,
+            observed_compilations() as (compiled, generated),
+        ):
+            yield
+        kernels = [] if launches is None else launches.compiled(seen)
+        subject = Subject.of_test(Observed(seen, compiled, generated, kernels))
+        readings = read_exact(subject, self.device)
+        if self.plan.exact_only:
+            readings = [each for each in readings if each.portable or each.target]
+        take(CaseResult(case=case, inputs=body, readings=readings, seconds=round(time.monotonic() - started, 3)))
 
     def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
         """Add the verdicts on derived inputs. They run last, so that nothing of them is compiled, counted or timed with

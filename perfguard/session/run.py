@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from perfguard.judge.run_verdicts import (
     test_of,
     with_verdicts,
 )
-from perfguard.judge.update_plan import plan
+from perfguard.judge.update_plan import goes_unsaid, plan
 from perfguard.measure.timers.blocks import Interleaved
 from perfguard.measure.timers.timing import renewed
 from perfguard.model.call import Call
@@ -104,6 +105,17 @@ class Run:
         self._keep()
         return judged
 
+    def observe(self, case: Case, body: str) -> AbstractContextManager[None]:
+        """Observe a test, judge it, and save the report. A test that does nothing of interest is left out, unless it is
+        recorded."""
+
+        def take(result: CaseResult) -> None:
+            known = (case.suite, case.key) in self.lane.remembered
+            if known or self.is_session or not all(goes_unsaid(result, each) for each in result.readings):
+                self.take(result)
+
+        return self.runner.observe(case, body, take)
+
     def _judged(self, result: CaseResult) -> CaseResult:
         known = self.results.get((result.case.suite, result.case.key))
         if known is not None and known.case.nodeid != result.case.nodeid:
@@ -159,8 +171,10 @@ class Run:
             self.judge()
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
-        """The case with the verdicts of process pairs, which came after its test; None if there are none."""
-        late = [v for v in result.verdicts if v.word is Word.SLOWER]
+        """The case with the verdicts that did not fail its test: of process pairs, and of what was observed. None if
+        there are none."""
+        observed = result.case.direction == "test"
+        late = [v for v in result.verdicts if v.word is Word.SLOWER or (observed and v.word.fails)]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
     def judge(self) -> None:

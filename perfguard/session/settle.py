@@ -37,6 +37,9 @@ Asked = Mapping[Track, tuple[CaseResult, Verdict]]
 # Processes of a recording that read exact metrics, too: a stored value must not differ between processes.
 EXACT_PROCESSES = 2
 
+# Processes that observe tests again before they are recorded, each in another order. A fact that differs is unstable.
+OBSERVING_PROCESSES = 3
+
 
 def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     """Let other processes measure what the run still needs, and judge with the results of the whole run.
@@ -74,7 +77,7 @@ class _Settling:
         """Let fresh processes read the metrics that the update may write."""
         run = self.run
         update, sessions = run.config.update or frozenset(), run.config.settings.sessions
-        wanted = []
+        wanted, observed = [], []
         run.held = set() if run.config.reason else self._asking()
         if run.held:
             cases = "1 case is" if len(run.held) == 1 else f"{len(run.held)} cases are"
@@ -85,10 +88,16 @@ class _Settling:
                 continue
             result = run.results[name]
             possible = frozenset[str]().union(*recordable(result, run.lane, sessions).values())
-            if possible & update and any(reading.timed for reading in result.readings):
+            if not possible & update:
+                continue
+            if result.case.direction == "test":
+                observed.append(result)
+            elif any(reading.timed for reading in result.readings):
                 wanted.append(result)
         if wanted:
             self._measure_fresh(wanted, sessions, exact=EXACT_PROCESSES)
+        if observed:
+            self._measure_fresh(observed, OBSERVING_PROCESSES, exact=OBSERVING_PROCESSES)
 
     def _asking(self) -> set[CaseId]:
         """Cases with an exact reading that the update may write only with a reason, which is known before fresh

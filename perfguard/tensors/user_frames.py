@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import torch
 
@@ -13,22 +14,52 @@ _TORCH = str(Path(torch.__file__).parent) + os.sep
 _PERFGUARD = str(Path(__file__).parents[1]) + os.sep
 
 
-def place_in_python() -> str:
-    """`kernels/moe/dispatch.py:57 in counts`: the innermost line that is neither torch's nor ours; "" without one.
+_users: dict[str, bool] = {}  # file of a code object -> whether it is the user's
 
-    A path inside the current folder is relative to it; any other is cut to its last two parts.
-    """
+
+class Line(NamedTuple):
+    """A line of Python that is running."""
+
+    code: CodeType
+    number: int
+
+    @property
+    def function(self) -> str:
+        """`kernels/moe/dispatch.py in counts`: without the line's number, which changes with every edit above it.
+
+        A path inside the current folder is relative to it; any other is cut to its last two parts.
+        """
+        return f"{self._file} in {self.code.co_name}"
+
+    def __str__(self) -> str:
+        return f"{self._file}:{self.number} in {self.code.co_name}"
+
+    @property
+    def _file(self) -> str:
+        path = Path(self.code.co_filename)
+        inside = path.is_relative_to(Path.cwd())
+        return (path.relative_to(Path.cwd()) if inside else Path(*path.parts[-2:])).as_posix()
+
+
+def line_in_python() -> Line | None:
+    """The innermost line that is neither torch's nor ours; None without one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_the_users(frame.f_code):
-            path = Path(frame.f_code.co_filename)
-            inside = path.is_relative_to(Path.cwd())
-            shown = path.relative_to(Path.cwd()) if inside else Path(*path.parts[-2:])
-            return f"{shown.as_posix()}:{frame.f_lineno} in {frame.f_code.co_name}"
+        file = frame.f_code.co_filename
+        users = _users.get(file)
+        if users is None:
+            users = _users[file] = _is_the_users(file)
+        if users:
+            return Line(frame.f_code, frame.f_lineno)
         frame = frame.f_back
-    return ""
+    return None
 
 
-def _is_the_users(code: CodeType) -> bool:
-    file = code.co_filename
+def place_in_python() -> str:
+    """The same as text, `kernels/moe/dispatch.py:57 in counts`; "" without one."""
+    line = line_in_python()
+    return "" if line is None else str(line)
+
+
+def _is_the_users(file: str) -> bool:
     return not (file.startswith(("<", _TORCH, _PERFGUARD)) or f"{os.sep}contextlib.py" in file)

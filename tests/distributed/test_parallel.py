@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
-from kernels.parallel import parallelize
+from kernels.parallel.model import parallelize
 from tests.distributed.ranks import Ranks
 
 VOCAB, TOKENS = 50, 12

@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels import operators
 from kernels.operators import GroupedLinear, WeightGradStore, reference, scatter, shapes
 from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape, ProjectedShape
-from perfguard import Work, ids, offsets
+from perfguard import Hard, Work, ids, offsets
 from tests.kernels.operator_work import (
     bias_work,
     cross_entropy_work,
@@ -157,6 +157,12 @@ def test_cross_entropy_with(
     )
 
 
+BELOW_2_31 = Hard(
+    without=["values"],
+    reason="both operands 2^17 times as large make logits of 2^31 and more, for which the kernel gives NaN, as it says",
+)
+
+
 @_cases("LINEAR_CROSS_ENTROPY")
 def test_linear_cross_entropy(perfguard: Any, shape: ProjectedShape, path: str) -> None:
     """In the memory of a chunk of logits: the reference has all of them, and in fp32 once more."""
@@ -169,6 +175,7 @@ def test_linear_cross_entropy(perfguard: Any, shape: ProjectedShape, path: str) 
         kwargs={"chunk_rows": 3 if path == "interpreter" else None},
         tolerance=TWO_ROUNDINGS,
         work=linear_cross_entropy_work(shape),
+        hard=Hard() if path == "eager" else BELOW_2_31,
         timed=path != "interpreter",
     )
 

@@ -29,6 +29,7 @@ SCRIPTS = {
         logits = torch.randn(4, 9, requires_grad=True)
         operators.cross_entropy(logits, torch.tensor([0, 8, 2, -100])).backward()
         assert logits.grad[3].eq(0).all() and logits.grad[0].ne(0).all()
+        operators.linear_cross_entropy(logits, logits, torch.tensor([0, 3, 2, -100]), softcap=5.0).backward()
         assert operators.silu_mul(torch.ones(2), torch.ones(2)).shape == (2,)
     """,
     "fp8": """

@@ -53,7 +53,7 @@ class Binaries:
     names: tuple[str, ...]
     compiler: Compiler
     _last: tuple[Call, list[OnTarget]] | None = None
-    _sources: Sources = field(default_factory=Sources)
+    sources: Sources = field(default_factory=Sources)
 
     def of(self, call: Call, device: Device) -> list[OnTarget]:
         """The launches of a call on every target; empty if Triton is not loaded. Kept for the call's other pass.
@@ -66,23 +66,27 @@ class Binaries:
             self._last = call, self._read(call, device)
         return self._last[1]
 
+    def own_target(self, device: Device) -> Target | None:
+        """The architecture of a GPU, if it is known."""
+        return None if device.holds_cpu_tensors else TARGETS.get(device.identity.architecture)
+
     def _read(self, call: Call, device: Device) -> list[OnTarget]:
         if device.holds_cpu_tensors:
             from perfguard.measure.binaries.absent_gpu import record_elsewhere
 
             targets = [target_of(name) for name in self.names]
-            recordings = record_elsewhere(call, targets, RECORDING_SECONDS, self._sources)
+            recordings = record_elsewhere(call, targets, RECORDING_SECONDS, self.sources)
         else:
-            own = TARGETS.get(device.identity.architecture)
+            own = self.own_target(device)
             targets = [] if own is None else [own]
-            recordings = [record(call, target, self._sources, on_the_host=False) for target in targets]
+            recordings = [record(call, target, self.sources, on_the_host=False) for target in targets]
         recorded = list(zip(targets, map(_distinct, recordings), strict=True))
         facts = self.compiler.facts([(target.name, launch) for target, found in recorded for launch in found.launches])
         return [
             OnTarget(
                 target,
                 found,
-                [Kernel(name, launch, facts[target.name, launch]) for name, launch in _named(found.launches)],
+                [Kernel(name, launch, facts[target.name, launch]) for name, launch in named_launches(found.launches)],
             )
             for target, found in recorded
         ]
@@ -104,7 +108,8 @@ def _distinct(recording: Recording) -> Recording:
     )
 
 
-def _named(launches: Sequence[Launch]) -> list[tuple[str, Launch]]:
+def named_launches(launches: Sequence[Launch]) -> list[tuple[str, Launch]]:
+    """The launches with names that tell configurations and specialisations apart, in order."""
     counts: Counter[tuple[Pass, str]] = Counter()
     named = []
     for launch in launches:

@@ -20,13 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from perfguard.measure.binaries.compile_worker import Request
-from perfguard.measure.binaries.kernel_facts import Built, Facts, disassembled
+from perfguard.measure.binaries.kernel_facts import Built, Facts, disassembled, read_facts
 from perfguard.measure.binaries.launch_recorder import Launch
-from perfguard.measure.binaries.targets import target_of
+from perfguard.measure.binaries.targets import Target, target_of
 from perfguard.model.atomic_files import write_atomically
 
 _FORMAT = 5  # version of the cached facts, and of the way they are read
@@ -60,6 +61,15 @@ class Compiler:
             built = {key: each for key, each in answers.items() if each is not None and missing[key][0] == target}
             for key, facts in _counted(target, built).items():
                 self._keep(key, facts)
+        return {each: self._known[key] for each, key in keys.items()}
+
+    def facts_of(self, target: Target, kernels: Mapping[str, Any]) -> dict[str, Facts]:
+        """Hash -> facts of kernels that Triton has compiled in this process, by their hashes."""
+        keys = {each: hashlib.sha256(repr((_FORMAT, target.name, each)).encode()).hexdigest()[:32] for each in kernels}
+        missing = {key: kernels[each] for each, key in keys.items() if self._cached(key) is None}
+        built = {key: _read(kernel, target) for key, kernel in missing.items()}
+        for key, facts in _counted(target.name, built).items():
+            self._keep(key, facts)
         return {each: self._known[key] for each, key in keys.items()}
 
     @cached_property
@@ -104,6 +114,13 @@ class Compiler:
         """End the child processes."""
         while not self._idle.empty():
             self._idle.get_nowait().stop()
+
+
+def _read(kernel: Any, target: Target) -> Built:
+    try:
+        return read_facts(kernel, target)
+    except (OSError, subprocess.SubprocessError, LookupError) as error:
+        return Built(Facts(error=f"cannot be read: {type(error).__name__}", passing=True))
 
 
 def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -43,6 +45,18 @@ class Sources:
         if name not in self.known:
             self.known[name] = _described(module)
         return self.known[name]
+
+
+def hash_of_function(function: Callable[..., object]) -> str:
+    """Hash of a function's own code without its decorators, 8 hex digits; empty if its source cannot be read."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.decorator_list = []
+    return hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest()[:8]
 
 
 def _described(module: ModuleType) -> Described:

@@ -9,7 +9,7 @@ import torch
 
 from perfguard._compat.torch_internals import own_implementation
 from perfguard._compat.torch_utils import DispatchMode
-from perfguard.measure.devices.operators import COPIES, READS
+from perfguard.measure.devices.operator_kinds import COPIES, READS
 
 _FRESH = ("empty", "new_empty")  # operators whose result is uninitialised
 _FILLS = {

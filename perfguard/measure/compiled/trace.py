@@ -28,6 +28,7 @@ class Frame:
         guards: number of guards that each call checks.
         recompiled: the guard by which an earlier compilation could not be reused; "" for the first one.
         problem: the reason why the compiler gave up, or "".
+        place: the function's first line, `block.py:12 in forward`.
     """
 
     function: str
@@ -35,6 +36,7 @@ class Frame:
     guards: int
     recompiled: str
     problem: str
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,14 @@ class _Handler(logging.Handler):
 
 
 def _frame(metrics: Mapping[str, Any], recompiled: str) -> Frame:
+    path, name = str(metrics.get("co_filename") or ""), str(metrics.get("co_name") or "unknown")
     return Frame(
-        function=function_of(str(metrics.get("co_filename") or ""), str(metrics.get("co_name") or "unknown")),
+        function=function_of(path, name),
         operators=int(metrics.get("graph_op_count") or 0) if metrics.get("has_guarded_code") else 0,
         guards=int(metrics.get("guard_count") or 0),
         recompiled=recompiled,
         problem=str(metrics.get("fail_reason") or "").strip().partition("\n")[0],
+        place=f"{PurePath(path).name}:{metrics.get('co_firstlineno') or 0} in {name}",
     )
 
 

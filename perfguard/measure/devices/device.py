@@ -10,11 +10,12 @@ from __future__ import annotations
 import abc
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perfguard.measure.collectives.exchange import Exchange
 from perfguard.model.errors import DeviceError
@@ -56,11 +57,13 @@ class Graph(Protocol):
 
 @dataclass(frozen=True)
 class Copied:
-    """One copy: its name, the bytes moved and the line of Python; 0 and "" where they are unknown."""
+    """Copies of one kind: their name, the bytes moved and the line of Python, 0 and "" where they are unknown, and
+    their number."""
 
     name: str
     bytes: int = 0
     place: str = ""
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,21 @@ class Waited:
     Attributes:
         name: of the operator or of the runtime's function, e.g. `aten._local_scalar_dense`.
         place: the line of Python that caused it, `moe/dispatch.py:57 in counts`; empty if none did.
+        count: number of times.
     """
 
     name: str
     place: str = ""
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class Activity:
-    """The work that one call started, in order.
+    """The work that one call started, in order, or the numbers of what one test started.
 
     Attributes:
         launches: on a device with a queue, names of kernels, copies and fills; on a CPU, of the operators dispatched.
+            Of a test always the operators, with their numbers.
         copies: the launches that only move bytes: transfers, and layout or dtype copies.
         fills: number of memory fills (memset) among the launches; 0 on a CPU.
         waits: where the host waited for the device or read a tensor's data.
@@ -95,7 +101,7 @@ class Activity:
             and on a CPU.
     """
 
-    launches: Sequence[str] = ()
+    launches: Sequence[str] | Counter[str] = ()
     copies: Sequence[Copied] = ()
     fills: int = 0
     waits: Sequence[Waited] = ()
@@ -104,6 +110,25 @@ class Activity:
     flop: int = 0
     gathered: Mapping[str, int] = field(default_factory=dict)
     code: str | None = None
+
+
+@dataclass
+class Seen:
+    """What one test started, kept and left. It is read while the test runs, once, and filled in at the end.
+
+    Attributes:
+        activity: operators, copies and reads of the host, each kind once with its number.
+        left: line of Python -> bytes of the tensors made there that are alive after the test.
+        saved: what was differentiated -> bytes that its graph had saved when its backward pass began.
+        kernels: launches of Triton kernels, in the interpreter as well, by kernel and grid.
+        compiled: Triton's compiled kernels that a GPU ran, each once.
+    """
+
+    activity: Activity = field(default_factory=lambda: Activity())
+    left: Mapping[str, int] = field(default_factory=dict)
+    saved: Mapping[str, int] = field(default_factory=dict)
+    kernels: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    compiled: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -306,6 +331,16 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def activity(self, call: Callable[[], object]) -> Activity:
         """Activity of a warm `call`: launches, copies and fills in order, their code, and the host's waits."""
+
+    def observed(self, interpreted: Callable[..., None] | None = None) -> AbstractContextManager[Seen]:
+        """What runs inside, once and as it is. Needs torch.
+
+        Args:
+            interpreted: told of each launch in Triton's interpreter: executor, arguments, keywords.
+        """
+        from perfguard.measure.devices.observation import observed
+
+        return observed(self.torch_device.type, interpreted)
 
     @abc.abstractmethod
     def copy_bytes_per_second(self) -> float:

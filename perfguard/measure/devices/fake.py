@@ -14,18 +14,19 @@ kernels shorter than their launch then appear as long as the launch.
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 import hashlib
-import itertools
 import os
 import random
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from perfguard.measure.devices.device import Activity, Copied, Device, Event, Growth, Ledger, MemoryUse, Waited
+from perfguard.measure.devices.device import Activity, Copied, Device, Event, Growth, MemoryUse, Seen, Waited
+from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware
-from perfguard.model.units import format_bytes
 
 SLUG = "fake-gpu"
 _MEMORY_BYTES = 16 * 2**30
@@ -76,57 +77,6 @@ def fault(error: str = "CUDA error: an illegal memory access was encountered") -
 def allocate(count: int) -> Allocation:
     """Allocate `count` bytes of device memory, which count towards the peak until they are freed."""
     return Allocation(None if _current is None else _current.device_memory, count)
-
-
-class FakeMemory(Ledger):
-    """Memory of `capacity` bytes: counted, never written. No address is used twice."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self._capacity = capacity
-        self._addresses = itertools.count(1)
-
-    def take(self, count: int) -> int:
-        """The address of `count` bytes.
-
-        Raises:
-            torch.OutOfMemoryError: fewer bytes are free.
-        """
-        free = self._capacity - self.total
-        if count > free:
-            import torch
-
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {format_bytes(count)}. GPU 0 has a total capacity of "
-                f"{format_bytes(self._capacity)} of which {format_bytes(free)} is free."
-            )
-        address = next(self._addresses)
-        self.add(address, count)
-        return address
-
-
-class Allocation:
-    """Device memory; freed by `free()`, at the end of its `with` block, or with the object."""
-
-    def __init__(self, memory: FakeMemory | None, count: int) -> None:
-        self._memory = None  # if there is none left
-        self._address = 0 if memory is None else memory.take(count)
-        self._memory = memory
-
-    def free(self) -> None:
-        """Free the memory; a second call does nothing."""
-        if self._memory is not None:
-            self._memory.remove(self._address)
-            self._memory = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.free()
-
-    def __del__(self) -> None:
-        self.free()
 
 
 class FakeEvent:
@@ -362,6 +312,28 @@ class FakeDevice(Device):
         known = bool(code) and all(binary is not None for _, binary in code)
         digest = hashlib.sha256(repr(code).encode()).hexdigest()[:16] if known else None
         return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
+
+    @contextlib.contextmanager
+    def observed(self, interpreted: Callable[..., None] | None = None) -> Iterator[Seen]:
+        memory, launched, waits = self.device_memory, list[_Launched](), list[Waited]()
+        before, memory.peak = memory.total, memory.total
+        self._launched, self._waits = launched, waits
+        try:
+            with super().observed(interpreted) as seen:
+                yield seen
+        finally:
+            self._launched = self._waits = None
+        collect_young()
+        activity = seen.activity
+        copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
+        seen.kernels = {**seen.kernels, **collections.Counter((each.name, "") for each in launched)}
+        seen.left = {**seen.left, "simulated memory": memory.total - before} if memory.total > before else seen.left
+        seen.activity = dataclasses.replace(
+            activity,
+            copies=[*activity.copies, *copies],
+            waits=[*activity.waits, *waits],
+            tensor_bytes=(activity.tensor_bytes or 0) + memory.peak - before,
+        )
 
     def copy_bytes_per_second(self) -> float:
         return _COPY_BYTES_PER_SECOND

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.profiler import record_function
 
 from perfguard.measure.devices import fingerprints, kineto, operators
@@ -44,7 +43,7 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
     activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
     if not activity.waits:
         return activity
-    located = operators.of_call(call, kind, _waiting(getattr(torch, kind)))
+    located = operators.of_call(call, kind, operators.device_waits(kind))
     synchronize()
     return with_places(activity, located.waits)
 
@@ -69,9 +68,3 @@ def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
     places += [""] * spare
     waits = [Waited(wait.name, place) for wait, place in zip(activity.waits, places, strict=False)]
     return replace(activity, waits=waits)
-
-
-def _waiting(backend: Any) -> list[operators.Method]:
-    """Python methods that wait without any operator."""
-    known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
-    return [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]

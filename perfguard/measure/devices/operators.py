@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,18 @@ from perfguard._compat.torch_internals import (
     OVERLOAD,
     address_of,
     storage_address,
+    unseen_by_torchscript,
 )
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
 from perfguard.measure.devices.device import Activity, Copied, Ledger, Waited
+from perfguard.measure.devices.operator_kinds import (
+    Kind,
+    indexes_by_mask,
+    kind_of,
+    leaves_device,
+    tensors_in,
+)
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.model.mesh import in_group
 from perfguard.tensors.step import Step
@@ -35,19 +43,6 @@ if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
     from perfguard.measure.collectives.recorder import Recorder
 
-# Operators that only move bytes: to another layout, dtype or device.
-COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
-
-# Operators whose result or its shape the host needs. On a device with a queue, each waits for all work before it.
-READS = {
-    "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select",
-    "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
-    "aten.unique_dim_consecutive", "aten.bincount", "aten._linalg_check_errors",
-}  # fmt: skip
-# … and those that do so if an index is a mask.
-_INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
-
-_TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
 _KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
 _BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
@@ -61,12 +56,169 @@ _BOOKKEEPING = {
 
 # Methods that read a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
-_METHODS: tuple[Method, ...] = tuple(
-    (torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__")
-)
+METHODS: tuple[Method, ...] = tuple((torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__"))
 
 
-def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = _METHODS) -> Activity:
+class Operators(DispatchMode):
+    """Follows every operator that reaches a kernel, and the memory of its results.
+
+    Subclasses say what is kept of what was seen.
+
+    Args:
+        kind: device type whose tensors count as read.
+        recorder: of exchanges with other ranks; None: there are none.
+    """
+
+    supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
+
+    def __init__(self, kind: str, recorder: Recorder | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kind = kind
+        self.recorder = recorder
+        self.ledger = Ledger()
+        self.inside = 0  # nesting depth of operators implemented by libraries
+        self.interpreting = False
+        self._alive: dict[int, weakref.ref[Any]] = {}  # storages in the ledger, by address
+
+    def saw_operator(self, name: str) -> None:
+        """An operator is called, or a kernel in Triton's interpreter."""
+        raise NotImplementedError
+
+    def saw_copy(self, name: str, moved: int) -> None:
+        """An operator has moved `moved` bytes."""
+        raise NotImplementedError
+
+    def saw_wait(self, name: str) -> None:
+        """The host reads a tensor's data."""
+        raise NotImplementedError
+
+    def saw_storage(self, address: int) -> None:
+        """An operator has made a storage."""
+
+    def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Triton's interpreter launches a kernel."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self.interpreting:
+            return func(*args, **(kwargs or {}))
+        if torch_utils.are_unfolded(types):
+            return NotImplemented
+        if not isinstance(func, _OVERLOAD):
+            if not self.inside:
+                self.saw_operator(f"higher_order.{func.name()}")
+            return func(*args, **(kwargs or {}))
+        kind = kind_of(func)
+        given = tensors_in(args)
+        if kwargs:
+            given += tensors_in(tuple(kwargs.values()))
+        reads = (
+            kind.reads
+            or (kind.indexes and indexes_by_mask(args))
+            or (kind.leaves and leaves_device(kind, args, kwargs))
+        )
+        if reads and any(tensor.device.type == self.kind for tensor in given):
+            self.saw_wait(kind.packet)
+        if self.inside:
+            return self._run(func, kind, args, kwargs or {}, given)
+        if kind.packet not in _BOOKKEEPING:
+            self.saw_operator(kind.name)
+        results = self._run(func, kind, args, kwargs or {}, given)
+        returned = tensors_in(results if type(results) is tuple else (results,))
+        if kind.copies:
+            self.saw_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
+        if returned:
+            self._follow(returned, given)
+        return results
+
+    def _run(
+        self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
+    ) -> Any:
+        """Run an operator, and tell the recorder of exchanges, if there is one."""
+        recorder = self.recorder
+        if recorder is None:
+            return self._opened(func, kind, args, kwargs, given)
+        if recorder.exchanges_by(func):
+            return recorder.run(func, args, kwargs)
+        recorder.used(func, given)
+        results = self._opened(func, kind, args, kwargs, given)
+        recorder.count(func, args, kwargs, results)
+        return results
+
+    def _opened(
+        self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
+    ) -> Any:
+        """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
+
+        The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
+        composite operators outside (`aten.item`), is off inside, so these are split here.
+        """
+        opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
+        if not opened or not given or any(type(tensor) not in _PLAIN for tensor in given) or _MODES():
+            return func(*args, **kwargs)
+        keys = functools.reduce(operator.or_, map(_KEYS, given))
+        self.inside += 1
+        try:
+            with self:
+                return func.redispatch(keys & _BELOW_MODES, *args, **kwargs)
+        finally:
+            self.inside -= 1
+
+    def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
+        old: set[int] | None = None
+        for tensor in returned:
+            if not _has_memory(tensor):
+                continue
+            storage = tensor.untyped_storage()
+            address = storage_address(tensor)
+            if address not in self._alive:
+                if old is None:
+                    old = {storage_address(each) for each in given if _has_memory(each)}
+                if address in old:
+                    continue
+                self._alive[address] = weakref.ref(storage, functools.partial(self._freed, address))
+                self.saw_storage(address)
+            self.ledger.add(address, storage.nbytes())
+
+    def _freed(self, address: int, _: object) -> None:
+        del self._alive[address]
+        self.ledger.remove(address)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
+
+
+class _Listed(Operators):
+    """Lists what is seen, in order."""
+
+    def __init__(self, kind: str, recorder: Recorder | None) -> None:
+        super().__init__(kind, recorder)
+        self.names: list[str] = []
+        self.copies: list[Copied] = []
+        self.waits: list[Waited] = []
+
+    def saw_operator(self, name: str) -> None:
+        self.names.append(name)
+
+    def saw_copy(self, name: str, moved: int) -> None:
+        self.copies.append(Copied(name, moved, place_in_python()))
+
+    def saw_wait(self, name: str) -> None:
+        self.waits.append(Waited(name, place_in_python()))
+
+
+def device_waits(kind: str) -> list[Method]:
+    """Python methods that wait for a device of this kind without any operator; none for a CPU."""
+    backend = getattr(torch, kind)
+    known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
+    there = [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]
+    return [] if kind == "cpu" else there
+
+
+def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = METHODS) -> Activity:
     """Operators that `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
 
     A torch.compile'd region contributes only the operators that it calls, not its fused loops. Reads inside a custom
@@ -80,14 +232,13 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         waiting: methods that read data, or wait for the device, without any operator.
     """
     step = call if isinstance(call, Step) else None
-    seen = _Operators(kind, _recorder(step))
-    with ExitStack() as around:
-        around.enter_context(collector_paused())
+    seen = _Listed(kind, _recorder(step))
+    with collector_paused():
         if step is None:
-            with _watched(seen, waiting):
+            with followed(seen, waiting):
                 result = call()
         else:
-            result = step.within(_watched(seen, waiting))
+            result = step.within(followed(seen, waiting))
         del result
     activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
     found = seen.recorder
@@ -105,11 +256,12 @@ def _recorder(step: Step | None) -> Recorder | None:
 
 
 @contextmanager
-def _watched(seen: _Operators, waiting: Sequence[Method]) -> Iterator[None]:
-    """Feed `seen` with all that runs while inside."""
+def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[None]:
+    """Let `seen` follow all operators, the launches of Triton's interpreter, and calls of the methods in `waiting`."""
     with ExitStack() as around:
-        around.enter_context(_noted(waiting, seen.waits))
+        around.enter_context(_noted(waiting, seen))
         around.enter_context(_interpreted(seen))
+        around.enter_context(unseen_by_torchscript(seen))
         if seen.recorder is not None:
             around.enter_context(seen.recorder.following())
             around.enter_context(_resized(seen.ledger))
@@ -117,103 +269,12 @@ def _watched(seen: _Operators, waiting: Sequence[Method]) -> Iterator[None]:
         yield
 
 
-class _Operators(DispatchMode):
-    """Records every operator that reaches a kernel, and follows the memory of its results."""
-
-    supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
-
-    def __init__(self, kind: str, recorder: Recorder | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.kind = kind
-        self.recorder = recorder
-        self.names: list[str] = []
-        self.copies: list[Copied] = []
-        self.waits: list[Waited] = []
-        self.ledger = Ledger()
-        self.inside = 0  # nesting depth of operators implemented by libraries
-        self.interpreting = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if self.interpreting:
-            return func(*args, **(kwargs or {}))
-        if torch_utils.are_unfolded(types):
-            return NotImplemented
-        if not isinstance(func, _OVERLOAD):
-            self.names.extend([f"higher_order.{func.name()}"] * (not self.inside))
-            return func(*args, **(kwargs or {}))
-        packet = str(func.overloadpacket)
-        given = _tensors((args, kwargs))
-        reads = packet in READS or (packet in _INDEXED and _by_mask(args)) or _leaves_device(packet, args, kwargs)
-        if reads and any(tensor.device.type == self.kind for tensor in given):
-            self.waits.append(Waited(packet, place_in_python()))
-        if self.inside:
-            return self._run(func, args, kwargs or {}, given)
-        if packet not in _BOOKKEEPING:
-            self.names.append(str(func).removesuffix(".default"))
-        results = self._run(func, args, kwargs or {}, given)
-        returned = _tensors(results)
-        if packet in COPIES:
-            moved = sum(each.numel() * each.itemsize for each in returned)
-            self.copies.append(Copied(packet, moved, place_in_python()))
-        if returned:
-            self._follow(returned, given)
-        return results
-
-    def _run(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> Any:
-        """Run an operator, and tell the recorder of exchanges, if there is one."""
-        recorder = self.recorder
-        if recorder is None:
-            return self._opened(func, args, kwargs, given)
-        if recorder.exchanges_by(func):
-            return recorder.run(func, args, kwargs)
-        recorder.used(func, given)
-        results = self._opened(func, args, kwargs, given)
-        recorder.count(func, args, kwargs, results)
-        return results
-
-    def _opened(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> Any:
-        """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
-
-        The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
-        composite operators outside (`aten.item`), is off inside, so these are split here.
-        """
-        opened = func.namespace not in _TORCH_S or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
-        plain = all(type(tensor) in _PLAIN for tensor in given)
-        if not (opened and given and plain) or _MODES():
-            return func(*args, **kwargs)
-        keys = functools.reduce(operator.or_, map(_KEYS, given))
-        self.inside += 1
-        try:
-            with self:
-                return func.redispatch(keys & _BELOW_MODES, *args, **kwargs)
-        finally:
-            self.inside -= 1
-
-    def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
-        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
-        old = {storage_address(tensor) for tensor in given if _has_memory(tensor)}
-        for tensor in filter(_has_memory, returned):
-            storage = tensor.untyped_storage()
-            address = storage_address(tensor)
-            if address not in self.ledger.alive:
-                if address in old:
-                    continue
-                weakref.finalize(storage, self.ledger.remove, address).atexit = False
-            self.ledger.add(address, storage.nbytes())
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
-
-
 @contextmanager
-def _noted(methods: Sequence[Method], waits: list[Waited]) -> Iterator[None]:
-    """Record calls of `methods` while inside."""
+def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
+    """Note calls of `methods` while inside."""
     before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
     for owner, attribute, name in methods:
-        setattr(owner, attribute, _noting(name, getattr(owner, attribute), waits))
+        setattr(owner, attribute, _noting(name, getattr(owner, attribute), seen))
     try:
         yield
     finally:
@@ -241,7 +302,7 @@ def _resized(ledger: Ledger) -> Iterator[None]:
 
 
 @contextmanager
-def _interpreted(seen: _Operators) -> Iterator[None]:
+def _interpreted(seen: Operators) -> Iterator[None]:
     """Record each launch in Triton's interpreter as one entry; operators, copies and reads inside are not listed."""
     executor = GRID.loaded()
     if executor is None:
@@ -253,13 +314,13 @@ def _interpreted(seen: _Operators) -> Iterator[None]:
         if seen not in _MODES():
             return original(self, *args, **kwargs)
         if not seen.inside:  # inside a custom operator, that operator is the entry
-            seen.names.append(f"triton.{self.fn.__name__}")
-        waits, seen.interpreting = len(seen.waits), True
+            seen.saw_operator(f"triton.{self.fn.__name__}")
+        seen.interpreting = True
+        seen.saw_interpreted(self, args, kwargs)
         try:
             return original(self, *args, **kwargs)
         finally:
             seen.interpreting = False
-            del seen.waits[waits:]
 
     executor.__call__ = launch
     try:
@@ -268,41 +329,13 @@ def _interpreted(seen: _Operators) -> Iterator[None]:
         executor.__call__ = original
 
 
-def _noting(name: str, original: Callable[..., Any], waits: list[Waited]) -> Callable[..., Any]:
+def _noting(name: str, original: Callable[..., Any], seen: Operators) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            waits.append(Waited(name, place_in_python()))
+        if not (seen.interpreting or torch.compiler.is_compiling()):
+            seen.saw_wait(name)
         return original(*args, **kwargs)
 
     return call
-
-
-def _by_mask(args: tuple[Any, ...]) -> bool:
-    """Whether an indexing operator has a mask as index, so that the host must count its ones.
-
-    A single value needs no count: `x[mask] = 0` is a fill.
-    """
-    indices = args[1] if len(args) > 1 else ()
-    if len(args) > 2 and args[2].numel() == 1 and not (len(args) > 3 and args[3]):
-        return False
-    return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
-
-
-def _leaves_device(packet: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
-    """Whether a copy transfers data to the host and waits for it."""
-    options = kwargs or {}
-    if packet == "aten._to_copy":
-        target = options.get("device")
-        there = target is not None and torch.device(target).type == "cpu"
-        return there and args[0].device.type != "cpu" and not options.get("non_blocking", False)
-    if packet == "aten.copy_":
-        waits = not (args[2] if len(args) > 2 else options.get("non_blocking", False))
-        return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
-    return False
-
-
-def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

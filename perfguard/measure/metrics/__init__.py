@@ -27,9 +27,10 @@ KIND = Kind("metric", __name__, "perfguard.metrics", needs=("TIMED", "read"))
 class Metric(Protocol):
     """The interface of a metric module. Those with TIMED read times, except those that `subject.skipped` names.
 
-    Optional: a true `LAST`, if the module is read after all other exact ones, because it changes the process; `LIMITS`,
-    the most lenient limits of its metrics by name; `LIMITS_OF_TARGETS`, the same for metrics that are read for
-    each target (`sm_90.spills`), by their name after the target.
+    Optional: a true `TESTS`, if the module also reads observed tests (`subject.test`); a true `LAST`, if it is read
+    after all other exact ones, because it changes the process; `LIMITS`, the most lenient limits of its metrics by
+    name; `LIMITS_OF_TARGETS`, the same for metrics that are read for each target (`sm_90.spills`), by their name after
+    the target.
     """
 
     TIMED: bool
@@ -93,7 +94,7 @@ def read_timed(subject: Subject, device: Device, skipped: Collection[str] = ()) 
 def _read(timed: bool, subject: Subject, device: Device) -> list[Reading]:
     readings = []
     for metric in all_metrics():
-        if timed == metric.TIMED:
+        if timed == metric.TIMED and (subject.test is None or getattr(metric, "TESTS", False)):
             readings += metric.read(subject, device)
             subject.put_back()
     return readings

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 TIMED = False
+TESTS = True
 
 # Instructions are counted in the code, not as executed: an added prologue is no finding, but half the width is.
 _TOLERANCE = 0.1
@@ -79,6 +80,8 @@ _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "m
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The readings of every target: of the kernels that the pass launches, that it cannot be followed, or that it
     launches none, which is told only where some are recorded. On a GPU also `autotune`, which explains a time."""
+    if subject.test is not None:
+        return [reading for found in subject.test.binaries for reading in _of_kernels(found, found.kernels)]
     if subject.binaries is None or subject.call is None:
         return []
     readings = []

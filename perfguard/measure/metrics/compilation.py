@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from perfguard._compat.torch_compiler import (
     COMPILE_FX,
@@ -24,7 +26,7 @@ from perfguard._compat.torch_compiler import (
 from perfguard.measure.compiled.settings import left_changed, settings
 from perfguard.measure.compiled.trace import Frame, Trace, traced
 from perfguard.measure.metrics.subject import Subject
-from perfguard.model.limits import Limits
+from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 TIMED = False
+TESTS = True
 LAST = True  # it leaves nothing compiled
 
 _RANK = 25  # in an explanation: behind the binary's metrics, before launches, which follow from compilation
@@ -44,14 +47,14 @@ _NAMES = Limits(Better.SAME, gated=False, portable=True)
 LIMITS = {
     "compiler_leaks": _COUNT,
     "eager_frames": _COUNT,
-    "generated_kernels": Limits(Better.LOWER),
+    "generated_kernels": Limits(Better.LOWER, portable=EITHER),
     "graph_break_reasons": _NAMES,
     "graph_breaks": _COUNT,
     "graph_functions": _NAMES,
     "graph_operators": _COUNT,
     "graphs": _COUNT,
     "guards": Limits(Better.LOWER, gated=False, portable=True),
-    "library_calls": Limits(Better.LOWER, gated=False),
+    "library_calls": Limits(Better.LOWER, gated=False, portable=EITHER),
     "recompile_guards": _NAMES,
     "recompiles": _COUNT,
 }
@@ -63,6 +66,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
     Empty for a call that compiles nothing, or without steps.
     """
+    if subject.test is not None:
+        readings = _readings(Walked(subject.test.compiled, Trace(), dict(subject.test.generated)), [])
+        return [msgspec.structs.replace(each, portable=not device.asynchronous) for each in readings]
     if not subject.steps or not is_compiler_loaded():
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
@@ -74,14 +80,15 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
     """The readings of a walk. `leaks`: compiler settings that have changed since the test began."""
 
-    def reading(metric: str, value: Value, note: str = "", details: str = "") -> Reading:
+    def reading(metric: str, value: Value, note: str = "", **others: Any) -> Reading:
         unit = Unit.TEXT if isinstance(value, list) else Unit.COUNT
-        return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, note=note, details=details)
+        return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, note=note, **others)
 
     first = walked.first
     breaks = [f"{each.reason} in {each.function}" for each in first.breaks]
     places = [f"{each.place} in {each.function}: {each.reason}" for each in first.breaks]
     guards = [f"{frame.function}: {frame.problem or frame.recompiled}" for frame in walked.recompiled]
+    again = [f"{frame.place}: {frame.problem or frame.recompiled}" for frame in walked.recompiled]
     eager = [f"{frame.function}: {frame.problem or 'no operator in its graph'}" for frame in first.eager]
     functions = [f"{frame.function} ({frame.operators})" for frame in first.compiled]
     return [
@@ -89,10 +96,10 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
         reading("graph_functions", functions, details="graphs"),
         reading("graph_operators", sum(frame.operators for frame in first.compiled)),
         reading("graph_breaks", len(breaks), _note("graph break at", places)),
-        reading("graph_break_reasons", breaks, details="graph_breaks"),
+        reading("graph_break_reasons", breaks, details="graph_breaks", lines=dict(zip(breaks, places, strict=True))),
         reading("eager_frames", len(eager), _note("left to Python:", eager)),
         reading("recompiles", len(guards), _note("recompiled for", guards)),
-        reading("recompile_guards", guards, details="recompiles"),
+        reading("recompile_guards", guards, details="recompiles", lines=dict(zip(guards, again, strict=True))),
         reading("compiler_leaks", len(leaks), _note("compiler setting left changed:", leaks)),
         reading("guards", sum(frame.guards for frame in first.compiled)),
         *(reading(metric, count) for metric, count in walked.generated.items()),
@@ -165,24 +172,40 @@ def _take(steps: Sequence[Callable[[], object]], first: int, how: str = "") -> N
 
 
 @contextlib.contextmanager
+def observed_compilations() -> Iterator[tuple[Trace, dict[str, int]]]:
+    """The compilations inside, as a test makes them: nothing is reset before, and caches stay in use."""
+    with traced() as trace, _counted() as generated:
+        yield trace, generated
+
+
+@contextlib.contextmanager
 def _inductor_counted() -> Iterator[dict[str, int]]:
-    """Make inductor generate code for every graph while inside; yields counts that are filled in afterwards. They stay
-    empty if inductor is not loaded, since then no call has used it."""
-    counts: dict[str, int] = {}
+    """Make inductor generate code for every graph while inside, and count it."""
     if COMPILE_FX.loaded() is None:
-        yield counts
+        yield {}
         return
-
-    def counters() -> dict[str, int]:
-        return {
-            "generated_kernels": METRICS.get().generated_kernel_count,
-            "library_calls": COUNTERS.get()["inductor"]["extern_calls"],
-        }
-
-    before = counters()
     with (
         PATCH_INDUCTOR.get()(fx_graph_cache=False, fx_graph_remote_cache=False),
         FUNCTORCH.get().patch(enable_autograd_cache=False, enable_remote_autograd_cache=False),
+        _counted() as counts,
     ):
         yield counts
-    counts |= {name: count - before[name] for name, count in counters().items()}
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[dict[str, int]]:
+    """Yields counts that are filled in afterwards. They stay empty if inductor is not loaded then."""
+    counts: dict[str, int] = {}
+    before = _counters()
+    yield counts
+    after = _counters()
+    counts |= {name: count - before.get(name, 0) for name, count in after.items()}
+
+
+def _counters() -> dict[str, int]:
+    if COMPILE_FX.loaded() is None:
+        return {}
+    return {
+        "generated_kernels": METRICS.get().generated_kernel_count,
+        "library_calls": COUNTERS.get()["inductor"]["extern_calls"],
+    }

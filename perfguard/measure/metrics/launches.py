@@ -14,10 +14,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.mesh import is_layout
 from perfguard.model.records import Across, Better, Reading, Value
@@ -26,9 +26,10 @@ from perfguard.model.units import Unit
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices.device import Device
+    from perfguard.measure.devices.device import Device, Seen
 
 TIMED = False
+TESTS = True
 
 _RANK = 30  # in an explanation: behind the binary's metrics, before memory
 _MOST_PLACES = 5
@@ -38,18 +39,23 @@ _FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a r
 LIMITS = {
     "copies": Limits(Better.LOWER, portable=EITHER),
     "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
+    "copy_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "fills": Limits(Better.LOWER),
     "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
-    "host_reads": Limits(Better.LOWER, portable=True),
+    "grids": Limits(Better.SAME, gated=False, portable=EITHER),
+    "host_read_places": Limits(Better.SAME, gated=False, portable=EITHER),
+    "host_reads": Limits(Better.LOWER, portable=EITHER),
+    "kernel_launches": Limits(Better.SAME, gated=False, portable=EITHER),
     "kernels": Limits(Better.SAME, gated=False),
-    "launches": Limits(Better.LOWER),
-    "operator_names": Limits(Better.SAME, gated=False, portable=True),
-    "operators": Limits(Better.LOWER, portable=True),
-    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=True),
+    "launches": Limits(Better.LOWER, portable=EITHER),
+    "operator_names": Limits(Better.SAME, gated=False, portable=EITHER),
+    "operators": Limits(Better.LOWER, portable=EITHER),
+    "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=EITHER),
     "syncs": Limits(Better.LOWER),
 }
 
 UNKNOWN = "unknown"
+
 
 # Compilers specialise on pointers divisible by 16; caches depend on more. No allocator gives less than this.
 _FULL_ALIGNMENT = 64
@@ -80,28 +86,35 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         portable = not device.asynchronous if limits.portable is EITHER else limits.portable
         return limits.reading(metric, unit, value, drifts=True, rank=rank, **others, portable=portable)
 
-    copies = [f"{copy.name} at {copy.place}" if copy.place else copy.name for copy in activity.copies]
-    copied = [
-        reading("copies", len(copies), rank=_RANK + 1, note=_listed("copies", copies)),
-        reading("copy_bytes", sum(copy.bytes for copy in activity.copies), Unit.BYTES, rank=_RANK + 1),
+    copies, waits = Counter[str](), Counter[str]()
+    for copy in activity.copies:
+        copies[f"{copy.name} at {copy.place}" if copy.place else copy.name] += copy.count
+    for wait in activity.waits:
+        waits[f"{wait.place} ({wait.name})" if wait.place else wait.name] += wait.count
+    moved = sum(copy.bytes for copy in activity.copies)
+    readings = [
+        reading("copies", copies.total(), rank=_RANK + 1, note=_listed("copies", copies)),
+        reading("copy_bytes", moved, Unit.BYTES, rank=_RANK + 1),
     ]
+    reads = "the host reads a tensor's data"
+    if subject.test is not None:
+        return [*readings, *_of_test(subject.test.seen, copies, waits, reads, reading)]
     count, names = len(activity.launches), list(activity.launches)
-    waits = [f"{wait.place} ({wait.name})" if wait.place else wait.name for wait in activity.waits]
     if not device.asynchronous:
         peak = activity.tensor_bytes
         called = [reading("operators", count), reading("operator_names", names, Unit.TEXT, details="operators")]
         return [
             *([] if is_layout() else called),  # tensors without data take other ways through torch
-            *copied,
-            reading("host_reads", len(waits), rank=_RANK - 1, note=_listed("the host reads a tensor's data", waits)),
+            *readings,
+            reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
             *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50, across=Across.MOST)]),
         ]
     readings = [
         reading("launches", count),
         reading("kernels", names, Unit.TEXT, details="launches"),
-        *copied,
+        *readings,
         reading("fills", activity.fills, rank=_RANK + 2),
-        reading("syncs", len(waits), rank=_RANK - 1, note=_listed("the host waits for the device", waits)),
+        reading("syncs", waits.total(), rank=_RANK - 1, note=_listed("the host waits for the device", waits)),
     ]
     if subject.timed:
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
@@ -110,9 +123,31 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     return readings
 
 
-def _listed(what: str, places: Sequence[str]) -> str:
+def _of_test(
+    seen: Seen, copies: Counter[str], waits: Counter[str], reads: str, reading: Callable[..., Reading]
+) -> list[Reading]:
+    """The readings of a test: operators on any device, by number, and Triton's launches by kernel."""
+    operators = Counter(seen.activity.launches)
+    launches, grids = Counter[str](), dict[str, str]()
+    for (kernel, grid), count in sorted(seen.kernels.items()):
+        launches[kernel] += count
+        grids[kernel] = ", ".join(filter(None, (grids.get(kernel, ""), f"{count} x {grid}")))
+    return [
+        reading("operators", operators.total()),
+        reading("operator_names", dict(sorted(operators.items())), details="operators"),
+        by_place(copies, lambda **parts: reading("copy_places", rank=_RANK + 1, details="copies", **parts)),
+        reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
+        by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 1, details="host_reads", **parts)),
+        reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
+        reading("launches", launches.total()),
+        reading("kernel_launches", dict(sorted(launches.items())), details="launches"),
+        reading("grids", grids, Unit.TEXT, details="launches"),
+    ]
+
+
+def _listed(what: str, places: Counter[str]) -> str:
     """`copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
-    texts = [place if count == 1 else f"{place} ({count} times)" for place, count in Counter(places).items()]
+    texts = [place if count == 1 else f"{place} ({count} times)" for place, count in places.items()]
     hidden = len(texts) - _MOST_PLACES
     more = f"; and {hidden} more places" if hidden > 0 else ""
     return f"{what}: {'; '.join(texts[:_MOST_PLACES])}{more}" if texts else ""

@@ -12,18 +12,19 @@ recompute are not kept.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.devices.device import Growth
-from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.replay import graph_nodes, weights
+from perfguard.measure.metrics.subject import Subject, by_place
+from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.mesh import is_layout
 from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
+from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by
 from perfguard.tensors.step import Step, local
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 TIMED = False
+TESTS = True
 
 # On a GPU libraries keep workspaces, so changes below 1 MiB are no finding.
 _FLOOR_BYTES = 2**20
@@ -52,8 +54,11 @@ LIMITS = {
     "reserved_bytes": Limits(Better.LOWER, gated=False),
     "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
     "residue_bytes": Limits(Better.LOWER, portable=EITHER),
+    "residue_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_activation_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_bytes": Limits(Better.LOWER, portable=EITHER),
     "saved_input_bytes": Limits(Better.LOWER, portable=EITHER),
+    "saved_by": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_tensors": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_weight_bytes": Limits(Better.LOWER, gated=False, portable=EITHER),
     "workspace_bytes": Limits(Better.LOWER, gated=False),
@@ -70,6 +75,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     rise; `saved_weight_bytes`, which exist anyway; and `saved_tensors`, the list that explains them. Activations are
     made by the call, inputs are passed to it, weights are a module's parameters and inputs that are `nn.Parameter`s.
     Tensors saved by torch.compile count as well, with an unknown producer.
+
+    Of a test: `residue_bytes` with the lines that made the tensors, and `saved_bytes` of the graphs that it
+    differentiates, with their nodes (`saved_by`).
     """
 
     def reading(metric: str, value: Value, rank: int, *, drifts: bool = True, **others: Any) -> Reading:
@@ -80,6 +88,14 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         across = Across.EACH if unit is Unit.TEXT else Across.MOST
         return limits.reading(metric, unit, value, rank=rank, drifts=drifts, **others, portable=portable, across=across)
 
+    if subject.test is not None:
+        seen = subject.test.seen
+        return [
+            reading("residue_bytes", sum(seen.left.values()), 55),
+            by_place(seen.left, lambda **parts: reading("residue_places", rank=55, details="residue_bytes", **parts)),
+            reading("saved_bytes", sum(seen.saved.values()), 54),
+            by_place(seen.saved, lambda **parts: reading("saved_by", rank=54, details="saved_bytes", **parts)),
+        ]
     subject.warm_up(device)
     readings = [] if is_layout() else _allocated(subject, device, reading)  # whose tensors have no memory
     saved = saved_by(subject) if subject.direction == "forward" else None
@@ -163,10 +179,10 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     if step is None and not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors(subject.run())):
         return None  # skips imports of a dispatch mode, which take seconds in every process
     origins: dict[int, _Origin] = {}
-    for position, tensor in enumerate(filter(_has_storage, _tensors(subject.args))):
+    for position, tensor in enumerate(filter(has_storage, _tensors(subject.args))):
         kind: Kind = "weight" if isinstance(tensor, torch.nn.Parameter) else "input"
         origins[storage_address(tensor)] = _Origin(kind, f"input {position}")
-    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(_has_storage, subject.weights)}
+    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, subject.weights)}
     packed: list[weakref.ref[_Handle]] = []
 
     def pack(tensor: torch.Tensor) -> _Handle:
@@ -178,12 +194,12 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda handle: handle.tensor), _producers(origins):
         outputs = subject.run() if step is None or started is None else step.run(started).outputs
     # Those that FSDP has gathered are others than before the pass.
-    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(_has_storage, _weights(subject))}
+    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, _weights(subject))}
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(_tensors(outputs)):
-        kept += _anywhere_in(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
+        kept += tensors_held_by(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
     saved: dict[int, Saved] = {}
-    for tensor in filter(_has_storage, map(local, kept)):
+    for tensor in filter(has_storage, map(local, kept)):
         count, key = tensor.untyped_storage().nbytes(), storage_address(tensor)
         if count and key not in saved:
             origin = origins.get(key, _Origin())
@@ -212,8 +228,8 @@ def _producers(origins: dict[int, _Origin]) -> Any:
             if torch_utils.are_unfolded(types):
                 return NotImplemented
             results = func(*args, **(kwargs or {}))
-            given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if _has_storage(tensor)}
-            for tensor in filter(_has_storage, _tensors(results)):
+            given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if has_storage(tensor)}
+            for tensor in filter(has_storage, _tensors(results)):
                 if storage_address(tensor) not in given:
                     origins[storage_address(tensor)] = _Origin(maker=str(func.overloadpacket))
             return results
@@ -223,33 +239,6 @@ def _producers(origins: dict[int, _Origin]) -> Any:
             return True  # a compiled region stays compiled
 
     return Producers()  # type: ignore[no-untyped-call]
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    import torch
-
-    from perfguard._compat import torch_utils
-
-    return tensor.layout is torch.strided and torch_utils.is_plain(tensor)
-
-
-def _anywhere_in(value: object, above: frozenset[int] = frozenset()) -> Iterator[torch.Tensor]:
-    """Tensors in what a context holds: also in sets, dataclasses, and in what contains itself."""
-    import torch
-
-    inner: Iterable[object] = ()
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif id(value) in above:
-        return
-    elif isinstance(value, Mapping):
-        inner = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inner = value
-    elif is_dataclass(value) and not isinstance(value, type):
-        inner = [getattr(value, each.name) for each in fields(value)]
-    for each in inner:
-        yield from _anywhere_in(each, above | {id(value)})
 
 
 def _tensors(tree: object) -> Iterator[torch.Tensor]:

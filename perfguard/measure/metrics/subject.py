@@ -1,14 +1,17 @@
-"""The subject of a metric: one pass of one guarded call."""
+"""The subject of a metric: one pass of one guarded call, or one observed test."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.devices.device import Activity
+from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
+from perfguard.measure.compiled.trace import Trace
+from perfguard.measure.devices.device import Activity, Seen
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
@@ -19,8 +22,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Observed:
+    """What was observed of one test.
+
+    Attributes:
+        seen: operators, memory and launches.
+        compiled: compilations by torch.compile.
+        generated: inductor's kernels, and its calls of others.
+        binaries: the Triton kernels launched, on every target.
+    """
+
+    seen: Seen
+    compiled: Trace
+    generated: Mapping[str, int]
+    binaries: Sequence[OnTarget] = ()
+
+
+@dataclass(frozen=True)
 class Subject:
-    """One pass of one call, ready to be measured.
+    """One pass of one call, ready to be measured; or a test, which has run and cannot be repeated.
 
     Attributes:
         run: runs the pass once and returns its outputs (backward: the gradients). It handles grad mode, the forward
@@ -46,6 +66,7 @@ class Subject:
         warm: whether earlier calls have done the compilation and autotuning.
         differentiated: whether the outputs are known to have a graph.
         put_back: restores the inputs that the call uses up; called after each metric.
+        test: what was observed of a test; None for a call. Create it with `of_test`.
     """
 
     run: Callable[[], Outputs]
@@ -69,8 +90,18 @@ class Subject:
     warm: bool = False
     differentiated: bool = False
     put_back: Callable[[], None] = lambda: None
+    test: Observed | None = None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
     _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
+
+    @classmethod
+    def of_test(cls, test: Observed) -> Subject:
+        """An observed test."""
+
+        def again() -> Outputs:
+            raise RuntimeError("an observed test cannot be run again")
+
+        return cls(again, "test", timed=False, warm=True, test=test, _activity=[test.seen.activity])
 
     @property
     def together(self) -> bool:
@@ -95,3 +126,16 @@ class Subject:
             self.warm_up(device)
             self._activity.append(device.activity(self.run))
         return self._activity[0]
+
+
+_LINE = re.compile(r"(?<=\.py):\d+(?= in )")
+
+
+def by_place(places: Mapping[str, int], reading: Callable[..., Reading]) -> Reading:
+    """A reading with a part for each place. Its name lacks the line's number, which changes with any edit above it."""
+    parts, lines = Counter[str](), dict[str, str]()
+    for place, count in places.items():
+        name = _LINE.sub("", place)
+        parts[name] += count
+        lines[name] = place
+    return reading(value=dict(sorted(parts.items())), lines=lines)

@@ -101,6 +101,10 @@ class Recorded(Struct, frozen=True):
     anchor: float
 
 
+#: What is stored of an observed test's reading that differed between processes: it is no fact, and is never gated.
+UNSTABLE = "unstable"
+
+
 def as_stored(entry: Entry) -> Entry:
     """An entry as stored in a file: whole numbers exactly, times and other numbers with four significant digits, and an
     anchor only if it differs from the level of the sessions."""

@@ -11,7 +11,8 @@ from msgspec import Meta, Struct
 
 from perfguard.model.units import Unit
 
-Pass = Literal["forward", "backward"]
+#: A pass of a guarded call, or the whole call phase of an observed test.
+Pass = Literal["forward", "backward", "test"]
 Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -100,9 +101,10 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     (relative), `floor` the smallest absolute change that may fail, in the reading's unit. An exact reading gates when
     it moved by more than `tolerance` (relative) *and* more than `floor`. `rank` orders the readings that explain a slow
     verdict, the closest cause first. A reading that `details` another metric (as the kernels' names detail their count)
-    explains only that one. `unrecorded` is the value, in every part, that a record older than the metric implies. None:
-    it implies none, and the reading is NEW. A timed reading with a `rival` holds the times of candidate and rival, read
-    by turns. It is judged by these two alone and never stored. `across` is for cases of several ranks.
+    explains only that one. `lines` holds the line of Python that a part stands for. `unrecorded` is the value, in every
+    part, that a record without the metric implies. None: it implies none, and the reading is NEW. A timed reading with
+    a `rival` holds the times of candidate and rival, read by turns. It is judged by these two alone and never stored.
+    `across` is for cases of several ranks.
     """
 
     metric: str
@@ -124,6 +126,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     unrecorded: int | str | None = None
     rank: int = 50
     details: str = ""
+    lines: dict[str, str] = {}
     rival: float = 0.0  # the rival's time, µs; 0: the reading is of the candidate alone
     problem: str = ""  # why the reading alone shows that the case is wrong; empty: it does not
     note: str = ""
@@ -137,7 +140,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     def tells_of_nothing(self) -> bool:
         """Whether it says that no part is there: of interest only where some are recorded. That no part has a problem
         is a value, where less is better."""
-        return self.value == {} and self.better is Better.SAME
+        return self.value in ({}, []) and self.better is Better.SAME
 
 
 class Accuracy(Struct, frozen=True, omit_defaults=True):

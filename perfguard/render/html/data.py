@@ -11,7 +11,7 @@ from perfguard.model.records.baseline import Recorded
 from perfguard.model.units import Unit, format_change, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.survey import URGENCY, LaneSurvey, Survey
-from perfguard.render.words import lane_of, limit_text, moved, rates, reproduce_command
+from perfguard.render.words import limit_text, moved, options_of, rates, reproduce_command
 
 MOST_REASON = 2000  # characters of a reason or note
 
@@ -20,7 +20,7 @@ def cases(found: Survey, histories: Histories) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
     for place, lane in enumerate(found.lanes):
-        own = lane_of(lane.lane.report) if lane.lane.report else ""
+        own = options_of(lane.lane.report) if lane.lane.report else ""
         for result, word in lane.cases:
             case = result.case
             accepted = lane.accepted[case]

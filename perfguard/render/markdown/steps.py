@@ -7,7 +7,7 @@ import re
 from perfguard.model.records import Word
 from perfguard.render.escaping import fenced, is_plain
 from perfguard.render.survey import NOT_GUARDED, Survey
-from perfguard.render.words import accept_command, compare_command, lane_of, reproduce_command
+from perfguard.render.words import accept_command, compare_command, options_of, reproduce_command
 
 MOST_COMMANDS = 3
 TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need a recording with several sessions
@@ -20,7 +20,7 @@ def next_steps(found: Survey) -> str:
         for each in found.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
         if is_plain(each.result.case.nodeid)
     ]
-    lanes = {each.name: lane_of(each.lane.report) if each.lane.report else "" for each in found.lanes}
+    lanes = {each.name: options_of(each.lane.report) if each.lane.report else "" for each in found.lanes}
     lanes = {name: lane if is_plain(lane) else "" for name, lane in lanes.items()}
     slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER]
     parts = [
@@ -64,7 +64,7 @@ def _record(found: Survey, lanes: dict[str, str]) -> list[str]:
     words: dict[str, set[Word]] = {}
     for each in found.findings(*NOT_GUARDED):
         words.setdefault(lanes[each.lane], set()).add(each.verdict.word)
-    return [accept_command(words[lane], lane=lane) for lane in sorted(words)]
+    return [accept_command(words[lane], options=lane) for lane in sorted(words)]
 
 
 def _is_word(name: str) -> bool:

@@ -456,7 +456,7 @@ def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
     gpu: Any = SimpleNamespace(holds_cpu_tensors=False, asynchronous=True, identity=hopper)
     call = Call(load(reader.folder, source), (X,), lambda *_, **__: None)
     subject: Any = SimpleNamespace(
-        binaries=Binaries(("gfx942",), reader.compiler), call=call, direction="forward", run=lambda: None
+        test=None, binaries=Binaries(("gfx942",), reader.compiler), call=call, direction="forward", run=lambda: None
     )
     readings = {each.metric: each.value for each in binary.read(subject, gpu)}
     assert readings["sm_90.unfit"] == {}

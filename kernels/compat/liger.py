@@ -1,0 +1,269 @@
+"""Cross entropy, alone and of a linear layer, and SwiGLU by Liger's names, as liger-kernel 0.8.5 has them.
+
+The functions are those of `liger_kernel.transformers.functional`, the classes whose `apply` is called those of
+`liger_kernel.ops`, and the modules those of `liger_kernel.transformers`. Positional order, defaults and meaning are
+Liger's. What differs:
+
+- every function runs without a GPU, too, by torch operators, and the host waits for no number of the device;
+- losses are float32, also those of bf16 logits, and a target out of range on a GPU is NaN instead of an assertion;
+- logits that get a gradient are overwritten by it, as Liger does, but autograd is told: whoever saved them for a
+  backward pass of its own gets an error and no wrong gradient;
+- the weight's gradient of the linear layer is always summed in float32, and chunks of rows have a size of their own:
+  `accum_dtype`, `chunk_mem_const`, `ce_impl` and `ce_mode` change nothing. Nor does `in_place` of the fused gate;
+- token accuracy, predicted tokens and token scaling are refused by name.
+
+Shape suffixes: N rows (Liger's BT), K input columns (H), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kernels import operators
+
+Four = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+
+
+@dataclass
+class CrossEntropyOutput:
+    """What the functions and modules return where more than the loss is asked for."""
+
+    loss: Tensor
+    z_loss: Tensor | None = None
+    token_accuracy: Tensor | None = None
+    predicted_tokens: Tensor | None = None
+
+
+def _refuse(**asked: bool) -> None:
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ValueError(f"{name}: is True; kernels.compat.liger has no such result, may be False")
+
+
+def _four(result: Tensor | tuple[Tensor, Tensor]) -> Four:
+    loss, z_loss = result if isinstance(result, tuple) else (result, None)
+    return loss, z_loss, None, None
+
+
+def _of_user(four: Four) -> Tensor | CrossEntropyOutput:
+    return four[0] if four[1] is None else CrossEntropyOutput(*four)
+
+
+# ---- liger_kernel.ops ----------------------------------------------------------------------------------------------
+
+
+class LigerCrossEntropyFunction:
+    """Of logits (N, V) and targets (N,)."""
+
+    @staticmethod
+    def apply(
+        _input: Tensor,
+        target: Tensor,
+        weight: Tensor | None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> Four:
+        """-> loss, z-loss or None, None, None."""
+        _refuse(return_token_accuracy=return_token_accuracy, return_predicted_tokens=return_predicted_tokens)
+        return _four(
+            operators.cross_entropy(
+                _input,
+                target,
+                ignore_index,
+                reduction,
+                inplace=True,
+                weight=weight,
+                label_smoothing=label_smoothing,
+                softcap=softcap,
+                lse_square_scale=lse_square_scale,
+                return_z_loss=return_z_loss,
+            )
+        )
+
+
+class LigerFusedLinearCrossEntropyFunction:
+    """Of rows (N, K), a layer's weight (V, K) and bias (V,), and targets (N,)."""
+
+    @staticmethod
+    def apply(
+        _input: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        bias: Tensor | None = None,
+        ce_weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        accum_dtype: torch.dtype | None = None,
+        use_token_scaling: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+        ce_impl: str | None = None,
+        ce_mode: str | None = None,
+        chunk_mem_const: int = 1,
+    ) -> Four:
+        """-> loss, z-loss or None, None, None."""
+        _refuse(
+            use_token_scaling=use_token_scaling,
+            return_token_accuracy=return_token_accuracy,
+            return_predicted_tokens=return_predicted_tokens,
+        )
+        return _four(
+            operators.linear_cross_entropy(
+                _input,
+                weight,
+                target,
+                linear_bias=bias,
+                weight=ce_weight,
+                ignore_index=ignore_index,
+                reduction=reduction,
+                label_smoothing=label_smoothing,
+                softcap=softcap,
+                lse_square_scale=lse_square_scale,
+                return_z_loss=return_z_loss,
+            )
+        )
+
+
+class LigerSiLUMulFunction:
+    """Of gate and up (...)."""
+
+    @staticmethod
+    def apply(a: Tensor, b: Tensor, gate_multiplier: float = 1.0, down_multiplier: float = 1.0) -> Tensor:
+        """-> down_multiplier * silu(gate_multiplier * a) * b."""
+        product = operators.silu_mul(a if gate_multiplier == 1 else a * gate_multiplier, b)
+        return product if down_multiplier == 1 else product * down_multiplier
+
+
+class LigerFusedGateUpSiLUMulFunction:
+    """Of gate and up side by side (..., 2 F)."""
+
+    @staticmethod
+    def apply(y: Tensor, in_place: bool = False) -> Tensor:
+        """-> silu(gate) * up (..., F)."""
+        return operators.silu_mul(*y.chunk(2, -1))
+
+
+# ---- liger_kernel.transformers -------------------------------------------------------------------------------------
+
+
+def liger_cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    lse_square_scale: float = 0.0,
+    softcap: float | None = None,
+    return_z_loss: bool = False,
+    return_token_accuracy: bool = False,
+    return_predicted_tokens: bool = False,
+) -> Tensor | CrossEntropyOutput:
+    """Of logits (N, V). `size_average` and `reduce` change nothing, as in Liger."""
+    return _of_user(
+        LigerCrossEntropyFunction.apply(
+            input, target, weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap,
+            return_z_loss, return_token_accuracy, return_predicted_tokens,
+        )
+    )  # fmt: skip
+
+
+def liger_fused_linear_cross_entropy(
+    input: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    ce_weight: Tensor | None = None,
+    ignore_index: int = -100,
+    lse_square_scale: float = 0.0,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    softcap: float | None = None,
+    return_z_loss: bool = False,
+    accum_dtype: torch.dtype | None = None,
+    use_token_scaling: bool = False,
+    return_token_accuracy: bool = False,
+    return_predicted_tokens: bool = False,
+    chunk_mem_const: int = 1,
+) -> Tensor | CrossEntropyOutput:
+    """Of rows (N, K), a layer's weight (V, K) and bias (V,)."""
+    return _of_user(
+        LigerFusedLinearCrossEntropyFunction.apply(
+            input, weight, target, bias, ce_weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap,
+            return_z_loss, accum_dtype, use_token_scaling, return_token_accuracy, return_predicted_tokens,
+        )
+    )  # fmt: skip
+
+
+def liger_swiglu(a: Tensor, b: Tensor) -> Tensor:
+    """silu(a) * b."""
+    return operators.silu_mul(a, b)
+
+
+class LigerCrossEntropyLoss(nn.Module):
+    """`liger_cross_entropy` with these options."""
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> None:
+        super().__init__()
+        self.options = (
+            weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap,
+            return_z_loss, return_token_accuracy, return_predicted_tokens,
+        )  # fmt: skip
+
+    def forward(self, _input: Tensor, target: Tensor) -> Tensor | CrossEntropyOutput:
+        return _of_user(LigerCrossEntropyFunction.apply(_input, target, *self.options))
+
+
+class LigerFusedLinearCrossEntropyLoss(nn.Module):
+    """`liger_fused_linear_cross_entropy` with these options."""
+
+    def __init__(
+        self,
+        ce_weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        accum_dtype: torch.dtype | None = None,
+        use_token_scaling: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> None:
+        super().__init__()
+        self.options = (
+            ce_weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap,
+            return_z_loss, accum_dtype, use_token_scaling, return_token_accuracy, return_predicted_tokens,
+        )  # fmt: skip
+
+    def forward(
+        self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None
+    ) -> Tensor | CrossEntropyOutput:
+        return _of_user(LigerFusedLinearCrossEntropyFunction.apply(_input, lin_weight, target, bias, *self.options))

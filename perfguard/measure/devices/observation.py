@@ -1,0 +1,148 @@
+"""Observes a test while it runs: its operators, its memory, what it saves for backward passes, its Triton kernels.
+
+A test runs once, and its body may do anything, so nothing is repeated here, and nothing that the test could notice is
+changed: no hook on saved tensors (torch.func refuses them), no reset of the compiler, no statistics of the allocator.
+What is kept is bounded by the number of different operators and lines, not by the length of the test.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from perfguard._compat.torch_internals import backward_noted, storage_address
+from perfguard._compat.triton_internals import launches_noted
+from perfguard.measure.devices import operators
+from perfguard.measure.devices.device import Activity, Copied, Seen, Waited
+from perfguard.tensors.graph import saved_tensors
+from perfguard.tensors.user_frames import Line, line_in_python
+
+Interpreted = Callable[[Any, Sequence[Any], Mapping[str, Any]], None]  # executor, arguments, keywords
+
+
+@contextmanager
+def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen]:
+    """Observe what runs inside.
+
+    Args:
+        kind: device type whose tensors count.
+        interpreted: told of each launch in Triton's interpreter.
+    """
+    seen, tally = Seen(), _Tally(kind, interpreted)
+    saved = _Saved(tally.maker)
+    # Objects that are here already need no look when cycles are collected after the test.
+    gc.freeze()
+    try:
+        with (
+            launches_noted(tally.saw_launch),
+            backward_noted(saved.count),
+            operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
+        ):
+            yield seen
+        tally.tell(seen)
+    finally:
+        gc.unfreeze()
+    seen.saved = saved.by_node
+
+
+class _Tally(operators.Operators):
+    """Counts what is seen, by operator and line of Python."""
+
+    def __init__(self, kind: str, interpreted: Interpreted | None) -> None:
+        super().__init__(kind)
+        self._interpreted = interpreted
+        self.compiled: dict[str, Any] = {}  # kernels launched on a GPU, by hash
+        self.names: Counter[str] = Counter()
+        self.kernels: Counter[tuple[str, str]] = Counter()
+        self._copies: Counter[tuple[str, Line | None]] = Counter()
+        self._copied: Counter[tuple[str, Line | None]] = Counter()  # bytes
+        self._waits: Counter[tuple[str, Line | None]] = Counter()
+        self._born: dict[int, Line | None] = {}  # address of a storage -> the line that made it
+
+    def saw_operator(self, name: str) -> None:
+        self.names[name] += 1
+
+    def saw_launch(self, kernel: Any, grid: Any) -> None:
+        """Triton launches a compiled kernel."""
+        self.kernels[kernel.name, str(tuple(grid))] += 1
+        self.compiled.setdefault(kernel.hash, kernel)
+
+    def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        grid = executor.grid
+        if callable(grid):
+            grid = grid({**dict(zip(executor.arg_names, args, strict=False)), **kwargs})
+        self.kernels[executor.fn.__name__, str(tuple(grid))] += 1
+        if self._interpreted is not None:
+            self._interpreted(executor, args, kwargs)
+
+    def saw_copy(self, name: str, moved: int) -> None:
+        at = name, line_in_python()
+        self._copies[at] += 1
+        self._copied[at] += moved
+
+    def saw_wait(self, name: str) -> None:
+        self._waits[name, line_in_python()] += 1
+
+    def saw_storage(self, address: int) -> None:
+        self._born[address] = line_in_python()
+
+    def maker(self, address: int) -> str:
+        """The line that made the storage at `address`; empty if it is not known."""
+        return _text(self._born.get(address))
+
+    def tell(self, seen: Seen) -> None:
+        """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
+        if self.ledger.alive:
+            gc.collect()
+        left: Counter[str] = Counter()
+        for address, count in self.ledger.alive.items():
+            left[self.maker(address)] += count
+        seen.left = left
+        seen.activity = Activity(
+            launches=self.names,
+            copies=[Copied(name, self._copied[name, at], _text(at), n) for (name, at), n in self._copies.items()],
+            waits=[Waited(name, _text(at), n) for (name, at), n in self._waits.items()],
+            tensor_bytes=self.ledger.peak,
+        )
+        seen.kernels = self.kernels
+        seen.compiled = list(self.compiled.values())
+
+
+def _text(line: Line | None) -> str:
+    return "" if line is None else str(line)
+
+
+class _Saved:
+    """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor:
+    `MulBackward0.self at layers.py:31 in forward`.
+
+    Args:
+        maker: the line that made a storage, by its address.
+    """
+
+    def __init__(self, maker: Callable[[int], str]) -> None:
+        self.by_node: Counter[str] = Counter()
+        self._maker = maker
+
+    def count(self, outputs: Sequence[Any]) -> None:
+        """Count what the graph behind the outputs of a backward pass holds. gradcheck differentiates one graph
+        thousands of times, so each is marked when it is counted."""
+        new = []
+        for each in outputs:
+            node: Any = each.grad_fn if isinstance(each, torch.Tensor) else None
+            if node is not None and self not in node.metadata:
+                node.metadata[self] = True
+                new.append(each)
+        storages: dict[int, tuple[str, int]] = {}
+        for name, tensor in saved_tensors(new):
+            address = storage_address(tensor)
+            if address not in storages:
+                at = self._maker(address)
+                storages[address] = f"{name} at {at}" if at else name, tensor.untyped_storage().nbytes()
+        for name, count in storages.values():
+            self.by_node[name] += count

@@ -1,0 +1,72 @@
+"""Which tests are guarded: those with a fixture of ours, and those that are observed as they are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from perfguard.model.records import Case
+from perfguard.model.suite_names import name_of, suite_of
+
+FIXTURES = ("perfguard", "benchmark")
+MARK = "perfguard"
+OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # of the config: folders and files whose tests are observed
+
+
+def is_guarded(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture that perfguard guards, or is observed."""
+    return has_fixture(item) or is_observed(item)
+
+
+def has_fixture(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture that perfguard guards."""
+    return any(name in getattr(item, "fixturenames", ()) for name in FIXTURES)
+
+
+def is_observed(item: pytest.Item) -> bool:
+    """Whether a test without such a fixture is observed: by its mark, or by its path."""
+    if has_fixture(item):
+        return False
+    mark = item.get_closest_marker(MARK)
+    if mark is not None:
+        return not mark.kwargs  # with them it runs on several ranks
+    return any(item.path.is_relative_to(path) for path in item.config.stash.get(OBSERVED, ()))
+
+
+def observed_paths(given: str | Iterable[str], folder: Path) -> tuple[Path, ...]:
+    """The paths that `--perfguard-observe` or `[tool.perfguard] observe` names, relative to `folder`.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    names = given.split(",") if isinstance(given, str) else given
+    paths = tuple((folder / name).resolve() for name in names)
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        raise pytest.UsageError(
+            f"--perfguard-observe: {', '.join(missing)}: not there; name folders and files, separated by commas"
+        )
+    return paths
+
+
+def case_of(item: pytest.Item) -> Case:
+    """The case of a test: that of an observed test, or the forward case of a guarded call."""
+    return Case(
+        suite=suite_of(item.path, item.config.rootpath),
+        name=name_of(item.nodeid),
+        direction="test" if is_observed(item) else "forward",
+        nodeid=item.nodeid,
+    )
+
+
+def body_of(item: pytest.Item) -> str:
+    """A hash of the test's own function, `body 1a2b3c4d`, without decorators, comments and docstrings; empty if there
+    is none, as for a doctest. A test that was edited is another measurement."""
+    from perfguard.measure.binaries.source_hash import hash_of_function
+
+    function = getattr(item, "obj", None)
+    digest = hash_of_function(inspect.unwrap(function)) if callable(function) else ""
+    return f"body {digest}" if digest else ""

@@ -1,0 +1,98 @@
+"""Observes tests that do not use the `perfguard` fixture, in the middle of all hooks around the call of a test.
+
+Fixtures and teardown are outside. The test judges its own numbers, and fails as it always did. What is found of it
+fails the run, not the test: one change of a kernel shows in many tests, and is told once.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perfguard.pytest_plugin.items import body_of, case_of, is_observed
+
+if TYPE_CHECKING:
+    from perfguard.pytest_plugin.measuring_run import Measuring
+
+
+class Observer:
+    """Registered beside the hooks of a measuring run, whose run it fills."""
+
+    def __init__(self, hooks: Measuring) -> None:
+        self._hooks = hooks
+        self.ran = 0  # observed tests that ran to their end
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
+        """Observe the test, from the moment at which torch is loaded."""
+        if not is_observed(item):
+            return (yield)
+        with ExitStack() as observation, _loaded(lambda: self._observe(item, observation)):
+            answer = yield
+        self.ran += 1
+        return answer
+
+    def _observe(self, item: pytest.Item, observation: ExitStack) -> None:
+        """Begin to observe the test; its end is the exit of `observation`. A test that raises is not read."""
+        run = self._hooks.run_of(item.session)
+        if run.runner.plan.exact:
+            observation.enter_context(run.observe(case_of(item), body_of(item)))
+
+
+@contextmanager
+def _loaded(begin: Callable[[], None]) -> Iterator[None]:
+    """Call `begin` now if torch is loaded, otherwise as soon as it is. Without torch nothing is done."""
+    if "torch" in sys.modules:
+        begin()
+        yield
+        return
+    finder = _Finder(begin)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds torch where the others find it, and begins when it is imported."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._begin)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads a module by another loader, then calls `begin`."""
+
+    def __init__(self, loader: importlib.abc.Loader, begin: Callable[[], None]) -> None:
+        self._loader = loader
+        self._begin = begin
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        spec = module.__spec__
+        if spec is not None:
+            module.__loader__ = spec.loader = self._loader
+        self._begin()

@@ -1,0 +1,208 @@
+"""Findings of observed tests, grouped by cause: a kernel, or a line of Python.
+
+One change of a kernel shows in every test that launches it. It is told once, with the number of tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
+from perfguard.model.units import Unit, counted, format_change, format_value
+
+MOST_TESTS = 5  # named in a group
+
+_LINE = re.compile(r"\S+\.py:\d+ in \S+")
+
+
+@dataclass(frozen=True)
+class Move:
+    """A metric of one test that got worse, as a whole or in one part."""
+
+    metric: str  # without its target
+    before: int | float | str
+    after: int | float | str
+    unit: Unit
+
+    def __str__(self) -> str:
+        then, now = format_value(self.before, self.unit), format_value(self.after, self.unit)
+        if then == now and self.unit is Unit.BYTES:  # the scaled text hides the difference
+            then, now = f"{self.before} B", f"{self.after} B"
+        return f"{self.metric} {then} -> {now}"
+
+
+@dataclass
+class Group:
+    """What got worse for one cause.
+
+    Attributes:
+        results: the tests, in the order of the findings.
+        moves: metric -> its moves in these tests, one for each test and target.
+        targets: metric -> the targets on which it moved.
+    """
+
+    cause: str
+    word: Word
+    results: list[CaseResult] = field(default_factory=list)
+    moves: dict[str, list[Move]] = field(default_factory=dict)
+    targets: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, result: CaseResult, target: str, move: Move) -> None:
+        """Add a move in a test."""
+        if not self.results or self.results[-1] is not result:
+            self.results.append(result)
+        self.moves.setdefault(move.metric, []).append(move)
+        if target and target not in self.targets.setdefault(move.metric, []):
+            self.targets[move.metric].append(target)
+
+    def told(self) -> tuple[CaseResult, Verdict]:
+        """The group as one finding, named after its cause, of the first of its tests."""
+        first, *rest = self.results
+        tests = counted(len(self.results), "test")
+        name = f"{self.cause}, in {first.case.name if not rest else f'{tests} such as {first.case.name}'}"
+        lines = [self._line(metric) for metric in self.moves]
+        if rest:
+            named = [result.case.name for result in self.results[:MOST_TESTS]]
+            more = len(self.results) - len(named)
+            lines.append(f"tests: {', '.join(named)}{f' and {more} more' if more else ''}")
+        (main, (move, *_)), *_ = self.moves.items()
+        numbers = isinstance(move.before, int | float) and isinstance(move.after, int | float) and move.before > 0
+        verdict = Verdict(
+            self.word, main, "\n".join(lines), move.before, move.after, move.unit,
+            ratio=float(move.after) / float(move.before) if numbers else None,
+        )  # fmt: skip
+        case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
+        return replace(first, case=case, verdicts=[verdict], notes=[]), verdict
+
+    def _line(self, metric: str) -> str:
+        moves = self.moves[metric]
+        on = f" on {' '.join(self.targets[metric])}" if self.targets.get(metric) else ""
+        texts = list(dict.fromkeys(map(str, moves)))
+        first, ratio = moves[0], _ratio(moves[0])
+        if len(texts) == 1:
+            return f"{texts[0]}{f' ({format_change(ratio)})' if ratio else ''}{on}"
+        sizes = [
+            each.after - each.before
+            for each in moves
+            if isinstance(each.after, int | float) and isinstance(each.before, int | float)
+        ]
+        if len(sizes) < len(moves):
+            return f"{texts[0]}{on}, otherwise in other tests"
+        least, most = (format_value(size, first.unit) for size in (min(sizes), max(sizes)))
+        return f"{metric} +{least}{f' to +{most}' if most != least else ' each'}{on}"
+
+
+def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
+    """Findings of observed tests, those with a common cause as one, most tests first.
+
+    A metric that names no cause (the number of operators, the peak) is told with a cause of the same test, if one is
+    known, and otherwise under its own name.
+    """
+    groups: dict[tuple[Word, str], Group] = {}
+
+    def add(word: Word, cause: str, result: CaseResult, target: str, move: Move) -> None:
+        groups.setdefault((word, cause), Group(cause, word)).add(result, target, move)
+
+    tests: dict[int, tuple[CaseResult, list[Verdict]]] = {}
+    for result, verdict in found:
+        tests.setdefault(id(result), (result, []))[1].append(verdict)
+    for result, verdicts in tests.values():
+        left: list[tuple[Verdict, str, Move]] = []
+        named: list[str] = []
+        for verdict in verdicts:
+            for target, cause, move in _causes(result, verdict):
+                if cause == move.metric:
+                    left.append((verdict, target, move))
+                else:
+                    named.append(cause)
+                    add(verdict.word, cause, result, target, move)
+                    for extra in _of_the_same_part(result, verdict, cause):
+                        add(verdict.word, cause, result, target, extra)
+        for verdict, target, move in left:
+            placed = next((cause for cause in named if (verdict.word, cause) in groups), move.metric)
+            add(verdict.word, placed, result, target, move)
+    return [group.told() for group in sorted(groups.values(), key=lambda group: -len(group.results))]
+
+
+def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Move]]:
+    """(target, cause, move) of a finding: a move for each part that got worse, or for each part that details it."""
+    reading = result.reading(verdict.metric)
+    target = reading.target if reading is not None else ""
+    metric = verdict.metric.removeprefix(f"{target}.") if target else verdict.metric
+    before, after = verdict.before, verdict.after
+    if isinstance(before, dict) or isinstance(after, dict):
+        for part, then, now in _worse(before, after, reading):
+            yield target, part, Move(metric, then, now, verdict.unit)
+        return
+    whole = Move(metric, _plain(before), _plain(after), verdict.unit)
+    causes = [cause for detail in result.readings if detail.details == metric for cause in _added(result, detail)]
+    lines = [cause for cause in causes if _LINE.search(cause)]
+    for cause in dict.fromkeys(found[0] if (found := _LINE.search(each)) else each for each in lines or causes):
+        yield target, cause if lines or isinstance(before, str) else metric, whole
+    if not causes:
+        yield target, metric, whole
+
+
+def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
+    """What a detail has more of than its record: places, operators, reasons."""
+    verdict = next((each for each in result.verdicts if each.metric == detail.metric), None)
+    before = None if verdict is None else verdict.before
+    if isinstance(detail.value, dict):
+        known = before if isinstance(before, dict) else {}
+        for part, count in detail.value.items():
+            then = known.get(part, 0)
+            if isinstance(count, int | float) and isinstance(then, int | float) and count > then:
+                yield detail.lines.get(part, part)
+    elif isinstance(detail.value, list):
+        rest = list(before) if isinstance(before, list) else []
+        for each in detail.value:
+            if each in rest:
+                rest.remove(each)
+            else:
+                yield detail.lines.get(each, each)
+
+
+def _worse(
+    before: Value | None, after: Value | None, reading: Reading | None
+) -> Iterator[tuple[str, int | float | str, int | float | str]]:
+    """(part, before, now) of the parts that moved for the worse."""
+    then, now = (value if isinstance(value, dict) else {} for value in (before, after))
+    better = reading.better if reading is not None else Better.SAME
+    for part in dict.fromkeys((*now, *then)):
+        old, new = then.get(part, 0), now.get(part, 0)
+        if isinstance(old, int | float) and isinstance(new, int | float):
+            worse = new > old if better is Better.LOWER else new < old if better is Better.HIGHER else new != old
+        else:
+            worse = old != new
+        if worse:
+            yield part, old, new
+
+
+def _of_the_same_part(result: CaseResult, verdict: Verdict, part: str) -> Iterator[Move]:
+    """Moves of the same kernel on the same target that are not gated, and explain: its registers."""
+    target = verdict.metric.rpartition(".")[0]
+    if not target:
+        return
+    for other in result.readings:
+        told = next((each for each in result.verdicts if each.metric == other.metric), None)
+        if other.gated or other.target != target or told is None or not isinstance(told.before, Mapping):
+            continue
+        for name, then, now in _worse(told.before, told.after, other):
+            if name == part and other.better is not Better.SAME:
+                yield Move(other.metric.removeprefix(f"{target}."), then, now, other.unit)
+
+
+def _plain(value: Value | None) -> int | float | str:
+    if isinstance(value, list):
+        return f"{len(value)} entries"
+    return value if isinstance(value, int | float | str) else 0
+
+
+def _ratio(move: Move) -> float | None:
+    if isinstance(move.before, int | float) and isinstance(move.after, int | float) and move.before > 0 < move.after:
+        return move.after / move.before
+    return None

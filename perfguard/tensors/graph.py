@@ -1,0 +1,75 @@
+"""The autograd graph behind tensors, and the tensors that its nodes hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def graph_nodes(outputs: Iterable[torch.Tensor]) -> Iterator[torch.autograd.graph.Node]:
+    """Every node of the autograd graph behind `outputs`, once."""
+    waiting, seen = [output.grad_fn for output in outputs], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+            yield node
+
+
+def tensors_held_by(value: object, above: frozenset[int] = frozenset()) -> Iterator[torch.Tensor]:
+    """Tensors in what a context holds: also in sets, dataclasses, and in what contains itself."""
+    import torch
+
+    inner: Iterable[object] = ()
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif id(value) in above:
+        return
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        inner = [getattr(value, each.name) for each in fields(value)]
+    for each in inner:
+        yield from tensors_held_by(each, above | {id(value)})
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    import torch
+
+    from perfguard._compat import torch_utils
+
+    return tensor.layout is torch.strided and torch_utils.is_plain(tensor)
+
+
+_RAW = "_raw_saved_"
+_names: dict[type, list[str]] = {}  # kind of node -> its attributes of saved tensors
+
+
+def saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that the graph behind `outputs` holds, each with its node: `MulBackward0.self`.
+
+    Nothing is unpacked, so nothing that a checkpoint left out is computed again, and tensors that were packed away are
+    not listed. Tensors freed by an earlier backward pass are not either.
+    """
+    import torch
+
+    for node in graph_nodes(outputs):
+        kind = type(node)
+        if kind not in _names:
+            _names[kind] = [name for name in dir(kind) if name.startswith(_RAW)]
+        for attribute in _names[kind]:
+            held = getattr(node, attribute, None)
+            for each in held if isinstance(held, list | tuple) else [held]:
+                tensor = getattr(each, "data", None)
+                if isinstance(tensor, torch.Tensor) and has_storage(tensor):
+                    yield f"{node.name()}.{attribute.removeprefix(_RAW)}", tensor
+        for tensor in tensors_held_by(getattr(node, "__dict__", {})):
+            if has_storage(tensor):
+                yield f"{node.name()}, on its context", tensor

@@ -1,0 +1,177 @@
+"""`kernels.compat.liger` against liger-kernel 0.8.5 itself: signatures, losses and gradients.
+
+Without a GPU Liger's kernels run in Triton's interpreter, but for those that ask a number for `.to`, which is a Python
+number there: class weights, a soft cap, SwiGLU of two tensors. These are compared on a GPU, and here with float64
+(test_cross_entropy_options.py) or torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.compat import liger as ours
+from tests.kernels.paths import GPU, VARIABLE, KernelPath
+
+pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
+
+with mock.patch.dict(os.environ, {} if GPU else {VARIABLE: "1"}):  # Triton decides when a kernel is defined
+    functional = importlib.import_module("liger_kernel.transformers.functional")
+    ops = importlib.import_module("liger_kernel.ops")
+    cross_entropy_module = importlib.import_module("liger_kernel.transformers.cross_entropy")
+    linear_module = importlib.import_module("liger_kernel.transformers.fused_linear_cross_entropy")
+
+ROWS, WIDTH, VOCABULARY = 9, 8, 50
+NEEDS_GPU = "needs a GPU: in Triton's interpreter Liger's kernel asks a Python number for .to"
+FUNCTIONS = ("liger_cross_entropy", "liger_fused_linear_cross_entropy", "liger_swiglu")
+CLASSES = (
+    "LigerCrossEntropyFunction",
+    "LigerFusedLinearCrossEntropyFunction",
+    "LigerSiLUMulFunction",
+    "LigerFusedGateUpSiLUMulFunction",
+)
+MODULES = {"LigerCrossEntropyLoss": cross_entropy_module, "LigerFusedLinearCrossEntropyLoss": linear_module}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "smoothing and z-loss": {"label_smoothing": 0.1, "lse_square_scale": 1e-2},
+    "z-loss apart": {"lse_square_scale": 1e-2, "return_z_loss": True},
+    "another ignored": {"ignore_index": 3},
+    "weights": {"weight": True, "label_smoothing": 0.1},
+    "soft cap": {"softcap": 5.0, "lse_square_scale": 1e-2},
+}
+
+
+def parameters(function: Any) -> list[tuple[str, Any]]:
+    given = inspect.signature(function).parameters.values()
+    return [(each.name, each.default) for each in given if each.name not in ("ctx", "self")]
+
+
+def test_parameters_are_liger_s() -> None:
+    for name in FUNCTIONS:
+        assert parameters(getattr(ours, name)) == parameters(getattr(functional, name)), name
+    for name in CLASSES:
+        assert parameters(getattr(ours, name).apply) == parameters(getattr(ops, name).forward), name
+    for name, module in MODULES.items():
+        for method in ("__init__", "forward"):
+            theirs = getattr(getattr(module, name), method)
+            assert parameters(getattr(getattr(ours, name), method)) == parameters(theirs), name
+
+
+def options_of(name: str, device: torch.device, weight: str) -> dict[str, Any]:
+    options = dict(OPTIONS[name])
+    if GPU is None and options.keys() & {"weight", "softcap"}:
+        pytest.skip(NEEDS_GPU)
+    if options.pop("weight", False):
+        options[weight] = torch.linspace(0.5, 2, VOCABULARY, device=device)
+    return options
+
+
+def results(function: Any, leaves: list[Tensor], *others: Any, **options: Any) -> list[Tensor]:
+    """The loss, the z-loss, and gradients of the leaves; whoever overwrites its inputs gets copies."""
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+    found = function(*(leaf * 1 for leaf in leaves), *others, **options)
+    loss, z_loss = (found, None) if isinstance(found, Tensor) else (found.loss, found.z_loss)
+    incoming = torch.linspace(0.5, 2, loss.numel(), device=loss.device).view_as(loss).to(loss.dtype)
+    gradients = torch.autograd.grad(loss, leaves, incoming)
+    return [loss.detach(), *([] if z_loss is None else [z_loss.detach()]), *gradients]
+
+
+def agree(found: list[Tensor], wanted: list[Tensor]) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        assert got.shape == want.shape
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=2e-6, check_dtype=False)
+
+
+def targets(device: torch.device) -> Tensor:
+    target = torch.randint(4, VOCABULARY, (ROWS,), device=device)
+    target[::4] = 3
+    target[1::4] = -100
+    return target
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_cross_entropy_is_liger_s(name: str, reduction: str, compiled_path: KernelPath) -> None:
+    options = options_of(name, compiled_path.device, "weight")
+    logits, target = torch.randn(ROWS, VOCABULARY, device=compiled_path.device) * 3, targets(compiled_path.device)
+    target = target.clamp(min=0) if "ignore_index" in options else target
+    for call in ("liger_cross_entropy", "module"):
+        ours_of, theirs = ours.liger_cross_entropy, functional.liger_cross_entropy
+        how = {**options, "reduction": reduction}
+        if call == "module":
+            ours_of = ours.LigerCrossEntropyLoss(**how)
+            theirs = cross_entropy_module.LigerCrossEntropyLoss(**how)
+            how = {}
+        agree(results(ours_of, [logits], target, **how), results(theirs, [logits], target, **how))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_fused_linear_cross_entropy_is_liger_s(name: str, reduction: str, compiled_path: KernelPath) -> None:
+    options = options_of(name, compiled_path.device, "ce_weight")
+    target = targets(compiled_path.device)
+    target = target.clamp(min=0) if "ignore_index" in options else target
+    leaves = [
+        torch.randn(shape, device=compiled_path.device) for shape in ((ROWS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
+    ]
+
+    def with_bias(function: Any) -> Any:
+        return lambda input, weight, bias, target, **how: function(input, weight, target, bias, **how)
+
+    found, wanted = (
+        results(with_bias(module.liger_fused_linear_cross_entropy), leaves, target, reduction=reduction, **options)
+        for module in (ours, functional)
+    )
+    agree(found, wanted)
+    module = ours.LigerFusedLinearCrossEntropyLoss(reduction=reduction, **options)
+    agree(results(lambda input, weight, bias, target: module(weight, input, target, bias), leaves, target), wanted)
+
+
+def test_swiglu_is_liger_s(compiled_path: KernelPath) -> None:
+    if GPU is None:
+        pytest.skip(NEEDS_GPU)
+    a, b = torch.randn(2, 5, 24, device=compiled_path.device), torch.randn(2, 5, 24, device=compiled_path.device)
+    agree(results(ours.liger_swiglu, [a, b]), results(functional.liger_swiglu, [a, b]))
+    one, other = ours.LigerSiLUMulFunction, ops.LigerSiLUMulFunction
+    agree(results(one.apply, [a, b], 0.5, 2.0), results(other.apply, [a, b], 0.5, 2.0))
+
+
+def test_swiglu_of_one_tensor_is_liger_s(compiled_path: KernelPath) -> None:
+    both = torch.randn(10, 48, device=compiled_path.device)  # of three dimensions Liger's gradient has two
+    one, other = ours.LigerFusedGateUpSiLUMulFunction, ops.LigerFusedGateUpSiLUMulFunction
+    agree(results(one.apply, [both]), results(other.apply, [both]))
+
+
+def test_multipliers_of_the_gate(compiled_path: KernelPath) -> None:
+    a, b = torch.randn(5, 24, device=compiled_path.device), torch.randn(5, 24, device=compiled_path.device)
+    expected = 2 * torch.nn.functional.silu(0.5 * a) * b
+    torch.testing.assert_close(ours.LigerSiLUMulFunction.apply(a, b, 0.5, 2.0), expected)
+
+
+@pytest.mark.parametrize("name", ["return_token_accuracy", "return_predicted_tokens", "use_token_scaling"])
+def test_what_is_not_there_is_refused_by_name(name: str) -> None:
+    logits, target = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
+    message = f"^{name}: is True; kernels.compat.liger has no such result, may be False$"
+    with pytest.raises(ValueError, match=message):
+        ours.liger_fused_linear_cross_entropy(logits, logits, target, **{name: True})
+    if name != "use_token_scaling":
+        with pytest.raises(ValueError, match=message):
+            ours.liger_cross_entropy(logits, target, **{name: True})
+
+
+def test_logits_are_overwritten_and_autograd_knows(compiled_path: KernelPath) -> None:
+    """In Liger's memory: no second tensor of the logits' size. Who saved them is told."""
+    leaf = torch.randn(4, 9, device=compiled_path.device, requires_grad=True)
+    logits = leaf * 1.0
+    elsewhere = logits.square().sum()
+    ours.liger_cross_entropy(logits, torch.tensor([0, 1, 2, 3], device=compiled_path.device))
+    assert not torch.equal(logits, leaf)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        elsewhere.backward()
