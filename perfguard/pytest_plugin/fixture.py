@@ -73,7 +73,7 @@ class Guarded:
         self._run = run
         self._ranked = ranked  # the ranks that run the test
         self._layout = layout  # the ranks of which this process stands for one
-        self._among = ranked or layout
+        self._among = layout if ranked is None else ranked.world
         self._every = every  # whether all configurations are checked
         self._hard_share = hard_share
         self._labels: set[str] = set()
@@ -214,12 +214,13 @@ class Guarded:
             groups=groups,
             rival=rival,
             hard=_hard(hard),
+            mesh={} if self._among is None else self._among.dimensions,
         )
         if self._ranked is not None:
             self._ranked.guard(call, case)
             return
         if self._layout is not None:  # tensors without data have no times, and no values to derive others from
-            call = replace(call, mesh=self._layout.dimensions, timed=False, hard=None)
+            call = replace(call, timed=False, hard=None)
         if self._run is None:
             from perfguard.check.all_configs import check_configurations
             from perfguard.check.hard_inputs.search import run_hard

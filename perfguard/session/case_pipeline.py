@@ -31,7 +31,7 @@ from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
 from perfguard.model.config import Settings
-from perfguard.model.mesh import in_group, is_layout
+from perfguard.model.mesh import described, in_group, is_layout
 from perfguard.model.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.model.units import format_bandwidth, format_percent
 from perfguard.tensors.step import Step, walk
@@ -174,7 +174,10 @@ class Runner:
         for direction in _passes(call, checked):
             result = CaseResult(
                 case=msgspec.structs.replace(case, direction=direction),
-                inputs=checked.inputs if checked else Inputs(call).describe(),
+                # Another mesh is another measurement.
+                inputs="; ".join(
+                    filter(None, [described(call.mesh), checked.inputs if checked else Inputs(call).describe()])
+                ),
                 accuracy=_accuracy(checked, direction),
                 verdicts=_wrong(checked, direction),
                 notes=checked.notes if checked else [],

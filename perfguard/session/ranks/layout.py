@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfguard._compat import torch_distributed
@@ -24,20 +24,19 @@ class Layout(World):
     """The ranks of a layout. Create it with `layout_of`.
 
     Attributes:
-        dimensions: of the mesh made last; `ranks` alone before the first.
         without_data: holds the mode in which tensors have none, from the first mesh on.
     """
 
     without_data: contextlib.ExitStack
-    dimensions: Mapping[str, int] = field(default_factory=dict)
+    _has_data: bool = True
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
         """As of every world. Tensors that are made from now on have no data."""
         with torch_distributed.without_modes():  # a mesh keeps its ranks in tensors
             mesh = super().mesh(dimensions)
-        if not self.dimensions:
+        if self._has_data:
             self.without_data.enter_context(torch_distributed.tensors_without_data())
-        self.dimensions = dimensions
+            self._has_data = False
         return mesh
 
 

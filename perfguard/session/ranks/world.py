@@ -49,6 +49,7 @@ class World:
         store: shared by all ranks; perfguard's own talk passes through it, so that no collective of ours appears among
             the test's.
         minutes: limit of a test.
+        dimensions: of the mesh that the running test made last; all ranks in one dimension if it made none.
     """
 
     rank: int
@@ -56,8 +57,16 @@ class World:
     device_type: str
     store: Any  # torch.distributed.Store
     minutes: float
+    dimensions: Mapping[str, int] = field(default_factory=dict)
     _began: int = 0
     _meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.enter_test()
+
+    def enter_test(self) -> None:
+        """A test begins, which has made no mesh."""
+        self.dimensions = {"ranks": self.ranks}
 
     def begin(self) -> None:
         """Begin the default process group, or a new one in place of one whose ranks are out of step."""
@@ -89,6 +98,7 @@ class World:
         """
         _check(dimensions, self.ranks, f"ranks={self.ranks}")
         key = tuple(dimensions.items())
+        self.dimensions = dict(dimensions)
         if key not in self._meshes:
             self._meshes[key] = _made(self.device_type, dimensions)
         return self._meshes[key]
