@@ -63,8 +63,9 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
 def decoded_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
     """A report that was sent as JSON. pytest changes the dictionary that it decodes, and JSON has no tuples."""
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(data))
-    if isinstance(report.longrepr, list):
-        report.longrepr = tuple(report.longrepr)  # of a skipped test: its file, its line, the reason
+    shown: Any = report.longrepr
+    if isinstance(shown, list):
+        report.longrepr = (shown[0], shown[1], shown[2])  # of a skipped test: its file, its line, the reason
     return report
 
 
