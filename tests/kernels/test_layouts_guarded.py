@@ -14,7 +14,7 @@ import torch
 import tests.kernels.paths  # noqa: F401 - before anything imports triton
 from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
-from kernels.parallel import parallelize
+from kernels.parallel.model import parallelize
 
 POSITIONS = 4096
 MOE = MoEConfig(dim=2048, hidden=1408, experts=64, top_k=6, shared=2, balanced=True)
