@@ -51,6 +51,8 @@ def padded(module: object, mesh: Mesh) -> Iterator[Padded]:
         taken = math.prod(value.device_mesh.size(at) for at, _ in inside)
         rows = math.ceil(value.shape[dim] / math.prod(value.device_mesh.size(at) for at, cut in inside if cut == dim))
         ranks = dist.get_process_group_ranks(value.device_mesh.get_group(outer))
+        if len(ranks) == 1:
+            continue
         yield Padded(
             name, dimension_of(ranks, mesh), rows, len(ranks), math.ceil(value.numel() * value.itemsize / taken)
         )

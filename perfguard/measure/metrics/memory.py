@@ -224,6 +224,8 @@ def _producers(origins: dict[int, _Origin]) -> Any:
     from perfguard._compat import torch_utils
 
     class Producers(torch_utils.DispatchMode):
+        supports_higher_order_operators = True  # torch would raise otherwise
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if torch_utils.are_unfolded(types):
                 return NotImplemented
@@ -231,7 +233,7 @@ def _producers(origins: dict[int, _Origin]) -> Any:
             given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if has_storage(tensor)}
             for tensor in filter(has_storage, _tensors(results)):
                 if storage_address(tensor) not in given:
-                    origins[storage_address(tensor)] = _Origin(maker=str(func.overloadpacket))
+                    origins[storage_address(tensor)] = _Origin(maker=str(getattr(func, "overloadpacket", func)))
             return results
 
         @classmethod
