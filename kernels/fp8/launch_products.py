@@ -130,8 +130,8 @@ def plan(
     if config.specialised:  # the tile is its descriptors'
         kernel = specialised.multiply_rows if rows else specialised.multiply_groups
         return config, Launch(kernel, BAND=config.band, STAGES=config.stages, num_warps=config.warps)
-    tile = {"H": config.height, "W": config.width, "D": config.depth, "BAND": config.band, "num_warps": config.warps}
-    constants = {**tile, "ACCURATE": not fast_accum, "EMULATE": config.emulate, "num_stages": config.stages}
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    constants = {"ACCURATE": not fast_accum, "config": config, **options}
     if rows:
         return config, Launch(multiply_rows, GROUPS=groups, **constants)
     return config, Launch(multiply_groups, **constants)
