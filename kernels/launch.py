@@ -125,6 +125,7 @@ class Operator:
         )
         for device in ("CPU", "CUDA", "XPU"):
             _LIBRARY.impl(name, function, device)
+        self.function = function
         self.register_fake = definition.register_fake
         self.register_autograd = definition.register_autograd
         self._overload = getattr(torch.ops.perfguard_kernels, name).default

@@ -81,12 +81,13 @@ def calls(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: int = 
 
     a, grad, weight = empty(tokens, inner), empty(tokens, outer), empty(experts, outer, inner).mT
     short_weight = empty(experts, 1408, 2048).mT
-    offs = torch.empty(experts, dtype=torch.int32)
+    offs, many = torch.empty(experts, dtype=torch.int32), torch.empty(256, dtype=torch.int32)
     return {
         "rowwise": lambda c: ops.quantize_rowwise(a, candidate=c),
         "colwise_3d": lambda c: ops.quantize_colwise_3d(weight, candidate=c),
         "colwise_per_group": lambda c: ops.quantize_colwise_per_group(a, offs, candidate=c),
         "colwise_per_group padded": lambda c: ops.quantize_colwise_per_group(a, offs, alignment=16, candidate=c),
+        "256 groups": lambda c: ops.quantize_colwise_per_group(a, many, alignment=16, candidate=c),
         "rowwise_per_group": lambda c: ops.quantize_rowwise_per_group(a.t(), offs, candidate=c),
         "colwise_per_group_dual": lambda c: ops.quantize_colwise_per_group_dual(grad, a, offs, candidate=c),
         "transpose_3d_atomic": lambda c: ops.quantize_transpose_3d_atomic(weight, candidate=c),
