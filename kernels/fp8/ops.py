@@ -103,14 +103,15 @@ def _stored(result: Tensor, inverse: bool) -> Tensor:
 
 def _dtype_or_default(dtype: torch.dtype | None, x: Tensor) -> torch.dtype:
     """`dtype`, or the one of the device of x."""
-    return format_of(default_fp8_dtype(x.device) if dtype is None else dtype).dtype
+    return default_fp8_dtype(x.device) if dtype is None else format_of(dtype).dtype
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def _rows_of(x_MK: Tensor, dtype: torch.dtype) -> Results:
-    return x_MK.new_empty(x_MK.shape, dtype=dtype), x_MK.new_empty((x_MK.shape[0], 1), dtype=torch.float32)
+    tokens, width = x_MK.shape  # a tuple of numbers is made into a tensor faster than a shape is
+    return x_MK.new_empty((tokens, width), dtype=dtype), x_MK.new_empty((tokens, 1), dtype=torch.float32)
 
 
 def _colwise_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
@@ -120,18 +121,21 @@ def _colwise_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
 
 
 def _transposed_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
-    codes_EKN = w_EKN.new_empty(w_EKN.shape, dtype=dtype)
-    return codes_EKN.transpose(1, 2), w_EKN.new_empty(w_EKN.shape[:2], dtype=torch.float32)
+    experts, inner, outer = w_EKN.shape
+    codes_EKN = w_EKN.new_empty((experts, inner, outer), dtype=dtype)
+    return codes_EKN.transpose(1, 2), w_EKN.new_empty((experts, inner), dtype=torch.float32)
 
 
 def _row_groups_of(x_PM: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
-    scales = x_PM.new_empty((offs.shape[0] * x_PM.shape[0],), dtype=torch.float32)
-    return x_PM.new_empty(x_PM.shape, dtype=dtype), scales
+    width, tokens = x_PM.shape
+    scales = x_PM.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+    return x_PM.new_empty((width, tokens), dtype=dtype), scales
 
 
 def _groups_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
-    codes_KM, scales = _row_groups_of(x_MK.t(), offs, dtype)
-    return codes_KM.t(), scales
+    tokens, width = x_MK.shape
+    scales = x_MK.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+    return x_MK.new_empty((width, tokens), dtype=dtype).t(), scales
 
 
 def _padded_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:

@@ -41,6 +41,7 @@ from tests.kernels.intervals import Module, wrapped
 Caught = tuple[Any, int, dict[str, Any]]  # kernel, programs, arguments
 
 TOKENS, WIDTH, EXPERTS, OUTER = 1 << 23, 1 << 15, 512, 1 << 13
+MOST_ROWS = 1 << 28  # of a narrow matrix
 DTYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.uint8: "u8", torch.int32: "i32",
     torch.int64: "i64", torch.uint32: "u32", torch.float8_e4m3fn: "fp8e4nv", torch.float8_e4m3fnuz: "fp8e4b8",
@@ -146,6 +147,7 @@ def calls(make: Callable[..., Tensor]) -> dict[str, Callable[[], Any]]:
         "padded_index_gather": lambda: (
             operators.padded_index_gather(x(), index),
             _gather_backward(x(), index, TOKENS, None),
+            _gather_backward(make(TOKENS, 16), index, MOST_ROWS, None),
         ),
         "scatter_for_grouped_gemm": lambda: (
             operators.scatter_for_grouped_gemm(x(), expert, EXPERTS // 2, 128, 1, False),
@@ -165,9 +167,6 @@ def calls(make: Callable[..., Tensor]) -> dict[str, Callable[[], Any]]:
         ),
         "weighted gate": lambda: weighted_gate.weighted_gate_backward(x(), x(), x(), choices, inverse),
     }  # fmt: skip
-
-
-LOADED = -1, TOKENS  # what whole numbers in memory are, where an address is made of them: rows, ends of groups
 
 
 # ---- its addresses ---------------------------------------------------------------------------------------------------
@@ -254,7 +253,9 @@ def main() -> None:
                 if (key := f"{kernel.fn.__module__} {kernel.fn.__name__} {programs} {told}") in seen:
                     continue
                 seen.add(key)
-                module = Module(ir_of(kernel, arguments, arch), numbers, programs, LOADED, ARGUED)
+                # Where an address is made of numbers in memory, they are rows, or ends of groups.
+                found_in_memory = -1, max(TOKENS, numbers.get("rows", 0))
+                module = Module(ir_of(kernel, arguments, arch), numbers, programs, found_in_memory, ARGUED)
                 accesses = module.run()
                 found = {
                     "case": f"{name}, {layout}, {arch}",
