@@ -78,7 +78,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 LAYOUTS: dict[str, Callable[..., Tensor]] = {
     "row-major": meta,
     "column-major": lambda *shape, **of: meta(*shape[:-2], shape[-1], shape[-2], **of).mT,
-    "far apart": lambda *shape, **of: meta(*shape[:-1], 1 << 32, **of)[..., : 2 * shape[-1] : 2],
+    "far apart": lambda *shape, **of: meta(*shape[:-1], 1 << 31, **of)[..., : 2 * shape[-1] : 2],
 }
 
 
@@ -212,20 +212,20 @@ ARGUED: dict[tuple[str, str], str | int | None] = {
     # A chunk lies within its group, and a group within the rows.
     ("columns.py", "first = base + chunk * height"): "rows",
     ("columns.py", "c_first = base + c * height"): "rows",
-    ("ring.py", "first = base + number * height"): "rows",
+    ("ring_chunks.py", "first = base + number * height"): "rows",
     # Chunks of all groups are those of all rows, and one more a group; items are chunks times stripes.
     ("ring.py", "for item in range(gl.program_id(0), table.chunks * table.all_stripes, gl.num_programs(0)):"): None,
-    ("ring.py", "block = item // (table.chunks * CONFIG.stripes)"): None,
+    ("ring_chunks.py", "block = item // (table.chunks * CONFIG.stripes)"): None,
     # One term of the sum that tells a row is not zero.
     (
         "rows.py",
         "x_RC = tl.load(x_ptr + row_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)",
     ): TOKENS << 33,
     # Item number `item` of a persistent kernel: what it is divided into is no more than it.
-    ("ring.py", "stripes = gl.minimum(table.all_stripes - block * CONFIG.stripes, CONFIG.stripes)"): "width",
-    ("ring.py", "in_block = item - block * (table.chunks * CONFIG.stripes)"): None,
-    ("ring.py", "stripe = block * CONFIG.stripes + (in_block - place * stripes)"): "width",
-    ("ring.py", "pair0 = stripe * (CONFIG.width // 2)"): "width",
+    ("ring_chunks.py", "stripes = gl.minimum(table.all_stripes - block * CONFIG.stripes, CONFIG.stripes)"): "width",
+    ("ring_chunks.py", "in_block = item - block * (table.chunks * CONFIG.stripes)"): None,
+    ("ring_chunks.py", "stripe = block * CONFIG.stripes + (in_block - place * stripes)"): "width",
+    ("ring_chunks.py", "pair0 = stripe * (CONFIG.width // 2)"): "width",
     # A tile begins within its matrix.
     ("rows.py", "first_row = start + down * H"): "rows",
     ("rows.py", "first_column = across * W"): "outer",
